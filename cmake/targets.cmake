@@ -1,0 +1,51 @@
+# Settings that every translation unit of the project shares.
+add_library(shadowgraph_settings INTERFACE)
+target_include_directories(shadowgraph_settings INTERFACE ${PROJECT_SOURCE_DIR})
+# libtorch ships fmt's headers without its library, Debian another version of both: header-only works with either.
+target_compile_definitions(shadowgraph_settings INTERFACE FMT_HEADER_ONLY SHADOWGRAPH_VERSION="${PROJECT_VERSION}")
+target_compile_options(shadowgraph_settings INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
+if(SHADOWGRAPH_WARNINGS_AS_ERRORS)
+  target_compile_options(shadowgraph_settings INTERFACE -Werror)
+endif()
+if(SHADOWGRAPH_SANITIZE)
+  target_compile_options(shadowgraph_settings INTERFACE -fsanitize=${SHADOWGRAPH_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(shadowgraph_settings INTERFACE -fsanitize=${SHADOWGRAPH_SANITIZE})
+endif()
+target_link_libraries(shadowgraph_settings INTERFACE torch nlohmann_json::nlohmann_json)
+
+# The folder `name` as an object library sg_<name>. All layers share the precompiled headers of ir/, the lowest one.
+function(shadowgraph_layer name)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
+  add_library(sg_${name} OBJECT ${sources})
+  target_link_libraries(sg_${name} PUBLIC shadowgraph_settings)
+  if(name STREQUAL "ir")
+    target_precompile_headers(sg_ir PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
+  else()
+    target_precompile_headers(sg_${name} REUSE_FROM sg_ir)
+  endif()
+  if(name STREQUAL "viz")
+    target_link_libraries(sg_viz PRIVATE PkgConfig::GRAPHVIZ)
+  endif()
+endfunction()
+
+function(shadowgraph_assemble target)
+  foreach(layer ${ARGN})
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:sg_${layer}>)
+  endforeach()
+  target_link_libraries(${target} PUBLIC torch PRIVATE PkgConfig::GRAPHVIZ nlohmann_json::nlohmann_json)
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+    $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/shadowgraph>)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+endfunction()
+
+# Programs and libraries that need all of <torch/torch.h> share one precompiled copy of it (45 s to make).
+function(shadowgraph_use_torch_pch target)
+  if(NOT TARGET sg_torch_pch)
+    add_library(sg_torch_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/torch_precompiled.cpp)
+    target_link_libraries(sg_torch_pch PUBLIC shadowgraph_settings)
+    target_precompile_headers(sg_torch_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/torch_precompiled.h)
+  endif()
+  target_link_libraries(${target} PRIVATE shadowgraph_settings)
+  target_precompile_headers(${target} REUSE_FROM sg_torch_pch)
+endfunction()
