@@ -1,0 +1,82 @@
+// An append-only array in fixed chunks: elements never move, growth copies nothing, and no doubling slack is held.
+//
+// A recorder appends millions of small records; a std::vector would hold up to twice the bytes and copy them at every
+// growth. Arena<T> hands out either one element (push) or a run of contiguous elements (push_run), both named by a
+// 32-bit index.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace shadowgraph {
+
+// A run of elements in an arena: `size` elements from `offset` on.
+struct Run {
+  uint32_t offset = 0;
+  uint32_t size = 0;
+};
+
+template <class T>
+class Arena {
+  static_assert(std::is_trivially_copyable_v<T>, "an arena never runs destructors");
+
+ public:
+  static constexpr uint32_t kChunkBits = 9;
+  static constexpr uint32_t kChunk = 1U << kChunkBits;
+
+  T& operator[](uint32_t i) { return chunks_[i >> kChunkBits][i & (kChunk - 1)]; }
+  const T& operator[](uint32_t i) const { return chunks_[i >> kChunkBits][i & (kChunk - 1)]; }
+  uint32_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+  uint32_t push(const T& element) {
+    if (size_ == capacity()) add_chunks(1);
+    (*this)[size_] = element;
+    return size_++;
+  }
+
+  // Room for `count` contiguous elements, value-initialised. Runs do not cross a chunk unless they are longer than one.
+  Run push_run(uint32_t count) {
+    if (count == 0) return {};
+    const uint32_t room = capacity() - size_;
+    if (count > room) {
+      // What is left of the last chunk is given up; a run longer than a chunk gets one block of several chunks.
+      size_ = capacity();
+      add_chunks((count + kChunk - 1) >> kChunkBits);
+    }
+    const uint32_t offset = size_;
+    size_ += count;
+    return {offset, count};
+  }
+  Run push_run(std::span<const T> elements) {
+    const Run run = push_run(static_cast<uint32_t>(elements.size()));
+    if (run.size != 0) std::copy(elements.begin(), elements.end(), &(*this)[run.offset]);
+    return run;
+  }
+  // Gives back the last run, for a caller that has pushed it and nothing after it.
+  void pop_run(Run run) {
+    if (run.size != 0 && run.offset + run.size == size_) size_ = run.offset;
+  }
+
+  std::span<T> view(Run run) { return run.size == 0 ? std::span<T>() : std::span<T>(&(*this)[run.offset], run.size); }
+  std::span<const T> view(Run run) const {
+    return run.size == 0 ? std::span<const T>() : std::span<const T>(&(*this)[run.offset], run.size);
+  }
+  size_t allocated_bytes() const { return size_t{capacity()} * sizeof(T) + chunks_.capacity() * sizeof(T*); }
+
+ private:
+  uint32_t capacity() const { return static_cast<uint32_t>(chunks_.size()) << kChunkBits; }
+  void add_chunks(uint32_t count) {
+    blocks_.push_back(std::make_unique<T[]>(size_t{count} << kChunkBits));
+    for (uint32_t i = 0; i < count; ++i) chunks_.push_back(blocks_.back().get() + (size_t{i} << kChunkBits));
+  }
+
+  std::vector<T*> chunks_;
+  std::vector<std::unique_ptr<T[]>> blocks_;
+  uint32_t size_ = 0;
+};
+
+}  // namespace shadowgraph
