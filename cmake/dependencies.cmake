@@ -1,9 +1,9 @@
-find_package(Torch REQUIRED)
-if(NOT Torch_VERSION MATCHES "^2\\.13\\.")
-  message(WARNING "shadowgraph is written and tested against libtorch 2.13.0; this one is ${Torch_VERSION}")
+list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
+# Not find_package(Torch): with a CUDA build of libtorch that demands a CUDA toolkit (cmake/FindLibtorch.cmake).
+find_package(Libtorch REQUIRED)
+if(NOT Libtorch_VERSION MATCHES "^2\\.13\\.")
+  message(WARNING "shadowgraph is written and tested against libtorch 2.13.0; this one is ${Libtorch_VERSION}")
 endif()
-# TorchConfig appends its ABI and CUDA flags here rather than to a target.
-set(CMAKE_CXX_FLAGS "${CMAKE_CXX_FLAGS} ${TORCH_CXX_FLAGS}")
 
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)

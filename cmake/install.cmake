@@ -1,0 +1,20 @@
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+install(TARGETS shadowgraph EXPORT shadowgraphTargets LIBRARY DESTINATION lib ARCHIVE DESTINATION lib)
+install(TARGETS shadowgraph_tool RUNTIME DESTINATION bin)
+
+# Headers include one another from the root ("ir/graph.h"); outside projects write <shadowgraph/ir/graph.h>.
+foreach(layer ir core profiler viz)
+  install(DIRECTORY ${layer} DESTINATION include/shadowgraph FILES_MATCHING PATTERN "*.h")
+endforeach()
+install(FILES shadowgraph.h DESTINATION include/shadowgraph OPTIONAL)
+install(FILES LICENSE DESTINATION share/doc/shadowgraph OPTIONAL)
+
+set(config_folder lib/cmake/shadowgraph)
+install(EXPORT shadowgraphTargets NAMESPACE shadowgraph:: DESTINATION ${config_folder})
+configure_package_config_file(cmake/shadowgraphConfig.cmake.in ${PROJECT_BINARY_DIR}/shadowgraphConfig.cmake
+  INSTALL_DESTINATION ${config_folder})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/shadowgraphConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/shadowgraphConfig.cmake ${PROJECT_BINARY_DIR}/shadowgraphConfigVersion.cmake
+  cmake/FindLibtorch.cmake DESTINATION ${config_folder})

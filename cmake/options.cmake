@@ -1,6 +1,9 @@
 option(SHADOWGRAPH_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(SHADOWGRAPH_BUILD_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(SHADOWGRAPH_WARNINGS_AS_ERRORS "Treat warnings as errors" OFF)
+# Shared, because what the library installs (kernels on the fake key, the engine stub, hooks) must exist once in a
+# process, and because the linker would drop the registrations out of an archive.
+option(BUILD_SHARED_LIBS "Build libshadowgraph as a shared library" ON)
 set(SHADOWGRAPH_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address,undefined")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -11,6 +14,9 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# Installed programs find libshadowgraph beside them and libtorch where it was at build time.
+set(CMAKE_INSTALL_RPATH $ORIGIN/../lib)
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 find_program(SHADOWGRAPH_CCACHE ccache)

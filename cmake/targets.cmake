@@ -7,11 +7,15 @@ target_compile_options(shadowgraph_settings INTERFACE -Wall -Wextra -Wno-unused-
 if(SHADOWGRAPH_WARNINGS_AS_ERRORS)
   target_compile_options(shadowgraph_settings INTERFACE -Werror)
 endif()
+# Calls inside the shared library need no detour for symbols that nobody replaces.
+target_compile_options(shadowgraph_settings INTERFACE -fno-semantic-interposition)
+add_library(shadowgraph_sanitizers INTERFACE)
 if(SHADOWGRAPH_SANITIZE)
-  target_compile_options(shadowgraph_settings INTERFACE -fsanitize=${SHADOWGRAPH_SANITIZE} -fno-omit-frame-pointer)
-  target_link_options(shadowgraph_settings INTERFACE -fsanitize=${SHADOWGRAPH_SANITIZE})
+  target_compile_options(shadowgraph_sanitizers INTERFACE -fsanitize=${SHADOWGRAPH_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(shadowgraph_sanitizers INTERFACE -fsanitize=${SHADOWGRAPH_SANITIZE})
 endif()
-target_link_libraries(shadowgraph_settings INTERFACE torch nlohmann_json::nlohmann_json)
+target_link_libraries(shadowgraph_settings INTERFACE shadowgraph_sanitizers)
+target_link_libraries(shadowgraph_settings INTERFACE libtorch::cpu nlohmann_json::nlohmann_json)
 
 # The folder `name` as an object library sg_<name>. All layers share the precompiled headers of ir/, the lowest one.
 function(shadowgraph_layer name)
@@ -32,11 +36,23 @@ function(shadowgraph_assemble target)
   foreach(layer ${ARGN})
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:sg_${layer}>)
   endforeach()
-  target_link_libraries(${target} PUBLIC torch PRIVATE PkgConfig::GRAPHVIZ nlohmann_json::nlohmann_json)
+  # shadowgraph itself calls libtorch_cpu only. With a CUDA build of libtorch, that keeps libtorch_cuda and the CUDA
+  # libraries out of the tool (it starts in 0.23 s rather than 0.40, 1.4 when cold), which pretends to have CUDA anyway.
+  # Programs that use the installed package get the whole of libtorch, CUDA included, as from find_package(Torch).
+  target_link_libraries(${target}
+    PUBLIC $<BUILD_INTERFACE:libtorch::cpu> $<INSTALL_INTERFACE:libtorch::libtorch>
+    PRIVATE $<BUILD_INTERFACE:PkgConfig::GRAPHVIZ> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>
+            $<BUILD_INTERFACE:shadowgraph_sanitizers>)
   target_include_directories(${target} PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
     $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/shadowgraph>)
   target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  # <shadowgraph/ir/graph.h> works in the build tree as it does installed.
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/shadowgraph)
+  foreach(entry ${ARGN} shadowgraph.h)
+    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${entry} ${PROJECT_BINARY_DIR}/include/shadowgraph/${entry} SYMBOLIC)
+  endforeach()
 endfunction()
 
 # Programs and libraries that need all of <torch/torch.h> share one precompiled copy of it (45 s to make).
@@ -47,5 +63,11 @@ function(shadowgraph_use_torch_pch target)
     target_precompile_headers(sg_torch_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/torch_precompiled.h)
   endif()
   target_link_libraries(${target} PRIVATE shadowgraph_settings)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    # GCC takes a precompiled header only with the same code model: -fPIC, where CMake gives programs -fPIE.
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
   target_precompile_headers(${target} REUSE_FROM sg_torch_pch)
 endfunction()
