@@ -1,0 +1,43 @@
+#include "models/batch.h"
+
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace shadowgraph::models {
+
+namespace {
+
+constexpr int64_t kIgnoredLabel = -100;  // cross_entropy's default ignore_index
+
+}  // namespace
+
+void check_seq(int64_t seq, int64_t max_positions) {
+  if (seq > max_positions) {
+    throw std::invalid_argument("seq " + std::to_string(seq) + " is longer than the model's " +
+                                std::to_string(max_positions) + " positions");
+  }
+}
+
+at::Tensor random_ids(int64_t bound, at::IntArrayRef sizes) {
+  return torch::randint(bound, sizes, at::TensorOptions().dtype(at::kLong));
+}
+
+at::Tensor random_images(int64_t batch, int64_t channels, int64_t size, at::ScalarType dtype) {
+  return torch::randn({batch, channels, size, size}, at::TensorOptions().dtype(dtype));
+}
+
+at::Tensor class_loss(const at::Tensor& logits, const at::Tensor& labels) {
+  return at::cross_entropy_loss(logits.to(at::kFloat), labels);
+}
+
+at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& labels) {
+  const at::Tensor next = at::constant_pad_nd(labels, {0, 1}, kIgnoredLabel).slice(/*dim=*/1, /*start=*/1);
+  const at::Tensor flat = logits.to(at::kFloat).view({-1, logits.size(-1)});
+  return at::cross_entropy_loss(flat, next.contiguous().view(-1));
+}
+
+}  // namespace shadowgraph::models

@@ -1,0 +1,28 @@
+// Synthetic batches and the losses of the zoo. Deviceless, like everything in models/ (see model.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+
+namespace shadowgraph::models {
+
+// Throws std::invalid_argument if a model with `max_positions` positions cannot read `seq` tokens.
+void check_seq(int64_t seq, int64_t max_positions);
+
+// Uniform int64 in [0, bound): token ids, class labels, per-pixel classes.
+at::Tensor random_ids(int64_t bound, at::IntArrayRef sizes);
+
+// Standard normal [batch, channels, size, size].
+at::Tensor random_images(int64_t batch, int64_t channels, int64_t size, at::ScalarType dtype);
+
+// Mean cross entropy in float32 of `logits` [batch, classes, ...] against `labels` [batch, ...].
+at::Tensor class_loss(const at::Tensor& logits, const at::Tensor& labels);
+
+// Mean cross entropy in float32 of the logits at each position against the label of the next position; the last
+// position has none. `logits` [batch, seq, vocab], `labels` [batch, seq]. Shifts the labels, not the logits, as Hugging
+// Face's ForCausalLMLoss does: no second copy of the logits.
+at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& labels);
+
+}  // namespace shadowgraph::models

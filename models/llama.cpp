@@ -1,0 +1,186 @@
+#include "models/llama.h"
+
+#include "core/capture/module_scope.h"
+#include "models/batch.h"
+#include "models/initialization.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+
+namespace shadowgraph::models {
+
+namespace {
+
+torch::nn::Linear projection(int64_t in_features, int64_t out_features) {
+  return torch::nn::Linear(torch::nn::LinearOptions(in_features, out_features).bias(false));
+}
+
+// (a, b) -> (-b, a), the halves of the last dimension.
+at::Tensor rotate_half(const at::Tensor& x) {
+  const int64_t half = x.size(-1) / 2;
+  return at::cat({-x.slice(/*dim=*/-1, half), x.slice(/*dim=*/-1, 0, half)}, /*dim=*/-1);
+}
+
+at::Tensor rotate(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation) {
+  return x * rotation.cos + rotate_half(x) * rotation.sin;
+}
+
+// [batch, kv_heads, seq, head_size] -> [batch, kv_heads * times, seq, head_size], each head `times` in a row. A copy,
+// as in Hugging Face: the expanded tensor cannot be viewed with one heads dimension.
+at::Tensor repeat_kv(const at::Tensor& x, int64_t times) {
+  if (times == 1) {
+    return x;
+  }
+  const int64_t batch = x.size(0), kv_heads = x.size(1), seq = x.size(2), head_size = x.size(3);
+  return x.unsqueeze(2).expand({batch, kv_heads, times, seq, head_size}).reshape(
+      {batch, kv_heads * times, seq, head_size});
+}
+
+}  // namespace
+
+LlamaConfig llama3_8b_config() {
+  return {};
+}
+
+LlamaConfig llama3_70b_config() {
+  return {.layers = 80, .heads = 64, .hidden = 8192, .intermediate = 28672};
+}
+
+LlamaConfig tiny(LlamaConfig config) {
+  config.layers = 2;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.hidden = 32;
+  config.intermediate = 64;
+  config.vocab = 101;
+  config.max_positions = 64;
+  return config;
+}
+
+LlamaRMSNorm::LlamaRMSNorm(int64_t hidden, double eps) : eps(eps) {
+  weight = register_parameter("weight", torch::ones({hidden}));
+}
+
+at::Tensor LlamaRMSNorm::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor variance = at::pow(wide, 2).mean(/*dim=*/-1, /*keepdim=*/true);
+  return weight * (wide * at::rsqrt(variance + eps)).to(x.scalar_type());
+}
+
+LlamaRotaryEmbedding::LlamaRotaryEmbedding(const LlamaConfig& config) {
+  const int64_t size = config.head_size();
+  const at::Tensor exponent = torch::arange(0, size, 2, at::kFloat) / static_cast<double>(size);
+  inv_freq = register_buffer("inv_freq", at::pow(config.rope_theta, exponent).reciprocal());
+}
+
+LlamaRotaryEmbedding::Rotation LlamaRotaryEmbedding::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  const at::Tensor positions = torch::arange(x.size(1), x.options().dtype(at::kFloat).requires_grad(false));
+  const at::Tensor half = at::matmul(positions.unsqueeze(1), inv_freq.to(at::kFloat).unsqueeze(0));
+  const at::Tensor angles = at::cat({half, half}, /*dim=*/-1).unsqueeze(0).unsqueeze(0);
+  return {angles.cos().to(x.scalar_type()), angles.sin().to(x.scalar_type())};
+}
+
+LlamaAttention::LlamaAttention(const LlamaConfig& config)
+    : head_size(config.head_size()), queries_per_kv(config.heads / config.kv_heads) {
+  const int64_t kv_size = config.kv_heads * head_size;
+  q_proj = register_module("q_proj", projection(config.hidden, config.hidden));
+  k_proj = register_module("k_proj", projection(config.hidden, kv_size));
+  v_proj = register_module("v_proj", projection(config.hidden, kv_size));
+  o_proj = register_module("o_proj", projection(config.hidden, config.hidden));
+}
+
+at::Tensor LlamaAttention::forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation) {
+  ModuleScope scope(*this);
+  const int64_t batch = x.size(0), seq = x.size(1);
+  const auto split_heads = [&](const at::Tensor& t) {
+    return t.view({batch, seq, -1, head_size}).transpose(1, 2);
+  };
+  const at::Tensor q = rotate(split_heads(q_proj->forward(x)), rotation);
+  const at::Tensor k = rotate(split_heads(k_proj->forward(x)), rotation);
+  const at::Tensor v = split_heads(v_proj->forward(x));
+  const at::Tensor y = at::scaled_dot_product_attention(
+      q, repeat_kv(k, queries_per_kv), repeat_kv(v, queries_per_kv), /*attn_mask=*/{}, /*dropout_p=*/0.0,
+      /*is_causal=*/true);
+  return o_proj->forward(y.transpose(1, 2).reshape({batch, seq, -1}));
+}
+
+LlamaMlp::LlamaMlp(const LlamaConfig& config) {
+  gate_proj = register_module("gate_proj", projection(config.hidden, config.intermediate));
+  up_proj = register_module("up_proj", projection(config.hidden, config.intermediate));
+  down_proj = register_module("down_proj", projection(config.intermediate, config.hidden));
+}
+
+at::Tensor LlamaMlp::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  return down_proj->forward(at::silu(gate_proj->forward(x)) * up_proj->forward(x));
+}
+
+LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& config) {
+  self_attn = register_module("self_attn", std::make_shared<LlamaAttention>(config));
+  mlp = register_module("mlp", std::make_shared<LlamaMlp>(config));
+  input_layernorm = register_module("input_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
+  post_attention_layernorm =
+      register_module("post_attention_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
+}
+
+at::Tensor LlamaDecoderLayer::forward(const at::Tensor& input, const LlamaRotaryEmbedding::Rotation& rotation) {
+  ModuleScope scope(*this);
+  const at::Tensor x = input + self_attn->forward(input_layernorm->forward(input), rotation);
+  return x + mlp->forward(post_attention_layernorm->forward(x));
+}
+
+LlamaModel::LlamaModel(const LlamaConfig& config) {
+  embed_tokens = register_module("embed_tokens", torch::nn::Embedding(config.vocab, config.hidden));
+  for (int64_t i = 0; i < config.layers; ++i) {
+    layers->push_back(std::make_shared<LlamaDecoderLayer>(config));
+  }
+  register_module("layers", layers);
+  norm = register_module("norm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
+  rotary_emb = register_module("rotary_emb", std::make_shared<LlamaRotaryEmbedding>(config));
+}
+
+at::Tensor LlamaModel::forward(const at::Tensor& input_ids) {
+  ModuleScope scope(*this);
+  at::Tensor x = embed_tokens->forward(input_ids);
+  const LlamaRotaryEmbedding::Rotation rotation = rotary_emb->forward(x);
+  for (const auto& layer : *layers) {
+    x = layer->as<LlamaDecoderLayer>()->forward(x, rotation);
+  }
+  return norm->forward(x);
+}
+
+LlamaForCausalLM::LlamaForCausalLM(const LlamaConfig& config) {
+  model = register_module("model", std::make_shared<LlamaModel>(config));
+  lm_head = register_module("lm_head", projection(config.hidden, config.vocab));
+  normal_linear_and_embedding_(*this, 0.02);
+}
+
+at::Tensor LlamaForCausalLM::forward(const at::Tensor& input_ids) {
+  ModuleScope scope(*this);
+  return lm_head->forward(model->forward(input_ids));
+}
+
+BuiltModel build_llama(const LlamaConfig& config, const ModelOptions& options) {
+  check_seq(options.seq, config.max_positions);
+  auto llama = std::make_shared<LlamaForCausalLM>(config);
+  BuiltModel built;
+  built.module = llama;
+  const at::Tensor input_ids = random_ids(config.vocab, {options.batch, options.seq});
+  built.inputs = {input_ids, input_ids.clone()};
+  built.input_names = {"input_ids", "labels"};
+  built.forward = [llama](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{llama->forward(inputs[0])}; };
+  built.output_names = {"logits"};
+  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
+    return next_token_loss(outputs[0], inputs[1]);
+  };
+  return built;
+}
+
+}  // namespace shadowgraph::models

@@ -1,0 +1,156 @@
+#include "models/registry.h"
+
+#include "models/bert.h"
+#include "models/gpt2.h"
+#include "models/llama.h"
+#include "models/lstm_lm.h"
+#include "models/resnet.h"
+#include "models/unet.h"
+#include "models/vit.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace shadowgraph::models {
+
+namespace {
+
+struct Row {
+  ModelInfo info;
+  int64_t tiny_size;                           // of the sequence or the image of a tiny model
+  BuiltModel (*build)(const ModelOptions& o);  // wants batch and the size set
+};
+
+template <auto config, auto build_family>
+BuiltModel family(const ModelOptions& options) {
+  return build_family(options.tiny ? tiny(config()) : config(), options);
+}
+
+constexpr int64_t kTinyBatch = 2;
+
+// Fields of ModelInfo: name, description, batch, seq, image size, parameters.
+const std::vector<Row>& rows() {
+  static const std::vector<Row> table = {
+      {{"resnet18", "residual network, 18 layers (torchvision)", 32, 0, 224, 11'689'512},
+       64, family<resnet18_config, build_resnet>},
+      {{"resnet50", "residual network, 50 layers, bottleneck blocks (torchvision)", 32, 0, 224, 25'557'032},
+       64, family<resnet50_config, build_resnet>},
+      {{"vit_b_16", "vision transformer, base, 16x16 patches (torchvision)", 32, 0, 224, 86'567'656},
+       32, family<vit_b_16_config, build_vit>},
+      {{"bert_base", "BERT base, uncased, with pooler (Hugging Face BertModel)", 8, 512, 0, 109'482'240},
+       16, family<bert_base_config, build_bert>},
+      {{"gpt2", "GPT-2 with tied head (Hugging Face GPT2LMHeadModel)", 8, 512, 0, 124'439'808},
+       16, family<gpt2_config, build_gpt2>},
+      {{"gpt2_medium", "GPT-2 medium with tied head", 8, 512, 0, 354'823'168},
+       16, family<gpt2_medium_config, build_gpt2>},
+      {{"gpt2_large", "GPT-2 large with tied head", 8, 512, 0, 774'030'080},
+       16, family<gpt2_large_config, build_gpt2>},
+      {{"gpt2_xl", "GPT-2 XL with tied head", 8, 512, 0, 1'557'611'200},
+       16, family<gpt2_xl_config, build_gpt2>},
+      {{"llama3_8b", "Llama 3 8B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 8'030'261'248},
+       16, family<llama3_8b_config, build_llama>},
+      {{"llama3_70b", "Llama 3 70B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 70'553'706'496},
+       16, family<llama3_70b_config, build_llama>},
+      {{"unet", "U-Net for segmentation, transposed convolutions (milesial)", 4, 0, 256, 31'037'698},
+       32, family<unet_config, build_unet>},
+      {{"lstm_lm", "two-layer LSTM language model on WikiText-2 (PyTorch word_language_model)", 20, 35, 0, 13'987'678},
+       16, family<lstm_lm_config, build_lstm_lm>},
+  };
+  return table;
+}
+
+const Row& find_row(std::string_view name) {
+  const auto row = std::find_if(rows().begin(), rows().end(), [&](const Row& r) { return r.info.name == name; });
+  if (row == rows().end()) {
+    std::string message = "no model is called '" + std::string(name) + "'; available are";
+    for (const ModelInfo& info : available()) {
+      message += (&info == &available().front() ? " " : ", ") + info.name;
+    }
+    throw std::invalid_argument(message);
+  }
+  return *row;
+}
+
+[[noreturn]] void reject(const ModelInfo& info, const std::string& why) {
+  throw std::invalid_argument("model '" + info.name + "': " + why);
+}
+
+// A size the model has and the caller left open becomes `fallback`; one it does not have must be left open.
+void resolve(const ModelInfo& info, const char* option, bool applies, int64_t fallback, int64_t& value) {
+  if (value < 0) {
+    reject(info, std::string(option) + " must not be negative, got " + std::to_string(value));
+  }
+  if (!applies && value != 0) {
+    reject(info, std::string("has no ") + option);
+  }
+  if (applies && value == 0) {
+    value = fallback;
+  }
+}
+
+ModelOptions resolved(const Row& row, ModelOptions options) {
+  const ModelInfo& info = row.info;
+  const auto choose = [&](int64_t full, int64_t tiny) { return options.tiny ? tiny : full; };
+  resolve(info, "batch", true, choose(info.default_batch, kTinyBatch), options.batch);
+  resolve(info, "seq", info.default_seq != 0, choose(info.default_seq, row.tiny_size), options.seq);
+  resolve(info, "image_size", info.default_image_size != 0, choose(info.default_image_size, row.tiny_size),
+          options.image_size);
+  if (!at::isFloatingType(options.dtype)) {
+    reject(info, std::string("dtype must be a floating-point type, got ") + c10::toString(options.dtype));
+  }
+  if (options.dropout && !(*options.dropout >= 0 && *options.dropout <= 1)) {
+    reject(info, "dropout must be between 0 and 1, got " + std::to_string(*options.dropout));
+  }
+  return options;
+}
+
+// torch::nn::Module::to(dtype) would also convert integers (position ids, batch counts) and the table of rotary
+// frequencies, which is needed in float32. So: floating-point parameters, and the floating-point buffers that stand
+// beside them (running statistics); a table in a module without parameters stays as it is.
+void convert_to(torch::nn::Module& root, at::ScalarType dtype) {
+  at::NoGradGuard no_grad;
+  const auto convert = [&](at::Tensor& tensor) {
+    if (tensor.is_floating_point()) {
+      tensor.set_data(tensor.to(dtype));
+    }
+  };
+  for (const auto& module : root.modules()) {
+    auto parameters = module->named_parameters(/*recurse=*/false);
+    if (parameters.is_empty()) {
+      continue;
+    }
+    for (auto& parameter : parameters) {
+      convert(parameter.value());
+    }
+    for (auto& buffer : module->named_buffers(/*recurse=*/false)) {
+      convert(buffer.value());
+    }
+  }
+}
+
+}  // namespace
+
+const std::vector<ModelInfo>& available() {
+  static const std::vector<ModelInfo> infos = [] {
+    std::vector<ModelInfo> result;
+    for (const Row& row : rows()) {
+      result.push_back(row.info);
+    }
+    return result;
+  }();
+  return infos;
+}
+
+BuiltModel build(std::string_view name, const ModelOptions& options) {
+  const Row& row = find_row(name);
+  BuiltModel built = row.build(resolved(row, options));
+  if (options.dtype != at::kFloat) {
+    convert_to(*built.module, options.dtype);
+  }
+  built.module->train(options.training);
+  return built;
+}
+
+}  // namespace shadowgraph::models

@@ -1,0 +1,28 @@
+// The built-in models by name. For the modules themselves include the header of their family (resnet.h, llama.h, ...).
+#pragma once
+
+#include "models/model.h"
+
+#include <string_view>
+#include <vector>
+
+namespace shadowgraph::models {
+
+struct ModelInfo {
+  std::string name;
+  std::string description;
+  int64_t default_batch = 1;
+  int64_t default_seq = 0;         // 0: takes no sequence
+  int64_t default_image_size = 0;  // 0: takes no image
+  int64_t parameters = 0;          // at full size, tied weights counted once
+};
+
+// Every built-in model, in the order of the documentation.
+const std::vector<ModelInfo>& available();
+
+// Builds the model called `name`: module, batch, forward and loss. Throws std::invalid_argument for a name that is not
+// available (the message lists those that are) and for options the model cannot have (a sequence longer than its
+// positions, an image size it cannot divide, an integral dtype).
+BuiltModel build(std::string_view name, const ModelOptions& options = {});
+
+}  // namespace shadowgraph::models
