@@ -1,0 +1,53 @@
+# Everything a user or developer of shadowgraph runs. `make help` lists it.
+PRESET ?= release
+BUILD := $(if $(filter release,$(PRESET)),build,build-$(PRESET))
+# A translation unit on libtorch's headers takes up to 2 GB.
+JOBS ?= $(shell awk -v n=$$(nproc) '/MemAvailable/ { m = int($$2 / 2097152); print m < 1 ? 1 : m < n ? m : n }' /proc/meminfo)
+CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)")
+SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test bench lint format format-check clean
+
+help: ## this list
+	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: ## install what is missing: Debian packages (as root), libtorch into .venv
+	@scripts/setup.sh
+
+build: setup ## the library, build/bin/shadowgraph, the tests, the benchmarks in build/bench/
+	@$(CONFIGURE)
+	@cmake --build $(BUILD) -j $(JOBS)
+
+demo: setup ## profile a training step of ResNet-50 (batch 32, fake CUDA, SGD) into out/resnet50/
+	@$(CONFIGURE)
+	@cmake --build $(BUILD) -j $(JOBS) --target shadowgraph_tool
+	$(BUILD)/bin/shadowgraph profile resnet50 --mode train --batch 32 --device cuda --optimizer sgd -o out/resnet50
+
+test: build ## make the fixtures and run all tests
+	@scripts/setup.sh --test
+	@.venv/bin/python tests/python/make_torchscript_fixtures.py $(BUILD)/fixtures
+	@ctest --preset $(PRESET) -j $(JOBS)
+
+bench: build ## run the benchmarks
+	@for program in $$(find $(BUILD)/bench -maxdepth 1 -type f -executable | sort); do \
+	  echo "== $$program"; $$program $(BENCH_FLAGS) || exit 1; done
+
+lint: setup ## include directions, README, clang-tidy on what changed (all of it: scripts/lint.py --all)
+	@scripts/setup.sh --lint
+	@scripts/check_includes.py
+	@scripts/check_readme.py
+	@$(CONFIGURE)
+	@scripts/lint.py --build $(BUILD) --jobs $(JOBS)
+
+format: ## clang-format everything in place
+	@scripts/setup.sh --lint
+	@$(SOURCES) | xargs -r clang-format -i
+
+format-check: ## fail if clang-format would change something
+	@scripts/setup.sh --lint
+	@$(SOURCES) | xargs -r clang-format --dry-run -Werror
+
+clean: ## remove the build folders and out/ (.venv stays)
+	rm -rf build build-debug build-asan out

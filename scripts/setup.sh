@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Installs what is missing to build shadowgraph, or says what to install. Quick and silent when everything is there.
+#
+#   scripts/setup.sh           compiler, libraries, libtorch: enough for `make build` and `make demo`
+#   scripts/setup.sh --test    the Python packages that make the test fixtures, too
+#   scripts/setup.sh --lint    clang-format and clang-tidy, too
+#
+# Debian packages are installed when this runs as root; otherwise the exact line is printed and the script fails.
+# libtorch is the torch wheel in .venv, unless TORCH_DIR or CMAKE_PREFIX_PATH leads to one (cmake/FindLibtorch.cmake).
+# PYTHON names the interpreter for .venv, 3.10 or newer.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+torch_version=2.13.0
+packages=(g++ make cmake ninja-build ccache pkg-config python3 python3-venv
+  libboost-graph-dev libgraphviz-dev nlohmann-json3-dev libcli11-dev libfmt-dev
+  libgtest-dev libgmock-dev libbenchmark-dev)
+want_tests=
+for argument in "$@"; do
+  case $argument in
+    --test) want_tests=yes ;;
+    --lint) packages+=(clang-format clang-tidy) ;;
+    *) echo "setup.sh: unknown argument $argument (known: --test, --lint)" >&2; exit 2 ;;
+  esac
+done
+say() { echo "setup: $*" >&2; }
+
+# --- Debian packages -------------------------------------------------------------------------------------------------
+if command -v dpkg-query >/dev/null; then
+  installed=" $(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null |
+    sed -n 's/^installed //p' | tr '\n' ' ')"
+  missing=()
+  for package in "${packages[@]}"; do
+    [[ $installed == *" $package "* ]] || missing+=("$package")
+  done
+  if ((${#missing[@]})); then
+    if ((EUID == 0)); then
+      say "installing ${missing[*]}"
+      apt-get update -qq
+      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >&2
+    else
+      say "Debian packages are missing, and this is not root. Run:"
+      echo "  sudo apt-get install --no-install-recommends ${missing[*]}" >&2
+      exit 1
+    fi
+  fi
+else
+  for program in c++ cmake ninja pkg-config; do
+    command -v $program >/dev/null || { say "$program is missing; not a Debian system, so install by hand what" \
+      "Debian calls: ${packages[*]}"; exit 1; }
+  done
+fi
+
+# --- libtorch and the virtual environment ----------------------------------------------------------------------------
+# The torch folder below or above $1, as cmake/FindLibtorch.cmake looks for it.
+torch_folder() {
+  local below
+  for below in "" /torch /../.. /../../..; do
+    if [[ -n $1 && -e $1$below/include/ATen/ATen.h && -e $1$below/lib/libtorch_cpu.so ]]; then
+      realpath "$1$below"
+      return
+    fi
+  done
+  return 1
+}
+
+given=
+if [[ -n ${TORCH_DIR:-} ]]; then
+  given=$(torch_folder "$TORCH_DIR") || {
+    say "TORCH_DIR=$TORCH_DIR holds no libtorch (include/ATen/ATen.h and lib/libtorch_cpu.so)"; exit 1; }
+else
+  IFS=':;' read -ra prefixes <<<"${CMAKE_PREFIX_PATH:-}"
+  for prefix in "${prefixes[@]}"; do
+    if [[ -z $given ]]; then given=$(torch_folder "$prefix") || given=; fi
+  done
+fi
+
+# pip writes RECORD last, so a package that has one is whole.
+has_package() { compgen -G ".venv/lib/python3*/site-packages/$1.dist-info/RECORD" >/dev/null; }
+
+wanted=()
+if [[ -z $given || -n $want_tests ]]; then
+  has_package "torch-$torch_version*" || wanted+=("torch==$torch_version")
+  has_package 'numpy-*' || wanted+=(numpy)
+fi
+if [[ -n $want_tests ]]; then
+  while read -r requirement; do
+    [[ -z $requirement || $requirement == \#* ]] && continue
+    has_package "${requirement/==/-}*" || wanted+=("$requirement")
+  done <tests/python/requirements.txt
+fi
+((${#wanted[@]})) || exit 0
+
+if [[ ! -x .venv/bin/python ]] || ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+  python=
+  for candidate in ${PYTHON:-} python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10; do
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; then
+      python=$candidate
+      break
+    fi
+  done
+  if [[ -z $python ]]; then
+    say "no Python 3.10 or newer with venv and ensurepip; install one (Debian: python3-venv) or name it with PYTHON="
+    exit 1
+  fi
+  say "making .venv with $($python --version)"
+  "$python" -m venv .venv
+fi
+say "pip install ${wanted[*]}"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "torch==$torch_version" "${wanted[@]}" >&2
