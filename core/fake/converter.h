@@ -1,0 +1,15 @@
+// Real tensors to fake ones. Internal to core/; programs use FakeTensorMode::from_real.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "core/fake/mode_state.h"
+
+namespace shadowgraph {
+
+// A fake with the real tensor's dtype, sizes, strides and offset that pretends to be on `device` (nullopt: the real
+// tensor's own). With a mode, the same real tensor gives the same fake, and tensors that share a storage give fakes that
+// share one; a leaf stays a leaf and keeps requires_grad. No data is read and nothing is allocated.
+at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device = std::nullopt);
+
+}  // namespace shadowgraph

@@ -1,0 +1,108 @@
+#include "core/fake/fake_tensor_impl.h"
+
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <typeinfo>
+
+#include "core/fake/dispatch_keys.h"
+#include "core/fake/mode_state.h"
+
+namespace shadowgraph {
+
+thread_local constinit ThreadState thread_state;
+
+c10::DispatchKeySet fake_key_set(c10::Device device) {
+  using c10::DispatchKey;
+  using c10::DispatchKeySet;
+  const auto make = [](DispatchKey backend_key) {
+    const auto backend = c10::toBackendComponent(backend_key);
+    return DispatchKeySet(backend) | DispatchKeySet(DispatchKey::Dense) | DispatchKeySet(kFakeKey) |
+           c10::getAutogradRelatedKeySetFromBackend(backend) | c10::getAutocastRelatedKeySetFromBackend(backend) |
+           DispatchKeySet(DispatchKey::ADInplaceOrView);
+  };
+  static const DispatchKeySet cpu = make(DispatchKey::CPU);
+  static const DispatchKeySet cuda = make(DispatchKey::CUDA);
+  static const DispatchKeySet meta = make(DispatchKey::Meta);
+  switch (device.type()) {
+    case c10::DeviceType::CPU:
+      return cpu;
+    case c10::DeviceType::CUDA:
+      return cuda;
+    default:
+      return meta;
+  }
+}
+
+FakeTensorImpl* as_fake(c10::TensorImpl* impl) {
+  // The key alone does not tell: the result of a view kernel inherits its base's keys but is a plain TensorImpl.
+  if (!impl->key_set().has(kFakeKey) || typeid(*impl) != typeid(FakeTensorImpl)) return nullptr;
+  return static_cast<FakeTensorImpl*>(impl);
+}
+
+FakeTensorImpl* as_fake(const at::Tensor& tensor) {
+  return tensor.defined() ? as_fake(tensor.unsafeGetTensorImpl()) : nullptr;
+}
+
+bool is_fake(const at::Tensor& tensor) { return as_fake(tensor) != nullptr; }
+
+FakeTensorImpl::FakeTensorImpl(c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
+                               c10::Device device)
+    : TensorImpl(std::move(storage), keys, dtype), pretended_device_(device) {
+  set_custom_device(true);
+}
+
+at::Tensor FakeTensorImpl::wrap(const c10::TensorImpl& meta, c10::Device device) {
+  auto fake = c10::make_intrusive<FakeTensorImpl>(c10::Storage(meta.unsafe_storage()), fake_key_set(device),
+                                                  meta.dtype(), device);
+  fake->set_sizes_and_strides(meta.sizes(), meta.strides(), meta.storage_offset());
+  return at::Tensor(std::move(fake));
+}
+
+void FakeTensorImpl::watch_size_reads() { set_custom_sizes_strides(SizesStridesPolicy::CustomSizes); }
+
+c10::IntArrayRef FakeTensorImpl::sizes_custom() const {
+  if (thread_state.kernel_depth == 0) note_size_read(*this, SizeRead::kSizes, -1);
+  return sizes_default();
+}
+
+int64_t FakeTensorImpl::size_custom(int64_t dimension) const {
+  if (thread_state.kernel_depth == 0) note_size_read(*this, SizeRead::kSize, dimension);
+  const auto wrapped = c10::maybe_wrap_dim(dimension, static_cast<int64_t>(sizes_default().size()));
+  return sizes_default()[static_cast<size_t>(wrapped)];
+}
+
+int64_t FakeTensorImpl::dim_custom() const {
+  if (thread_state.kernel_depth == 0) note_size_read(*this, SizeRead::kRank, -1);
+  return static_cast<int64_t>(sizes_default().size());
+}
+
+template <class Version>
+c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::copy_and_detach(Version&& version_counter,
+                                                                    bool allow_tensor_metadata_change) const {
+  auto copy = c10::make_intrusive<FakeTensorImpl>(c10::Storage(unsafe_storage()), key_set(), dtype(), pretended_device_);
+  copy_tensor_metadata(this, copy.get(), std::forward<Version>(version_counter), allow_tensor_metadata_change);
+  copy->set_custom_device(true);
+  copy->bind(session_, value_);
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version_counter,
+                                                                            bool allow_tensor_metadata_change) const {
+  return copy_and_detach(version_counter, allow_tensor_metadata_change);
+}
+
+c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version_counter,
+                                                                            bool allow_tensor_metadata_change) const {
+  return copy_and_detach(std::move(version_counter), allow_tensor_metadata_change);
+}
+
+void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) {
+  copy_tensor_metadata(impl.get(), this, version_counter(), allow_tensor_metadata_change());
+  if (const FakeTensorImpl* fake = as_fake(impl.get())) {
+    pretended_device_ = fake->pretended_device_;
+    bind(fake->session_, fake->value_);
+  }
+  set_custom_device(true);
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,69 @@
+// A tensor without data that pretends to live on a device.
+//
+// It *is* a meta tensor: its storage is a meta storage, shared with its views, so libtorch's own aliasing, version
+// counters and autograd work unchanged. It answers "meta" for its device while a kernel runs on this thread and the
+// pretended device otherwise. (c10's own TensorImpl::set_fake_device answers the pretended device inside kernels too, and
+// copy_ then runs the CPU loop on a null pointer; see docs/fake-tensors.md.)
+//
+// A recorder finds its bookkeeping in the tensor itself: which session knows it, and as which Value.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include "core/fake/thread_state.h"
+#include "ir/ids.h"
+
+namespace shadowgraph {
+
+class FakeTensorImpl final : public c10::TensorImpl {
+ public:
+  // A fake with `meta`'s geometry, dtype and storage (shared), pretending to be on `device`.
+  static at::Tensor wrap(const c10::TensorImpl& meta, c10::Device device);
+
+  FakeTensorImpl(c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, c10::Device device);
+
+  c10::Device pretended_device() const { return pretended_device_; }
+
+  // Which capture session last met this tensor (0: none), and the Value it is there.
+  uint32_t session() const { return session_; }
+  ValueId value() const { return value_; }
+  void bind(uint32_t session, ValueId value) {
+    session_ = session;
+    value_ = value;
+  }
+
+  c10::Device device_custom() const override {
+    return thread_state.kernel_depth != 0 ? c10::Device(c10::DeviceType::Meta) : pretended_device_;
+  }
+  // While size reads are watched (capture of path dependencies), sizes() and dim() go through these.
+  c10::IntArrayRef sizes_custom() const override;
+  int64_t size_custom(int64_t dimension) const override;
+  int64_t dim_custom() const override;
+  void watch_size_reads();
+
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version_counter,
+                                                         bool allow_tensor_metadata_change) const override;
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version_counter,
+                                                         bool allow_tensor_metadata_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
+
+ private:
+  template <class Version>
+  c10::intrusive_ptr<TensorImpl> copy_and_detach(Version&& version_counter, bool allow_tensor_metadata_change) const;
+  const char* tensorimpl_type_name() const override { return "FakeTensorImpl"; }
+
+  c10::Device pretended_device_;
+  uint32_t session_ = 0;
+  ValueId value_;
+};
+
+// The dispatch keys of a fake tensor on `device`: those of a dense tensor there, plus Fake.
+c10::DispatchKeySet fake_key_set(c10::Device device);
+
+// nullptr unless `tensor` is a fake tensor.
+FakeTensorImpl* as_fake(const at::Tensor& tensor);
+FakeTensorImpl* as_fake(c10::TensorImpl* impl);
+bool is_fake(const at::Tensor& tensor);
+
+}  // namespace shadowgraph

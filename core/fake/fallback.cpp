@@ -1,0 +1,329 @@
+// One call of an operator on fake tensors:
+//
+//   program -> autograd, ... -> fake_fallback
+//                                 device of the result, from the operands and the operator's device rule
+//                                 real operands replaced by fakes (the mode's memo)
+//                                 observer: begin_call
+//                                 rule | decomposition | C++ Meta kernel, with fakes answering "meta"
+//                                 results wrapped as fakes on that device
+//                                 observer: end_call
+//
+// Calls made by a kernel come back here with kernel_depth > 0; they run on meta and are part of the outer call.
+#include "core/fake/fallback.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "core/fake/converter.h"
+#include "core/fake/dispatch_keys.h"
+#include "core/fake/errors.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/operator_info.h"
+#include "core/fake/thread_state.h"
+
+namespace shadowgraph {
+namespace {
+
+using torch::jit::Stack;
+
+// While this lives a kernel is running: fakes answer "meta", autograd and composite interception are off.
+class KernelScope {
+ public:
+  KernelScope() : saved_device_(thread_state.kernel_device()), exclude_(excluded_keys()) { ++thread_state.kernel_depth; }
+  ~KernelScope() {
+    --thread_state.kernel_depth;
+    thread_state.set_kernel_device(saved_device_);
+  }
+  KernelScope(const KernelScope&) = delete;
+  KernelScope& operator=(const KernelScope&) = delete;
+
+ private:
+  static c10::DispatchKeySet excluded_keys() {
+    return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::DispatchKeySet(kCompositeKey);
+  }
+  c10::Device saved_device_;
+  c10::impl::ExcludeDispatchKeyGuard exclude_;
+};
+
+[[noreturn]] void throw_device_mismatch(const OperatorInfo& info, c10::Device a, c10::Device b) {
+  throw DeviceMismatchError(info.name + ": tensors are on two different devices, " + a.str() + " and " + b.str() +
+                            "; move one of them with .to() (only 0-dimensional CPU tensors mix with other devices)");
+}
+
+// Walks the tensor operands once: replaces real tensors by fakes and finds the common device.
+class OperandScan {
+ public:
+  OperandScan(const OperatorInfo& info, ModeState* mode) : info_(info), mode_(mode) {}
+
+  void run(Stack& stack, size_t begin) {
+    for (const uint16_t position : info_.tensor_arguments) {
+      c10::IValue& argument = stack[begin + position];
+      const bool written = info_.writes && position < 64 && ((info_.written_arguments >> position) & 1) != 0;
+      if (argument.isTensor()) {
+        visit_slot(argument, written);
+      } else if (argument.isTensorList()) {
+        visit_list(argument, written);
+      } else if (argument.isList()) {
+        visit_optional_list(argument, written);
+      }
+    }
+  }
+  std::optional<c10::Device> device() const { return common_; }
+
+ private:
+  void visit_slot(c10::IValue& slot, bool written) {
+    const at::Tensor& tensor = slot.toTensor();
+    if (!tensor.defined()) return;
+    if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
+      see(*fake);
+    } else if (auto converted = converted_operand(tensor, written)) {
+      see(*as_fake(*converted));
+      slot = std::move(*converted);
+    }
+  }
+
+  void visit_list(c10::IValue& slot, bool written) {
+    bool all_fake = true;
+    for (const c10::IValue& element : slot.toListRef()) {
+      const at::Tensor& tensor = element.toTensor();
+      if (!tensor.defined()) continue;
+      if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
+        see(*fake);
+      } else {
+        all_fake = false;
+      }
+    }
+    if (all_fake) return;
+    c10::List<at::Tensor> replaced;
+    for (const c10::IValue& element : slot.toListRef()) {
+      at::Tensor tensor = element.toTensor();
+      if (tensor.defined() && !is_fake(tensor)) {
+        if (auto converted = converted_operand(tensor, written)) {
+          see(*as_fake(*converted));
+          tensor = std::move(*converted);
+        }
+      }
+      replaced.push_back(std::move(tensor));
+    }
+    slot = std::move(replaced);
+  }
+
+  void visit_optional_list(c10::IValue& slot, bool written) {
+    c10::List<c10::IValue> list = slot.toList();
+    for (size_t i = 0; i < list.size(); ++i) {
+      c10::IValue element = list.get(i);
+      if (!element.isTensor() || !element.toTensor().defined()) continue;
+      if (const FakeTensorImpl* fake = as_fake(element.toTensor().unsafeGetTensorImpl())) {
+        see(*fake);
+      } else if (auto converted = converted_operand(element.toTensor(), written)) {
+        see(*as_fake(*converted));
+        list.set(i, std::move(*converted));
+      }
+    }
+  }
+
+  // Nothing for what stays as it is: a number that the C++ API wrapped (x * 2), which Meta kernels take as it is.
+  std::optional<at::Tensor> converted_operand(const at::Tensor& real, bool written) {
+    if (real.unsafeGetTensorImpl()->is_wrapped_number()) return std::nullopt;
+    if (written) {
+      throw RealTensorError(info_.name + " would write to a real tensor (" + c10::str(real.sizes()) +
+                            ") while fake tensors are in use; nothing was written. Make the tensor inside the mode, "
+                            "convert it with FakeTensorMode::from_real, or run this line under an UnfakeGuard");
+    }
+    return fake_of_real(real, mode_);
+  }
+
+  void see(const FakeTensorImpl& fake) {
+    const c10::Device device = fake.pretended_device();
+    if (!common_) {
+      common_ = device;
+      scalar_ = device.is_cpu() && fake.dim() == 0;
+      return;
+    }
+    if (device == *common_ || info_.device_rule != DeviceRule::kCommon) return;
+    if (device.is_cpu() && fake.dim() == 0) return;
+    if (!scalar_) throw_device_mismatch(info_, *common_, device);
+    common_ = device;
+    scalar_ = false;
+  }
+
+  const OperatorInfo& info_;
+  ModeState* mode_;
+  std::optional<c10::Device> common_;
+  bool scalar_ = false;
+};
+
+c10::Device with_index(c10::Device device) {
+  return device.is_cuda() && !device.has_index() ? c10::Device(c10::DeviceType::CUDA, 0) : device;
+}
+
+// The device that results will pretend to be on. Leaves "meta" in an explicit device argument.
+c10::Device result_device(const OperatorInfo& info, const std::optional<c10::Device>& operands, ModeState* mode,
+                          Stack& stack, size_t begin) {
+  const c10::Device fallback = operands ? *operands : mode != nullptr ? mode->default_device : c10::Device(c10::kCPU);
+  if (info.device_argument < 0) return with_index(fallback);
+  c10::IValue& argument = stack[begin + static_cast<size_t>(info.device_argument)];
+  c10::Device device = fallback;
+  if (argument.isDevice()) {
+    device = argument.toDevice();
+    if (mode != nullptr && mode->map_devices_to_default) device = mode->default_device;
+  }
+  // Not for operators that merely accept a device beside their operand: None keeps meaning "the operand's".
+  if (argument.isDevice() || !operands) argument = c10::Device(c10::DeviceType::Meta);
+  return with_index(device);
+}
+
+void run_on_meta(const OperatorInfo& info, Stack* stack) {
+  static const c10::DispatchKeySet meta_keys(c10::DispatchKey::Meta);
+  switch (info.route) {
+    case Route::kRule:
+      info.rule->kernel.callBoxed(info.op, meta_keys, stack);
+      return;
+    case Route::kComposite:
+    case Route::kMeta:
+      info.op.redispatchBoxed(meta_keys, stack);
+      return;
+    case Route::kDataDependent:
+      throw DataDependentError(
+          info.name +
+          ": the result depends on the data of a fake tensor, which has none. Ways out: compute the value from sizes "
+          "instead, pass it in as a number, or run this part on real tensors under an UnfakeGuard");
+    case Route::kNone:
+      throw NoRuleError(info.name + " has no shape rule, no decomposition and no C++ Meta kernel. Register a rule: "
+                        "shadowgraph::register_rule(\"" + info.name + "\", &function), where function has the "
+                        "operator's C++ signature and returns meta tensors; see docs/adding-an-operator.md");
+  }
+}
+
+void wrap(c10::IValue& slot, c10::Device device, bool watch) {
+  const at::Tensor& tensor = slot.toTensor();
+  if (!tensor.defined() || as_fake(tensor.unsafeGetTensorImpl()) != nullptr) return;
+  at::Tensor fake = FakeTensorImpl::wrap(*tensor.unsafeGetTensorImpl(), device);
+  if (watch) static_cast<FakeTensorImpl*>(fake.unsafeGetTensorImpl())->watch_size_reads();
+  slot = std::move(fake);
+}
+
+void wrap_results(Stack& stack, size_t begin, c10::Device device, bool watch) {
+  for (size_t i = begin; i < stack.size(); ++i) {
+    c10::IValue& result = stack[i];
+    if (result.isTensor()) {
+      wrap(result, device, watch);
+    } else if (result.isTensorList()) {
+      c10::List<at::Tensor> list = result.toTensorList();
+      for (size_t j = 0; j < list.size(); ++j) {
+        c10::IValue element = list.get(j);
+        wrap(element, device, watch);
+        list.set(j, std::move(element).toTensor());
+      }
+    }
+  }
+}
+
+// A mode that shows real calls without changing them.
+void observe_real_call(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* stack, CallObserver& observer) {
+  static const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kFakeKey);
+  const size_t begin = stack->size() - info.argument_count;
+  const c10::impl::ExcludeDispatchKeyGuard exclude(kFakeKey);
+  observer.begin_call(info, *stack, begin);
+  info.op.redispatchBoxed(keys & below, stack);
+  observer.end_call(info, *stack, stack->size() - info.return_count);
+}
+
+}  // namespace
+
+void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  const OperatorInfo& info = OperatorInfo::of(op);
+  if (thread_state.kernel_depth != 0) {
+    run_on_meta(info, stack);
+    return;
+  }
+  ModeState* mode = thread_state.mode;
+  CallObserver* observer = mode != nullptr ? mode->observer : nullptr;
+  if (mode != nullptr && mode->kind == ModeKind::kObserve) {
+    observe_real_call(info, keys, stack, *observer);
+    return;
+  }
+  if (info.route == Route::kComposite) {
+    // Reached when autograd is skipped (inference mode): its parts are calls of their own.
+    op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+    return;
+  }
+
+  const size_t begin = stack->size() - info.argument_count;
+  const KernelScope kernel;
+  OperandScan scan(info, mode);
+  scan.run(*stack, begin);
+  if (observer != nullptr) observer->begin_call(info, *stack, begin);
+  try {
+    const c10::Device device = result_device(info, scan.device(), mode, *stack, begin);
+    thread_state.set_kernel_device(device);
+    run_on_meta(info, stack);
+    const size_t results = stack->size() - info.return_count;
+    wrap_results(*stack, results, device, mode != nullptr && mode->watch_size_reads);
+    if (observer != nullptr) observer->end_call(info, *stack, results);
+  } catch (...) {
+    if (observer != nullptr) observer->abandon_call(info);
+    throw;
+  }
+}
+
+namespace {
+
+bool first_operand_pretends_cuda(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  for (const uint16_t position : info.tensor_arguments) {
+    const c10::IValue& argument = stack[begin + position];
+    if (!argument.isTensor()) continue;
+    const FakeTensorImpl* fake = as_fake(argument.toTensor());
+    return fake != nullptr && fake->pretended_device().is_cuda();
+  }
+  return false;
+}
+
+class CompositeScope {
+ public:
+  CompositeScope(CallObserver* observer, const OperatorInfo& info, Stack& stack, size_t begin) : observer_(observer) {
+    if (observer_ != nullptr) observer_->enter_composite(info, stack, begin);
+  }
+  ~CompositeScope() {
+    if (observer_ != nullptr) observer_->leave_composite();
+  }
+  CompositeScope(const CompositeScope&) = delete;
+  CompositeScope& operator=(const CompositeScope&) = delete;
+
+ private:
+  CallObserver* observer_;
+};
+
+}  // namespace
+
+void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  static const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
+  const ModeState* mode = thread_state.mode;
+  if (mode == nullptr || mode->kind != ModeKind::kFake || thread_state.kernel_depth != 0) {
+    op.redispatchBoxed(keys & below, stack);
+    return;
+  }
+  const OperatorInfo& info = OperatorInfo::of(op);
+  const size_t begin = stack->size() - info.argument_count;
+  // Autocast, when on, must cast the operands first; its kernel calls the operator again with autocast off.
+  const bool autocast_first = keys.has(c10::DispatchKey::AutocastCUDA) &&
+                              op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
+  const CompositeScope scope(mode->observer, info, *stack, begin);
+  if (info.composite_rule && !autocast_first && first_operand_pretends_cuda(info, *stack, begin)) {
+    info.composite_rule->kernel.callBoxed(op, keys & below, stack);
+  } else {
+    op.redispatchBoxed(keys & below, stack);
+  }
+}
+
+bool is_worth_a_region(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  const auto returns_tensor = [](const c10::Argument& argument) {
+    return argument.type()->isSubtypeOf(*c10::TensorType::get()) ||
+           argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
+  };
+  const bool tensor_result = std::any_of(schema.returns().begin(), schema.returns().end(), returns_tensor);
+  return tensor_result || schema.returns().empty();
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,18 @@
+// The boxed kernels that carry fake tensors. Internal to core/fake.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+namespace shadowgraph {
+
+// On kFakeKey: every operator with a fake operand, or with the key included by a mode.
+void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+// On kCompositeKey, for CompositeImplicitAutograd operators: shows the call to the observer, then decomposes it.
+void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+// Whether calls of this composite operator are shown: not those that only ask for metadata.
+bool is_worth_a_region(const c10::OperatorHandle& op);
+
+}  // namespace shadowgraph

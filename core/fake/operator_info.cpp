@@ -1,0 +1,140 @@
+#include "core/fake/operator_info.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <mutex>
+
+#include "core/fake/dispatch_keys.h"
+#include "ir/error.h"
+
+namespace shadowgraph {
+namespace {
+
+// Operators whose other operands may live on another device than the first one.
+constexpr std::string_view kFirstDecides[] = {
+    "aten::copy_",        "aten::copy",           "aten::index.Tensor",       "aten::_unsafe_index.Tensor",
+    "aten::index_put_",   "aten::index_put",      "aten::_index_put_impl_",   "aten::_unsafe_index_put",
+    "aten::resize_as_",   "aten::slice_scatter",  "aten::select_scatter",     "aten::set_.source_Tensor",
+    "aten::set_data",     "aten::_embedding_bag", "aten::_pack_padded_sequence",
+};
+
+bool holds_tensors(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return true;
+    case c10::TypeKind::OptionalType:
+      return holds_tensors(*type.castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::ListType:
+      return holds_tensors(*type.castRaw<c10::ListType>()->getElementType());
+    default:
+      return false;
+  }
+}
+
+bool is_device(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::OptionalType) {
+    return is_device(*type.castRaw<c10::OptionalType>()->getElementType());
+  }
+  return type.kind() == c10::TypeKind::DeviceObjType;
+}
+
+void check_signature(const Rule& rule, const c10::OperatorHandle& op, const std::string& name) {
+  const auto difference =
+      c10::findSchemaDifferences(*rule.inferred_schema, op.schema().cloneWithRealTypes(/*with_symint=*/false));
+  if (difference) {
+    throw Error("the rule registered for " + name + " does not have the operator's signature " +
+                toString(op.schema()) + ": " + *difference);
+  }
+}
+
+}  // namespace
+
+OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
+    : op(handle),
+      name(toString(handle.operator_name())),
+      key(reinterpret_cast<const void*>(std::hash<c10::OperatorHandle>{}(handle))),
+      id(dense_id),
+      generation(RuleRegistry::global().generation()) {
+  const auto& schema = op.schema();
+  argument_count = static_cast<uint16_t>(schema.arguments().size());
+  return_count = static_cast<uint16_t>(schema.returns().size());
+  for (uint16_t i = 0; i < argument_count; ++i) {
+    const auto& argument = schema.arguments()[i];
+    if (holds_tensors(*argument.type())) tensor_arguments.push_back(i);
+    if (is_device(*argument.type())) device_argument = static_cast<int16_t>(i);
+    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
+      writes = true;
+      if (i < 64) written_arguments |= uint64_t{1} << i;
+    }
+  }
+  if (device_argument >= 0) device_rule = DeviceRule::kDeviceArgument;
+  if (std::find(std::begin(kFirstDecides), std::end(kFirstDecides), name) != std::end(kFirstDecides)) {
+    device_rule = DeviceRule::kFirst;
+  }
+
+  rule = RuleRegistry::global().find(name);
+  composite_rule = RuleRegistry::global().find_composite(name);
+  if (rule) check_signature(*rule, op, name);
+  if (composite_rule) check_signature(*composite_rule, op, name);
+  if (rule) {
+    route = Route::kRule;
+  } else if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+             !op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    route = Route::kComposite;
+  } else if (op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    route = Route::kMeta;
+  } else if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) {
+    route = Route::kDataDependent;
+  }
+}
+
+namespace {
+
+// A direct-mapped cache over a table that only grows. Entries are replaced when a rule is registered later; readers
+// that hold the old one finish with it.
+class OperatorTable {
+ public:
+  const OperatorInfo& of(const c10::OperatorHandle& op) {
+    const size_t key = std::hash<c10::OperatorHandle>{}(op);
+    std::atomic<const OperatorInfo*>& slot = slots_[(key >> 5) % slots_.size()];
+    const OperatorInfo* info = slot.load(std::memory_order_acquire);
+    if (info != nullptr && info->key == reinterpret_cast<const void*>(key) &&
+        info->generation == registry_.generation()) {
+      return *info;
+    }
+    info = find_or_make(op, key);
+    slot.store(info, std::memory_order_release);
+    return *info;
+  }
+
+ private:
+  const OperatorInfo* find_or_make(const c10::OperatorHandle& op, size_t key) {
+    const std::lock_guard lock(mutex_);
+    const auto found = by_key_.find(key);
+    if (found != by_key_.end() && found->second->generation == registry_.generation() &&
+        found->second->op.operator_name() == op.operator_name()) {
+      return found->second;
+    }
+    infos_.emplace_back(op, static_cast<uint32_t>(infos_.size()));
+    by_key_[key] = &infos_.back();
+    return &infos_.back();
+  }
+
+  RuleRegistry& registry_ = RuleRegistry::global();
+  std::array<std::atomic<const OperatorInfo*>, 4096> slots_{};
+  std::mutex mutex_;
+  std::deque<OperatorInfo> infos_;
+  std::unordered_map<size_t, const OperatorInfo*> by_key_;
+};
+
+}  // namespace
+
+const OperatorInfo& OperatorInfo::of(const c10::OperatorHandle& op) {
+  static auto* table = new OperatorTable;
+  return table->of(op);
+}
+
+}  // namespace shadowgraph

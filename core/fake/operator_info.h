@@ -1,0 +1,53 @@
+// What the fallback needs to know about an operator, worked out once from its schema and the registries.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
+
+#include <memory>
+#include <string>
+
+#include "core/rules/registry.h"
+
+namespace shadowgraph {
+
+// How a call is carried out, in order of preference.
+enum class Route : uint8_t {
+  kRule,           // core/rules or a user's rule
+  kComposite,      // its decomposition, with the Fake key still on
+  kMeta,           // the C++ Meta kernel (CompositeExplicitAutograd ones included)
+  kDataDependent,  // refused: DataDependentError
+  kNone,           // refused: NoRuleError
+};
+
+// Where the outputs live.
+enum class DeviceRule : uint8_t {
+  kCommon,       // all operands agree; 0-dim CPU tensors go with anything
+  kFirst,        // the first tensor decides and the others may live elsewhere: copy_, index_put_, ...
+  kDeviceArgument,  // an explicit device argument, otherwise as kCommon, otherwise the mode's default device
+};
+
+struct OperatorInfo {
+  explicit OperatorInfo(const c10::OperatorHandle& op, uint32_t id);
+
+  c10::OperatorHandle op;
+  std::string name;  // "aten::add.Tensor"
+  const void* key;   // identity of the operator in the dispatcher
+  uint32_t id;       // dense, for side tables
+  uint64_t generation;  // of the rule registry when this was worked out
+  Route route = Route::kNone;
+  DeviceRule device_rule = DeviceRule::kCommon;
+  uint16_t argument_count = 0;
+  uint16_t return_count = 0;
+  int16_t device_argument = -1;
+  bool writes = false;  // some argument is written
+  c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
+  uint64_t written_arguments = 0;                  // bit i: argument i is written (first 64)
+  std::shared_ptr<const Rule> rule;
+  std::shared_ptr<const Rule> composite_rule;
+
+  // The cached facts of `op`. Thread-safe, a few nanoseconds once cached; never destroyed.
+  static const OperatorInfo& of(const c10::OperatorHandle& op);
+};
+
+}  // namespace shadowgraph

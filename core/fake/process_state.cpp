@@ -1,0 +1,184 @@
+#include "core/fake/process_state.h"
+
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+#include <torch/library.h>
+
+#include <mutex>
+
+#include "core/fake/dispatch_keys.h"
+#include "core/fake/errors.h"
+#include "core/fake/fallback.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/thread_state.h"
+
+namespace shadowgraph {
+namespace {
+
+const ModeState* active_fake_mode() {
+  const ModeState* mode = thread_state.mode;
+  return mode != nullptr && mode->kind == ModeKind::kFake ? mode : nullptr;
+}
+
+// ---- Device guard
+
+thread_local c10::DeviceIndex current_cuda_device = 0;
+
+class PretendedCudaGuard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device old = getDevice();
+    setDevice(device);
+    return old;
+  }
+  c10::Device getDevice() const override { return {c10::DeviceType::CUDA, current_cuda_device}; }
+  void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.has_index()) current_cuda_device = device.index();
+  }
+  c10::Stream getStream(c10::Device device) const override { return getDefaultStream(device); }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device.has_index() ? device : getDevice());
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return getDefaultStream(stream.device()); }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    const ModeState* mode = active_fake_mode();
+    return mode == nullptr ? c10::DeviceIndex{0} : static_cast<c10::DeviceIndex>(mode->profile.device_count);
+  }
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex index,
+              const c10::EventFlag flag) const override {}
+  void block(void* event, const c10::Stream& stream) const override {}
+  bool queryEvent(void* event) const override { return true; }
+  bool queryStream(const c10::Stream& stream) const override { return true; }
+  void synchronizeStream(const c10::Stream& stream) const override {}
+  void synchronizeEvent(void* event) const override {}
+  void synchronizeDevice(const c10::DeviceIndex index) const override {}
+};
+
+void install_device_guard() {
+  static PretendedCudaGuard guard;
+  auto& slot = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)];
+  const auto* present = slot.load();
+  if (present == nullptr || present->deviceCount() == 0) slot.store(&guard);
+}
+
+// ---- CUDA hooks
+
+class PretendedCudaHooks final : public at::CUDAHooksInterface {
+ public:
+  explicit PretendedCudaHooks(at::CUDAHooksArgs) {}
+  void init() const override {}
+  bool isBuilt() const override { return active_fake_mode() != nullptr; }
+  bool isAvailable() const override { return active_fake_mode() != nullptr; }
+  bool hasCUDA() const override { return active_fake_mode() != nullptr; }
+  bool hasCUDART() const override { return hasCUDA(); }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return active_fake_mode() != nullptr; }
+  c10::DeviceIndex current_device() const override { return current_cuda_device; }
+  bool hasCuDNN() const override { return compiledWithCuDNN(); }
+  bool compiledWithCuDNN() const override {
+    const ModeState* mode = active_fake_mode();
+    return mode != nullptr && mode->profile.cudnn;
+  }
+  bool supportsDilatedConvolutionWithCuDNN() const override { return compiledWithCuDNN(); }
+  bool supportsDepthwiseConvolutionWithCuDNN() const override { return compiledWithCuDNN(); }
+  bool supportsBFloat16ConvolutionWithCuDNNv8() const override {
+    const ModeState* mode = active_fake_mode();
+    return mode != nullptr && mode->profile.cudnn && mode->profile.sm_major >= 8;
+  }
+  bool supportsBFloat16RNNWithCuDNN() const override { return supportsBFloat16ConvolutionWithCuDNNv8(); }
+  long versionCuDNN() const override {
+    const ModeState* mode = active_fake_mode();
+    return mode == nullptr ? 0 : mode->profile.cudnn_version;
+  }
+  long versionRuntimeCuDNN() const override { return versionCuDNN(); }
+  double batchnormMinEpsilonCuDNN() const override { return 0.0; }  // CUDNN_BN_MIN_EPSILON since cuDNN 7.6
+  void deviceSynchronize(c10::DeviceIndex index) const override {}
+};
+
+// getCUDAHooks() caches its first answer for the life of the process, so this cannot wait for the first mode. A CUDA
+// build of libtorch registers its own hooks from libtorch_cuda's static initialisers, which run before ours.
+[[maybe_unused]] const bool hooks_registered = [] {
+  if (!at::CUDAHooksRegistry()->Has("CUDAHooks")) {
+    at::CUDAHooksRegistry()->Register(
+        "CUDAHooks",
+        [](at::CUDAHooksArgs arguments) -> std::unique_ptr<at::CUDAHooksInterface> {
+          return std::make_unique<PretendedCudaHooks>(arguments);
+        },
+        "", c10::REGISTRY_DEFAULT);
+  }
+  return true;
+}();
+
+// ---- Autograd engine
+
+class ObservingEngine final : public torch::autograd::Engine {
+ public:
+  std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    ModeState* mode = thread_state.mode;
+    return mode == nullptr || mode->saved_tensors == nullptr ? nullptr : mode->saved_tensors->hooks_for_saved_tensor();
+  }
+  static torch::autograd::Engine& instance() {
+    static auto* engine = new ObservingEngine;  // its threads may outlive static destruction
+    return *engine;
+  }
+};
+
+void install_engine() {
+  using torch::autograd::Engine;
+  if (&Engine::get_default_engine() != &Engine::get_base_engine()) {
+    throw EnvironmentError(
+        "another autograd engine is installed in this process (a Python interpreter with torch, most likely); "
+        "shadowgraph cannot add its saved-tensor hooks to it");
+  }
+  torch::autograd::set_default_engine_stub(&ObservingEngine::instance);
+}
+
+// ---- Dispatch keys
+
+void check_key_is_free(c10::DispatchKey key) {
+  if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) {
+    throw EnvironmentError(std::string("another library has registered a fallback for the dispatch key ") +
+                           c10::toString(key) + ", which shadowgraph needs; load shadowgraph without it");
+  }
+}
+
+void install_dispatch_keys() {
+  check_key_is_free(kFakeKey);
+  check_key_is_free(kCompositeKey);
+  using torch::CppFunction;
+  using torch::Library;
+  static Library fake(Library::IMPL, "_", kFakeKey, __FILE__, __LINE__);
+  fake.fallback(CppFunction::makeFromBoxedFunction<&fake_fallback>());
+  static Library through(Library::IMPL, "_", kCompositeKey, __FILE__, __LINE__);
+  through.fallback(CppFunction::makeFallthrough());
+
+  static std::unordered_map<std::string, std::unique_ptr<Library>> composites;
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findOp(name);
+    if (!op || !op->hasSchema() || !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
+    const std::string space = op->schema().getNamespace() ? std::string(*op->schema().getNamespace()) : "";
+    if (space.empty() || space == "prim" || space == "_" || !is_worth_a_region(*op)) continue;
+    auto& library = composites[space];
+    if (!library) library = std::make_unique<Library>(Library::IMPL, space, kCompositeKey, __FILE__, __LINE__);
+    library->impl(toString(name).substr(space.size() + 2).c_str(),
+                  CppFunction::makeFromBoxedFunction<&composite_kernel>());
+  }
+}
+
+}  // namespace
+
+void install_process_state() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    install_engine();
+    // Now, while the guard says "no devices", or it would start a worker thread for each pretended one.
+    ObservingEngine::instance().initialize_device_threads_pool();
+    install_device_guard();
+    install_dispatch_keys();
+  });
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,32 @@
+// Everything shadowgraph changes in the process, all of it here, installed once, and passing through while no mode is
+// active on the calling thread:
+//
+//   - a boxed fallback on kFakeKey (fake tensors) and kernels for composite operators on kCompositeKey, with a
+//     fallthrough for all others; neither key is in any keyset before a fake tensor or a mode exists;
+//   - the autograd engine stub: a subclass that adds saved-tensor hooks during a capture and is the base engine otherwise;
+//   - a no-op CUDA device guard, only if none is registered or the registered one has no device;
+//   - CUDA hooks, only if none are registered, before libtorch asks for them (static initialisation): they answer "no
+//     CUDA" outside a mode.
+//
+// On a machine with a working GPU the last two are left alone.
+#pragma once
+
+#include <memory>
+
+namespace torch::autograd {
+struct SavedVariableHooks;
+}
+
+namespace shadowgraph {
+
+// Idempotent and thread-safe. Throws EnvironmentError if another library has taken one of the dispatch keys.
+void install_process_state();
+
+// Who is told about tensors that autograd saves, on this thread. Held by ModeState.
+class SavedTensorObserver {
+ public:
+  virtual ~SavedTensorObserver() = default;
+  virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks_for_saved_tensor() = 0;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,35 @@
+// This thread's view of fake tensors: which mode is active, and whether a kernel is running right now.
+//
+// Read on every operator call and on every device() of a fake tensor, hence one plain thread-local record with the
+// initial-exec model (one load, no call).
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+namespace shadowgraph {
+
+struct ModeState;
+class CallObserver;
+
+struct ThreadState {
+  // > 0 while a Meta kernel or a rule runs: fake tensors then answer "meta" for their device, and inner calls are part
+  // of the outer operator.
+  uint32_t kernel_depth = 0;
+  // The pretended device of the outermost call, for rules.
+  c10::DeviceType kernel_device_type = c10::DeviceType::CPU;
+  c10::DeviceIndex kernel_device_index = -1;
+  // The innermost active FakeTensorMode, nullptr outside. Fake tensors work without one.
+  ModeState* mode = nullptr;
+
+  c10::Device kernel_device() const { return {kernel_device_type, kernel_device_index}; }
+  void set_kernel_device(c10::Device device) {
+    kernel_device_type = device.type();
+    kernel_device_index = device.index();
+  }
+};
+
+extern thread_local constinit ThreadState thread_state __attribute__((tls_model("initial-exec")));
+
+}  // namespace shadowgraph

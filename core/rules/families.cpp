@@ -1,0 +1,19 @@
+#include "core/rules/families.h"
+
+namespace shadowgraph::rules {
+
+void register_all(RuleRegistry& registry) {
+  register_convolution(registry);
+  register_normalization(registry);
+  register_elementwise(registry);
+  register_indexing(registry);
+  register_random(registry);
+  register_reduction(registry);
+  register_pooling(registry);
+  register_attention(registry);
+  register_recurrent(registry);
+  register_loss(registry);
+  register_shape(registry);
+}
+
+}  // namespace shadowgraph::rules

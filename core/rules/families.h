@@ -1,0 +1,25 @@
+// The built-in rules, one registration function per operator family and file.
+#pragma once
+
+namespace shadowgraph {
+class RuleRegistry;
+}
+
+namespace shadowgraph::rules {
+
+void register_convolution(RuleRegistry& registry);
+void register_normalization(RuleRegistry& registry);
+void register_elementwise(RuleRegistry& registry);
+void register_indexing(RuleRegistry& registry);
+void register_random(RuleRegistry& registry);
+void register_reduction(RuleRegistry& registry);
+void register_pooling(RuleRegistry& registry);
+void register_attention(RuleRegistry& registry);
+void register_recurrent(RuleRegistry& registry);
+void register_loss(RuleRegistry& registry);
+void register_shape(RuleRegistry& registry);
+
+// All of the above.
+void register_all(RuleRegistry& registry);
+
+}  // namespace shadowgraph::rules

@@ -1,0 +1,36 @@
+#include "core/rules/registry.h"
+
+#include "core/rules/families.h"
+
+namespace shadowgraph {
+
+RuleRegistry& RuleRegistry::global() {
+  static RuleRegistry* registry = [] {
+    auto* fresh = new RuleRegistry;  // never destroyed: fake tensors may outlive static destruction
+    rules::register_all(*fresh);
+    return fresh;
+  }();
+  return *registry;
+}
+
+void RuleRegistry::insert(Table& table, const std::string& operator_name, std::shared_ptr<const Rule> rule) {
+  const std::lock_guard lock(mutex_);
+  table[operator_name] = std::move(rule);
+  generation_.fetch_add(1, std::memory_order_release);
+}
+
+std::shared_ptr<const Rule> RuleRegistry::find_in(const Table& table, const std::string& operator_name) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = table.find(operator_name);
+  return found == table.end() ? nullptr : found->second;
+}
+
+std::vector<std::string> RuleRegistry::names() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> names;
+  for (const auto& [name, rule] : rules_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace shadowgraph

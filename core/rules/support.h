@@ -1,0 +1,40 @@
+// What rules are written with: fresh meta tensors, the pretended device, the elementwise rule.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/MemoryFormat.h>
+
+#include "core/fake/device_profile.h"
+
+namespace shadowgraph::rules {
+
+// The device that the outermost call of this thread pretends to run on, and what it can do.
+c10::Device pretended_device();
+inline bool on_cuda() { return pretended_device().is_cuda(); }
+const DeviceProfile& device_profile();
+
+// Fresh meta tensors (nothing is allocated). Sizes and strides in elements.
+at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype,
+                 c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
+at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of,
+                 c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
+at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
+// As at::empty_like: dense strides are kept, otherwise TensorIterator's order of dimensions.
+at::Tensor empty_like(const at::Tensor& like);
+at::Tensor empty_like(const at::Tensor& like, c10::ScalarType dtype);
+at::Tensor empty_like(const at::Tensor& like, c10::MemoryFormat format);
+
+// The elementwise rule: broadcasting, type promotion and stride order exactly as at::TensorIterator gives them.
+struct Elementwise {
+  bool promote = true;            // inputs to a common dtype
+  bool integer_to_float = false;  // and integral ones to the default dtype
+  bool cast_output = true;
+  std::optional<c10::ScalarType> output;  // a fixed result dtype, e.g. bool for comparisons
+};
+at::Tensor elementwise(std::initializer_list<std::reference_wrapper<const at::Tensor>> inputs,
+                       const Elementwise& how = {});
+
+// A tensor argument that may be absent.
+inline bool given(const std::optional<at::Tensor>& tensor) { return tensor.has_value() && tensor->defined(); }
+
+}  // namespace shadowgraph::rules
