@@ -1,0 +1,9 @@
+#include "core/rules/families.h"
+#include "core/rules/registry.h"
+#include "core/rules/support.h"
+
+namespace shadowgraph::rules {
+
+void register_reduction(RuleRegistry& /*registry*/) {}
+
+}  // namespace shadowgraph::rules
