@@ -87,6 +87,13 @@ NodeId Graph::insert_before(NodeId position, TargetId target, std::span<const Ar
   node.region = kRootRegion;
   node.phase = kForward;
   node.arguments = arguments_.push_run(arguments);
+  // The use of a list element is noted in the element itself, so two nodes must not share one.
+  for (uint32_t i = 0; i < node.arguments.size; ++i) {
+    const Argument argument = arguments_.view(node.arguments)[i];
+    if (argument.kind == ArgumentKind::kList && has_entered_uses(list(argument))) {
+      arguments_.view(node.arguments)[i].run = copy_list(argument.run);
+    }
+  }
   const NodeId id(nodes_.push(node));
   link_before(id, position);
   enter_uses(id, arguments_.view(node.arguments));
@@ -147,6 +154,13 @@ void Graph::erase(NodeId id) {
     }
   });
   drop_uses(arguments(id));
+  if (const NodeId before = node(id).previous; node(id).frees.size != 0 && before.valid()) {
+    std::vector<StorageId> freed(frees(before).begin(), frees(before).end());
+    for (StorageId storage_id : frees(id)) {
+      if (storage(storage_id).born != id) freed.push_back(storage_id);
+    }
+    set_frees(before, freed);
+  }
   unlink(id);
   node(id).target = TargetId();
   --live_nodes_;
@@ -161,21 +175,27 @@ void Graph::move_before(NodeId id, NodeId position) {
 void Graph::replace_all_uses(ValueId of, ValueId with) {
   if (of == with) return;
   while (has_uses(of)) {
-    const uint32_t index = value(of).first_use;
-    const NodeId user = uses_[index].user;
-    // All of this user's references at once: re-entering its uses keeps the lists consistent.
-    const auto mutable_arguments = arguments_.view(node(user).arguments);
-    drop_uses(mutable_arguments);
-    std::vector<std::span<Argument>> pending{mutable_arguments};
-    while (!pending.empty()) {
-      const auto span = pending.back();
-      pending.pop_back();
-      for (Argument& argument : span) {
-        if (argument.kind == ArgumentKind::kValue && argument.ref.value == of) argument.ref.value = with;
-        if (argument.kind == ArgumentKind::kList) pending.push_back(arguments_.view(argument.run));
-      }
+    const NodeId user = uses_[value(of).first_use].user;
+    const uint32_t first = value(of).first_use;
+    redirect_uses(arguments_.view(node(user).arguments), of, with);
+    TORCH_INTERNAL_ASSERT(value(of).first_use != first, "a use that no argument of its user knows of");
+    for (SavedTensor& saved : saved_.view(node(user).saved)) {
+      if (saved.value == of && saved.role == SavedRole::kArgument) saved.value = with;
     }
-    enter_uses(user, mutable_arguments);
+  }
+}
+
+// All of one node's uses of `of` at once, so that a node that reads it many times is walked once.
+void Graph::redirect_uses(std::span<Argument> arguments, ValueId of, ValueId with) {
+  for (Argument& argument : arguments) {
+    if (argument.kind == ArgumentKind::kList) {
+      redirect_uses(arguments_.view(argument.run), of, with);
+    } else if (argument.kind == ArgumentKind::kValue && argument.ref.value == of) {
+      drop_uses(std::span<const Argument>(&argument, 1));
+      argument.ref.value = with;
+      uses_[argument.ref.use] = {.user = uses_[argument.ref.use].user, .value = with};
+      append_use(argument.ref.use, with);
+    }
   }
 }
 
@@ -227,6 +247,57 @@ void Graph::drop_uses(std::span<const Argument> arguments) {
     } else if (argument.kind == ArgumentKind::kList) {
       drop_uses(list(argument));
     }
+  }
+}
+
+bool Graph::has_entered_uses(std::span<const Argument> arguments) const {
+  for (const Argument& argument : arguments) {
+    if (argument.kind == ArgumentKind::kValue && argument.ref.use != Argument::kNoUse) return true;
+    if (argument.kind == ArgumentKind::kList && has_entered_uses(list(argument))) return true;
+  }
+  return false;
+}
+
+Run Graph::copy_list(Run list) {
+  const Run copy = arguments_.push_run(arguments_.view(list));
+  for (uint32_t i = 0; i < copy.size; ++i) {
+    const Argument element = arguments_.view(copy)[i];
+    if (element.kind == ArgumentKind::kList) arguments_.view(copy)[i].run = copy_list(element.run);
+  }
+  return copy;
+}
+
+namespace {
+
+template <class T>
+bool holds(const Arena<T>& arena, Run run) {
+  return run.size == 0 || uint64_t{run.offset} + run.size <= arena.size();
+}
+
+}  // namespace
+
+bool Graph::in_bounds(const Node& node) const {
+  return holds(arguments_, node.arguments) && holds(arguments_, node.results) && holds(saved_, node.saved) &&
+         holds(frees_, node.frees);
+}
+
+bool Graph::in_bounds(const Argument& argument) const {
+  switch (argument.kind) {
+    case ArgumentKind::kIntList:
+      return holds(ints_, argument.run);
+    case ArgumentKind::kList:
+      return holds(arguments_, argument.run);
+    case ArgumentKind::kComplex:
+      return argument.run.size == 2 && holds(floats_, argument.run);
+    case ArgumentKind::kValue:
+      return argument.ref.value.index < values_.size();
+    case ArgumentKind::kString:
+    case ArgumentKind::kOpaque:
+      return argument.string.index < strings_.size();
+    case ArgumentKind::kConstant:
+      return argument.constant.index < constants_.size();
+    default:
+      return true;
   }
 }
 

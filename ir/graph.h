@@ -66,6 +66,11 @@ class Graph {
   // ---- Strings, phases, targets, tensor constants (interned, never removed)
   StringId intern(std::string_view text);
   const std::string& text(StringId id) const { return strings_[id.index]; }
+  // "" for an id that was never set.
+  std::string_view text_or_empty(StringId id) const {
+    return id.index < strings_.size() ? std::string_view(strings_[id.index]) : std::string_view();
+  }
+  uint32_t string_count() const { return static_cast<uint32_t>(strings_.size()); }
   // Phases 0..3 are forward, backward, optimizer, init; user phases follow.
   static constexpr PhaseId kForward{0};
   static constexpr PhaseId kBackward{1};
@@ -148,6 +153,12 @@ class Graph {
   }
   bool has_uses(ValueId id) const { return value(id).first_use != Argument::kNoUse; }
   const Use& use(uint32_t index) const { return uses_[index]; }
+  uint32_t use_capacity() const { return uses_.size(); }
+  // Whether the runs of a record lie inside this graph's pools, so that the accessors above may be called: true for
+  // whatever this class built. The verifier asks before it looks.
+  bool in_bounds(const Node& node) const;
+  bool in_bounds(const Value& value) const { return uint64_t{value.dims} + 2 * value.rank <= ints_.size(); }
+  bool in_bounds(const Argument& argument) const;
 
   // The argument named `name` by the schema, or nullptr if the schema has none of that name.
   const Argument* find_argument(NodeId id, std::string_view name) const;
@@ -162,7 +173,7 @@ class Graph {
     return Argument::of_run(ArgumentKind::kList, arguments_.push_run(elements));
   }
 
-  // ---- Building nodes. `arguments` are copied; uses are entered.
+  // ---- Building nodes. `arguments` are copied, and so are lists that belong to another node; uses are entered.
   NodeId append(TargetId target, std::span<const Argument> arguments) {
     return insert_before(NodeId(), target, arguments);
   }
@@ -187,9 +198,10 @@ class Graph {
   }
 
   // ---- Edits
-  // Throws GraphEditError while an output is used.
+  // Throws GraphEditError while an output is used. Storages that died after the node then die after the one before it.
   void erase(NodeId id);
   void move_before(NodeId id, NodeId position);
+  // Every argument, and every tensor saved as one, that is `of` becomes `with`; linear in the arguments of its users.
   void replace_all_uses(ValueId of, ValueId with);
 
   // Heap bytes held, tensor constants not counted.
@@ -201,6 +213,9 @@ class Graph {
   void enter_uses(NodeId id, std::span<Argument> arguments);
   void drop_uses(std::span<const Argument> arguments);
   void append_use(uint32_t use, ValueId value);
+  bool has_entered_uses(std::span<const Argument> arguments) const;
+  Run copy_list(Run list);
+  void redirect_uses(std::span<Argument> arguments, ValueId of, ValueId with);
 
   Arena<Node> nodes_;
   Arena<Value> values_;
