@@ -50,8 +50,18 @@ at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c
   if (entry != nullptr) {
     entry->real = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(real.getIntrusivePtr());
     entry->fake = tensor;
+    mode->memo.origins[tensor.unsafeGetTensorImpl()] = real.unsafeGetTensorImpl();
   }
   return tensor;
+}
+
+at::Tensor real_of_fake(const FakeTensorImpl& fake, const ModeState& mode) {
+  const auto origin = mode.memo.origins.find(&fake);
+  if (origin == mode.memo.origins.end()) return {};
+  const auto entry = mode.memo.tensors.find(origin->second);
+  if (entry == mode.memo.tensors.end() || entry->second.fake.unsafeGetTensorImpl() != &fake) return {};
+  auto real = entry->second.real.lock();
+  return real.defined() ? at::Tensor(std::move(real)) : at::Tensor();
 }
 
 }  // namespace shadowgraph

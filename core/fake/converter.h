@@ -12,4 +12,8 @@ namespace shadowgraph {
 // share one; a leaf stays a leaf and keeps requires_grad. No data is read and nothing is allocated.
 at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device = std::nullopt);
 
+// The real tensor that `fake` was made from, if it is still alive; otherwise undefined.
+class FakeTensorImpl;
+at::Tensor real_of_fake(const FakeTensorImpl& fake, const ModeState& mode);
+
 }  // namespace shadowgraph

@@ -1,0 +1,101 @@
+#include "core/capture/capture.h"
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <chrono>
+
+#include "core/fake/errors.h"
+
+namespace shadowgraph {
+namespace {
+
+void name_inputs(CaptureSession& session, const ProgramToCapture& program) {
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    session.name_input(program.inputs[i],
+                       i < program.input_names.size() ? program.input_names[i] : "input" + std::to_string(i));
+  }
+}
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+at::Tensor checked_loss(const ProgramToCapture& program, const Tensors& outputs) {
+  at::Tensor loss = program.loss(outputs);
+  if (!loss.defined() || loss.numel() != 1) {
+    throw Error("the loss must be a scalar, but it " +
+                (loss.defined() ? "has shape " + c10::str(loss.sizes()) : std::string("is undefined")));
+  }
+  if (!loss.requires_grad()) {
+    throw Error("the loss does not require grad: no parameter or input that requires grad led to it");
+  }
+  return loss;
+}
+
+void zero_gradients(const ProgramToCapture& program) {
+  if (program.optimizer != nullptr) {
+    program.optimizer->zero_grad();
+  } else if (program.module != nullptr) {
+    for (const at::Tensor& parameter : program.module->parameters()) parameter.mutable_grad().reset();
+  }
+}
+
+void check_parameters_are_fake(const torch::nn::Module& module) {
+  for (const auto& entry : module.named_parameters()) {
+    if (!is_fake(entry.value())) {
+      throw RealTensorError("parameter '" + entry.key() + "' is a real tensor: a training step on fake tensors would " +
+                            "give it a fake gradient. Make the module inside a FakeTensorMode");
+    }
+  }
+}
+
+// One training step outside any recording, for its side effects on the optimizer's state.
+void warm_up(const ProgramToCapture& program, const CaptureOptions& options) {
+  const FakeTensorMode mode({options.device, options.profile, options.map_devices_to_default});
+  zero_gradients(program);
+  checked_loss(program, program.forward(program.inputs)).backward();
+  if (program.optimizer != nullptr) program.optimizer->step();
+  zero_gradients(program);
+}
+
+}  // namespace
+
+Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& options) {
+  const Stopwatch watch;
+  CaptureSession session(options);
+  if (program.module != nullptr) session.name_module(*program.module);
+  name_inputs(session, program);
+  const Tensors outputs = program.forward(program.inputs);
+  Graph graph = session.finish(outputs);
+  return {std::move(graph), watch.seconds()};
+}
+
+Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& options) {
+  if (!program.loss) throw Error("a training step needs a loss function");
+  if (program.module != nullptr) check_parameters_are_fake(*program.module);
+  for (int i = 0; i < program.warmup_steps; ++i) warm_up(program, options);
+  zero_gradients(program);
+
+  const Stopwatch watch;
+  CaptureSession session(options);
+  if (program.module != nullptr) session.name_module(*program.module);
+  name_inputs(session, program);
+  Tensors outputs = program.forward(program.inputs);
+  at::Tensor loss = checked_loss(program, outputs);
+  // As in a training loop: only the loss is still held when backward runs.
+  outputs.clear();
+  loss.backward();
+  if (program.optimizer != nullptr) {
+    const PhaseScope phase("optimizer");
+    program.optimizer->step();
+  }
+  Graph graph = session.finish({loss});
+  return {std::move(graph), watch.seconds()};
+}
+
+}  // namespace shadowgraph

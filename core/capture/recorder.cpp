@@ -1,0 +1,462 @@
+#include "core/capture/recorder.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <atomic>
+
+#include "core/fake/converter.h"
+#include "core/fake/operator_info.h"
+
+namespace shadowgraph {
+namespace {
+
+uint32_t next_session() {
+  static std::atomic<uint32_t> last{0};
+  return ++last;
+}
+
+// Fakes must answer as within a kernel while the recorder looks at them from outside one.
+class KernelDepth {
+ public:
+  KernelDepth() { ++thread_state.kernel_depth; }
+  ~KernelDepth() { --thread_state.kernel_depth; }
+  KernelDepth(const KernelDepth&) = delete;
+  KernelDepth& operator=(const KernelDepth&) = delete;
+};
+
+// The number that the C++ API wrapped into a tensor (x * 2).
+Argument wrapped_number(const at::Tensor& tensor, Graph& graph) {
+  const void* data = tensor.unsafeGetTensorImpl()->data();
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return Argument::of_float(*static_cast<const double*>(data));
+    case at::kLong:
+      return Argument::of_int(*static_cast<const int64_t*>(data));
+    case at::kBool:
+      return Argument::of_bool(*static_cast<const bool*>(data));
+    case at::kComplexDouble: {
+      const auto value = *static_cast<const c10::complex<double>*>(data);
+      return graph.complex_argument(value.real(), value.imag());
+    }
+    default:
+      return Argument::of_constant(graph.add_constant(tensor));
+  }
+}
+
+// Stands in for a tensor that autograd saves. Holding the tensor itself would close a cycle through its grad_fn, so this
+// holds its data; eager's check against in-place changes, which hooks switch off, is repeated here.
+class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
+ public:
+  explicit SavedTensorHook(Recorder& recorder) : recorder_(recorder) {}
+  void call_pack_hook(const at::Tensor& tensor) override {
+    data_ = tensor.tensor_data();
+    if (!tensor.is_inference()) {
+      version_counter_ = torch::autograd::impl::version_counter(tensor);
+      version_ = version_counter_.current_version();
+    }
+    recorder_.tensor_saved(tensor);
+  }
+  at::Tensor call_unpack_hook() override {
+    TORCH_CHECK(!version_counter_.enabled() || version_counter_.current_version() == version_,
+                "one of the variables needed for gradient computation has been modified by an inplace operation: [",
+                data_.toString(), " ", data_.sizes(), "] is at version ", version_counter_.current_version(),
+                "; expected version ", version_, " instead.");
+    return data_;
+  }
+
+ private:
+  Recorder& recorder_;
+  at::Tensor data_;
+  c10::VariableVersion version_counter_;
+  uint32_t version_ = 0;
+};
+
+}  // namespace
+
+Recorder::Recorder(ModeState& mode)
+    : mode_(mode),
+      session_(next_session()),
+      link_(c10::make_intrusive<SessionLink>(session_)),
+      sequence_base_(at::sequence_number::peek()),
+      sequence_seen_(sequence_base_) {
+  OpenRegion root;
+  root.id = Graph::kRootRegion;
+  regions_.push_back(root);
+}
+
+Recorder::~Recorder() { link_->close(); }
+
+void Recorder::name_tensor(const at::Tensor& tensor, Builtin kind, const std::string& name) {
+  if (tensor.defined()) names_.try_emplace(tensor.unsafeGetTensorImpl(), Name{kind, name});
+}
+
+ValueId Recorder::declare(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  const KernelDepth depth;
+  const at::Tensor fake = fake_of_real(tensor, &mode_);
+  return value_of(*as_fake(fake));
+}
+
+// ---- Tensors to values
+
+bool Recorder::matches(const Value& value, ValueId id, const FakeTensorImpl& fake) const {
+  const auto equal = [](std::span<const int64_t> a, c10::IntArrayRef b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+  };
+  return value.offset == fake.storage_offset() && value.dtype == fake.dtype().toScalarType() &&
+         equal(graph_.sizes(id), fake.sizes()) && equal(graph_.strides(id), fake.strides()) &&
+         value.storage == find_storage_id(*fake.unsafe_storage().unsafeGetStorageImpl(), session_);
+}
+
+ValueId Recorder::value_of(FakeTensorImpl& fake) {
+  if (fake.session() == session_) {
+    Value& value = graph_.value(fake.value());
+    if (matches(value, fake.value(), fake)) {
+      if (!value.requires_grad) value.requires_grad = fake.requires_grad();
+      return fake.value();
+    }
+  }
+  const StorageId storage = find_storage_id(*fake.unsafe_storage().unsafeGetStorageImpl(), session_);
+  if (!storage.valid()) return placeholder_for(fake);
+
+  const ValueId root = storage_root_[storage.index];
+  if (matches(graph_.value(root), root, fake)) {
+    fake.bind(session_, root);
+    return root;
+  }
+  const Argument source[] = {Argument::of_value(root)};
+  const NodeId node = graph_.append(target_of(Builtin::kAlias), source);
+  graph_.node(node).region = materialise(regions_.size() - 1);
+  graph_.node(node).phase = phase_.valid() ? phase_ : Graph::kForward;
+  const ValueId value = new_value(node, fake, storage);
+  const Argument result[] = {Argument::of_value(value)};
+  graph_.set_results(node, result);
+  if (!body_.valid()) body_ = node;
+  last_ = node;
+  return value;
+}
+
+ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
+  const at::Tensor real = real_of_fake(fake, mode_);
+  auto name = names_.find(&fake);
+  if (name == names_.end() && real.defined()) name = names_.find(real.unsafeGetTensorImpl());
+
+  Builtin kind = Builtin::kInput;
+  Argument argument;
+  if (name != names_.end()) {
+    kind = name->second.kind;
+    argument = graph_.string_argument(name->second.name);
+  } else if (real.defined()) {
+    kind = Builtin::kConstant;
+    argument = Argument::of_constant(graph_.add_constant(real));
+  } else {
+    argument = graph_.string_argument("input" + std::to_string(inputs_++));
+  }
+  const Argument arguments[] = {argument};
+  const NodeId node = graph_.insert_before(body_, target_of(kind), arguments);
+
+  Storage storage;
+  storage.bytes = static_cast<int64_t>(fake.unsafe_storage().nbytes());
+  storage.device_type = fake.pretended_device().type();
+  storage.device_index = fake.pretended_device().index();
+  storage.born = node;
+  static constexpr StorageKind kKinds[] = {StorageKind::kParameter, StorageKind::kBuffer, StorageKind::kInput,
+                                           StorageKind::kConstant};
+  storage.kind = kKinds[static_cast<size_t>(kind)];
+  const StorageId id = graph_.add_storage(storage);
+  bind_storage(*fake.unsafe_storage().unsafeGetStorageImpl(), id, link_);
+
+  const ValueId value = new_value(node, fake, id);
+  const Argument result[] = {Argument::of_value(value)};
+  graph_.set_results(node, result);
+  storage_root_.resize(size_t{id.index} + 1);
+  storage_root_[id.index] = value;
+  graph_.value(value).requires_grad = fake.requires_grad();
+  if (mode_.watch_size_reads && kind == Builtin::kInput) fake.watch_size_reads();
+  if (kind == Builtin::kParameter || kind == Builtin::kBuffer) {
+    const size_t dot = name->second.name.rfind('.');
+    owners_.resize(std::max<size_t>(owners_.size(), size_t{value.index} + 1));
+    if (dot != std::string::npos) owners_[value.index] = graph_.intern(name->second.name.substr(0, dot));
+  }
+  return value;
+}
+
+ValueId Recorder::new_value(NodeId producer, FakeTensorImpl& fake, StorageId storage) {
+  TensorSpec spec;
+  spec.dtype = fake.dtype().toScalarType();
+  spec.sizes = {fake.sizes().data(), fake.sizes().size()};
+  spec.strides = {fake.strides().data(), fake.strides().size()};
+  spec.storage = storage;
+  spec.offset = fake.storage_offset();
+  spec.device = fake.pretended_device();
+  const ValueId value = graph_.new_tensor(producer, spec);
+  fake.bind(session_, value);
+  return value;
+}
+
+StorageId Recorder::storage_of_result(FakeTensorImpl& fake, NodeId node) {
+  c10::StorageImpl& impl = *fake.unsafe_storage().unsafeGetStorageImpl();
+  const auto bytes = static_cast<int64_t>(impl.nbytes());
+  const StorageId known = find_storage_id(impl, session_);
+  if (known.valid()) {
+    // resize_ may have grown it.
+    graph_.storage(known).bytes = std::max(graph_.storage(known).bytes, bytes);
+    return known;
+  }
+  Storage storage;
+  storage.bytes = bytes;
+  storage.device_type = fake.pretended_device().type();
+  storage.device_index = fake.pretended_device().index();
+  storage.born = node;
+  const StorageId id = graph_.add_storage(storage);
+  bind_storage(impl, id, link_);
+  storage_root_.resize(size_t{id.index} + 1);
+  return id;
+}
+
+// ---- Arguments and results
+
+Argument Recorder::argument_of_tensor(const at::Tensor& tensor) {
+  if (!tensor.defined()) return Argument::none();
+  if (FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) return Argument::of_value(value_of(*fake));
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return wrapped_number(tensor, graph_);
+  return Argument::of_value(value_of(*as_fake(fake_of_real(tensor, &mode_))));
+}
+
+Argument Recorder::argument_of(const c10::IValue& value) {
+  if (value.isTensor()) return argument_of_tensor(value.toTensor());
+  if (value.isNone()) return Argument::none();
+  if (value.isInt()) return Argument::of_int(value.toInt());
+  if (value.isBool()) return Argument::of_bool(value.toBool());
+  if (value.isDouble()) return Argument::of_float(value.toDouble());
+  if (value.isIntList()) {
+    c10::SmallVector<int64_t, 8> ints;
+    for (const c10::IValue& element : value.toListRef()) ints.push_back(element.toInt());
+    return graph_.int_list({ints.data(), ints.size()});
+  }
+  if (value.isDevice()) return Argument::of_device(value.toDevice());
+  if (value.isString()) return graph_.string_argument(value.toStringRef());
+  if (value.isComplexDouble()) {
+    const auto number = value.toComplexDouble();
+    return graph_.complex_argument(number.real(), number.imag());
+  }
+  if (value.isList()) {
+    c10::SmallVector<Argument, 8> elements;
+    for (const c10::IValue& element : value.toListRef()) elements.push_back(argument_of(element));
+    return graph_.make_list({elements.data(), elements.size()});
+  }
+  if (value.isGenerator()) return Argument::of_device(value.toGenerator().device(), ArgumentKind::kGenerator);
+  Argument opaque = graph_.string_argument(value.type()->str());
+  opaque.kind = ArgumentKind::kOpaque;
+  return opaque;
+}
+
+Argument Recorder::result_of(const c10::IValue& value, NodeId node) {
+  if (value.isTensor()) {
+    FakeTensorImpl* fake = as_fake(value.toTensor());
+    if (fake == nullptr) return Argument::none();
+    const StorageId storage = storage_of_result(*fake, node);
+    const ValueId id = new_value(node, *fake, storage);
+    if (!storage_root_[storage.index].valid()) storage_root_[storage.index] = id;
+    return Argument::of_value(id);
+  }
+  if (value.isTensorList()) {
+    c10::SmallVector<Argument, 8> elements;
+    for (const c10::IValue& element : value.toListRef()) elements.push_back(result_of(element, node));
+    return graph_.make_list({elements.data(), elements.size()});
+  }
+  if (value.isInt()) return Argument::of_value(graph_.new_scalar(node, ValueKind::kInt));
+  if (value.isDouble()) return Argument::of_value(graph_.new_scalar(node, ValueKind::kFloat));
+  if (value.isBool()) return Argument::of_value(graph_.new_scalar(node, ValueKind::kBool));
+  return Argument::none();
+}
+
+TargetId Recorder::target_of_operator(const OperatorInfo& info) {
+  if (info.id >= targets_.size()) targets_.resize(info.id + 64);
+  TargetId& target = targets_[info.id];
+  if (!target.valid()) target = graph_.intern_operator(info.op);
+  return target;
+}
+
+// ---- Calls
+
+void Recorder::begin_call(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) {
+  if (link_->has_deaths()) flush_deaths();
+  arguments_.clear();
+  for (size_t i = begin; i < stack.size(); ++i) arguments_.push_back(argument_of(stack[i]));
+}
+
+void Recorder::end_call(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) {
+  const NodeId node = graph_.append(target_of_operator(info), arguments_);
+  if (!body_.valid()) body_ = node;
+  last_ = node;
+  results_.clear();
+  for (size_t i = begin; i < stack.size(); ++i) results_.push_back(result_of(stack[i], node));
+  graph_.set_results(node, results_);
+
+  Node& n = graph_.node(node);
+  n.flags.grad_mode = c10::GradMode::is_enabled();
+  n.flags.inference_mode = c10::InferenceMode::is_enabled();
+  n.flags.autocast_cpu = at::autocast::is_autocast_enabled(at::kCPU);
+  n.flags.autocast_cuda = at::autocast::is_autocast_enabled(at::kCUDA);
+  n.phase = Graph::kForward;
+  n.region = Graph::kRootRegion;
+  link_backward(node);
+  if (phase_.valid()) n.phase = phase_;
+  if (!n.forward.valid()) n.region = current_region(arguments_);
+  if (n.flags.grad_mode) claim_sequence(node);
+}
+
+void Recorder::abandon_call(const OperatorInfo& info) noexcept { arguments_.clear(); }
+
+void Recorder::flush_deaths() {
+  deaths_.clear();
+  if (last_.valid()) {
+    const auto earlier = graph_.frees(last_);
+    deaths_.assign(earlier.begin(), earlier.end());
+  }
+  const size_t known = deaths_.size();
+  link_->take_deaths(deaths_);
+  if (last_.valid() && deaths_.size() > known) graph_.set_frees(last_, deaths_);
+}
+
+// ---- Autograd
+
+// A node that runs under the engine belongs to backward, and to the forward node that made the engine's current grad_fn.
+void Recorder::link_backward(NodeId node) {
+  const auto grad_fn = torch::autograd::get_current_node();
+  if (!grad_fn) return;
+  Node& n = graph_.node(node);
+  n.phase = Graph::kBackward;
+  const uint64_t sequence = grad_fn->sequence_nr();
+  if (sequence < sequence_base_ || sequence - sequence_base_ >= sequence_owner_.size()) return;
+  n.forward = sequence_owner_[sequence - sequence_base_];
+  if (n.forward.valid()) n.region = graph_.node(n.forward).region;
+}
+
+// Autograd makes the grad_fn of an operator just before it calls it: sequence numbers not yet claimed are this node's.
+void Recorder::claim_sequence(NodeId node) {
+  const uint64_t now = at::sequence_number::peek();
+  if (now == sequence_seen_) return;
+  sequence_seen_ = now;
+  sequence_owner_.resize(now - sequence_base_, node);
+}
+
+std::unique_ptr<torch::autograd::SavedVariableHooks> Recorder::hooks_for_saved_tensor() {
+  return std::make_unique<SavedTensorHook>(*this);
+}
+
+void Recorder::tensor_saved(const at::Tensor& tensor) {
+  const KernelDepth depth;
+  const Argument argument = argument_of_tensor(tensor);
+  if (argument.kind != ArgumentKind::kValue) return;
+  saved_.push_back({at::sequence_number::peek() - 1, last_, argument.ref.value});
+}
+
+void Recorder::attach_saved_tensors() {
+  std::vector<std::pair<NodeId, SavedTensor>> attached;
+  attached.reserve(saved_.size());
+  for (const Saved& saved : saved_) {
+    NodeId owner;
+    if (saved.sequence >= sequence_base_ && saved.sequence - sequence_base_ < sequence_owner_.size()) {
+      owner = sequence_owner_[saved.sequence - sequence_base_];
+    }
+    if (!owner.valid()) owner = saved.last_node;
+    if (!owner.valid()) continue;
+    SavedTensor entry;
+    entry.value = saved.value;
+    uint16_t position = 0;
+    for (const Argument& argument : graph_.arguments(owner)) {
+      graph_.for_each_value({&argument, 1}, [&](ValueId value) {
+        if (entry.role == SavedRole::kInternal && value == saved.value) {
+          entry.role = SavedRole::kArgument;
+          entry.index = position;
+        }
+      });
+      ++position;
+    }
+    if (entry.role == SavedRole::kInternal) {
+      uint16_t index = 0;
+      graph_.for_each_output(owner, [&](ValueId value) {
+        if (value == saved.value) {
+          entry.role = SavedRole::kResult;
+          entry.index = index;
+        }
+        ++index;
+      });
+    }
+    attached.emplace_back(owner, entry);
+  }
+  std::stable_sort(attached.begin(), attached.end(),
+                   [](const auto& a, const auto& b) { return a.first.index < b.first.index; });
+  std::vector<SavedTensor> group;
+  for (size_t i = 0; i < attached.size();) {
+    const NodeId owner = attached[i].first;
+    group.clear();
+    for (; i < attached.size() && attached[i].first == owner; ++i) group.push_back(attached[i].second);
+    graph_.set_saved(owner, group);
+  }
+}
+
+// ---- What the path depended on
+
+void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept {
+  try {
+    // Only what the program itself asked for: not a decomposition, not autograd.
+    if (regions_.back().region.kind == RegionKind::kComposite || phase_.valid()) return;
+    if (torch::autograd::get_current_node()) return;
+    const KernelDepth depth;
+    const ValueId value = value_of(const_cast<FakeTensorImpl&>(tensor));
+    const uint64_t key = (uint64_t{value.index} << 16) | (static_cast<uint64_t>(what) << 8) |
+                         static_cast<uint64_t>(static_cast<uint8_t>(dimension));
+    if (!size_reads_.insert(key).second) return;
+    PathDependency dependency;
+    dependency.value = value;
+    switch (what) {
+      case SizeRead::kRank:
+        dependency.kind = PathDependency::Kind::kRank;
+        dependency.observed = std::to_string(tensor.sizes().size());
+        break;
+      case SizeRead::kSize:
+        dependency.kind = PathDependency::Kind::kSize;
+        dependency.dimension = c10::maybe_wrap_dim(dimension, static_cast<int64_t>(tensor.sizes().size()));
+        dependency.observed = std::to_string(tensor.sizes()[static_cast<size_t>(dependency.dimension)]);
+        break;
+      case SizeRead::kSizes:
+        dependency.kind = PathDependency::Kind::kSizes;
+        dependency.observed = c10::str(tensor.sizes());
+        break;
+    }
+    graph_.dependencies.push_back(std::move(dependency));
+  } catch (const std::exception&) {
+    // A size that is out of range is the program's own error, raised where it asked.
+  }
+}
+
+// ---- The end
+
+Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
+                       const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients) {
+  const KernelDepth depth;
+  flush_deaths();
+  const auto declare_value = [&](const at::Tensor& tensor) { return argument_of_tensor(tensor); };
+  for (const auto& [parameter, gradient] : gradients) {
+    const Argument pair[] = {declare_value(parameter), declare_value(gradient)};
+    graph_.append(target_of(Builtin::kGradient), pair);
+  }
+  std::vector<Argument> values;
+  for (const at::Tensor& output : outputs) values.push_back(declare_value(output));
+  const Argument list[] = {graph_.make_list(values)};
+  graph_.append(target_of(Builtin::kOutput), list);
+  attach_saved_tensors();
+  if (!modules_named_) infer_modules_from_neighbours();
+  link_->close();
+  return std::move(graph_);
+}
+
+}  // namespace shadowgraph

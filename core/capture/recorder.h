@@ -1,0 +1,127 @@
+// Writes what the program does into a Graph. Internal to core/capture; programs use CaptureSession.
+//
+// The tensors are the truth. A fake tensor carries the Value it was last seen as, its storage carries a StorageId; at each
+// use the recorder compares them with what the graph believes. An unknown tensor on a known storage becomes an alias
+// value (`.data =`, detach and unpacked saved variables need no hook), an unknown storage becomes a placeholder. The
+// recorder holds no fake tensor, so use counts, and with them autograd's in-place gradient accumulation, are as without it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "core/capture/storage_identity.h"
+#include "core/fake/call_observer.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/process_state.h"
+#include "ir/graph.h"
+
+namespace shadowgraph {
+
+class Recorder final : public CallObserver, public SavedTensorObserver {
+ public:
+  explicit Recorder(ModeState& mode);
+  ~Recorder() override;
+
+  // ---- Names, before the program runs
+  void name_tensor(const at::Tensor& tensor, Builtin kind, const std::string& name);
+  void name_module(const void* module, std::string path) { module_paths_[module] = std::move(path); }
+  // Makes the placeholder of a named tensor now, so that placeholders come in the order of declaration.
+  ValueId declare(const at::Tensor& tensor);
+
+  // ---- What the program is doing
+  void enter_region(RegionKind kind, const std::string& name, const std::string& class_name);
+  void enter_module(const void* module, const std::string& class_name);
+  void leave_region() noexcept;
+  PhaseId set_phase(PhaseId phase) { return std::exchange(phase_, phase); }
+  PhaseId phase_named(const std::string& name) { return graph_.intern_phase(name); }
+
+  // ---- The end: closes the record. `gradients` are (parameter, gradient) pairs.
+  Graph finish(const std::vector<at::Tensor>& outputs, const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients);
+
+  // ---- CallObserver
+  void begin_call(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) override;
+  void end_call(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) override;
+  void abandon_call(const OperatorInfo& info) noexcept override;
+  void enter_composite(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) override;
+  void leave_composite() noexcept override;
+  void size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept override;
+
+  // ---- SavedTensorObserver
+  std::unique_ptr<torch::autograd::SavedVariableHooks> hooks_for_saved_tensor() override;
+  void tensor_saved(const at::Tensor& tensor);
+
+ private:
+  // An entered region; it becomes part of the graph only when a node is recorded inside.
+  struct OpenRegion {
+    Region region;
+    RegionId id;  // invalid until materialised
+    Run arguments;  // composite: in composite_arguments_
+    RegionId inferred;  // the inferred module last opened directly inside this region
+    StringId inferred_path;
+  };
+  struct Saved {
+    uint64_t sequence;
+    NodeId last_node;  // recorded before
+    ValueId value;
+  };
+  struct Name {
+    Builtin kind;
+    std::string name;
+  };
+
+  Argument argument_of(const c10::IValue& value);
+  Argument argument_of_tensor(const at::Tensor& tensor);
+  Argument result_of(const c10::IValue& value, NodeId node);
+  ValueId value_of(FakeTensorImpl& fake);
+  ValueId placeholder_for(FakeTensorImpl& fake);
+  ValueId new_value(NodeId producer, FakeTensorImpl& fake, StorageId storage);
+  StorageId storage_of_result(FakeTensorImpl& fake, NodeId node);
+  bool matches(const Value& value, ValueId id, const FakeTensorImpl& fake) const;
+  TargetId target_of_operator(const OperatorInfo& info);
+  RegionId current_region(std::span<const Argument> arguments);
+  RegionId materialise(size_t depth);
+  RegionId inferred_region(size_t depth, std::span<const Argument> arguments);
+  StringId owner_path(std::span<const Argument> arguments) const;
+  void flush_deaths();
+  void link_backward(NodeId node);
+  void claim_sequence(NodeId node);
+  void attach_saved_tensors();
+  void infer_modules_from_neighbours();
+
+  ModeState& mode_;
+  const uint32_t session_;
+  c10::intrusive_ptr<SessionLink> link_;
+  Graph graph_;
+  PhaseId phase_;  // invalid: forward, or backward under the engine
+
+  std::vector<TargetId> targets_;                             // by OperatorInfo::id
+  std::unordered_map<const c10::TensorImpl*, Name> names_;    // of tensors that become placeholders
+  std::unordered_map<const void*, std::string> module_paths_;
+  std::unordered_map<uint64_t, uint32_t> calls_;              // (parent region, name) -> entered before
+  std::vector<ValueId> storage_root_;                         // by StorageId: its first value
+  std::vector<StringId> owners_;                              // by ValueId of a parameter or buffer: module path
+  NodeId body_;                                               // the first node that is not a placeholder
+  NodeId last_;                                               // the node recorded last
+  uint32_t inputs_ = 0;
+  bool modules_named_ = false;
+
+  std::vector<Argument> arguments_;  // of the call under way
+  std::vector<Argument> results_;
+  std::vector<OpenRegion> regions_;
+  std::vector<Argument> composite_arguments_;
+  std::vector<StorageId> deaths_;
+
+  uint64_t sequence_base_;  // autograd's counter when the session began
+  uint64_t sequence_seen_;
+  std::vector<NodeId> sequence_owner_;  // by sequence number - base: the forward node whose grad_fn has it
+  std::vector<Saved> saved_;
+  std::unordered_set<uint64_t> size_reads_;
+};
+
+}  // namespace shadowgraph

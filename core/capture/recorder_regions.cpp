@@ -1,0 +1,176 @@
+// The recorder's regions: module scopes, composite calls, and modules inferred from who owns the parameters.
+//
+// Regions are entered eagerly but become part of the graph only when a node is recorded inside, so that composites which
+// compute nothing (reshape of a contiguous tensor to its own shape) leave no trace.
+#include "core/capture/recorder.h"
+#include "core/fake/converter.h"
+#include "core/fake/operator_info.h"
+
+namespace shadowgraph {
+namespace {
+
+bool is_inside(std::string_view path, std::string_view module) {
+  return module.empty() || (path.size() > module.size() && path.starts_with(module) && path[module.size()] == '.');
+}
+
+// "layer1.0.conv1", "layer1.0.bn2" -> "layer1.0"
+std::string_view common_module(std::string_view a, std::string_view b) {
+  size_t end = 0;
+  for (size_t i = 0;; ++i) {
+    const bool a_ends = i == a.size() || a[i] == '.';
+    const bool b_ends = i == b.size() || b[i] == '.';
+    if (a_ends && b_ends) end = i;
+    if (i == a.size() || i == b.size() || a[i] != b[i]) break;
+  }
+  return a.substr(0, end);
+}
+
+}  // namespace
+
+void Recorder::enter_region(RegionKind kind, const std::string& name, const std::string& class_name) {
+  OpenRegion open;
+  open.region.kind = kind;
+  open.region.name = graph_.intern(name);
+  open.region.class_name = graph_.intern(class_name);
+  regions_.push_back(open);
+  if (kind == RegionKind::kModule) modules_named_ = true;
+}
+
+void Recorder::enter_module(const void* module, const std::string& class_name) {
+  const auto path = module_paths_.find(module);
+  enter_region(RegionKind::kModule, path == module_paths_.end() ? class_name : path->second, class_name);
+}
+
+void Recorder::leave_region() noexcept { regions_.pop_back(); }
+
+void Recorder::enter_composite(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) {
+  OpenRegion open;
+  open.region.kind = RegionKind::kComposite;
+  open.region.target = target_of_operator(info);
+  open.arguments.offset = static_cast<uint32_t>(composite_arguments_.size());
+  ++thread_state.kernel_depth;
+  try {
+    for (size_t i = begin; i < stack.size(); ++i) composite_arguments_.push_back(argument_of(stack[i]));
+  } catch (...) {
+    --thread_state.kernel_depth;
+    throw;
+  }
+  --thread_state.kernel_depth;
+  open.arguments.size = static_cast<uint32_t>(composite_arguments_.size()) - open.arguments.offset;
+  regions_.push_back(open);
+}
+
+void Recorder::leave_composite() noexcept {
+  composite_arguments_.resize(regions_.back().arguments.offset);
+  regions_.pop_back();
+}
+
+RegionId Recorder::current_region(std::span<const Argument> arguments) {
+  const size_t depth = regions_.size() - 1;
+  if (regions_[depth].region.kind == RegionKind::kComposite) return materialise(depth);
+  return inferred_region(depth, arguments);
+}
+
+RegionId Recorder::materialise(size_t depth) {
+  OpenRegion& open = regions_[depth];
+  if (open.id.valid()) return open.id;
+  const std::span<const Argument> arguments(composite_arguments_.data() + open.arguments.offset, open.arguments.size);
+  const bool outermost_composite =
+      open.region.kind == RegionKind::kComposite && regions_[depth - 1].region.kind != RegionKind::kComposite;
+  open.region.parent = outermost_composite ? inferred_region(depth - 1, arguments) : materialise(depth - 1);
+  if (open.region.kind == RegionKind::kComposite) {
+    open.region.name = graph_.intern(graph_.target(open.region.target).name());
+    open.region.class_name = graph_.intern("");
+  } else {
+    open.region.call = calls_[(uint64_t{open.region.parent.index} << 32) | open.region.name.index]++;
+  }
+  open.id = graph_.add_region(open.region);
+  graph_.set_region_arguments(open.id, arguments);
+  return open.id;
+}
+
+StringId Recorder::owner_path(std::span<const Argument> arguments) const {
+  StringId owner;
+  graph_.for_each_value(arguments, [&](ValueId value) {
+    if (!owner.valid() && value.index < owners_.size()) owner = owners_[value.index];
+  });
+  return owner;
+}
+
+// The module inside the open region `depth` whose parameters are among `arguments`, or that region itself.
+RegionId Recorder::inferred_region(size_t depth, std::span<const Argument> arguments) {
+  const RegionId outer = materialise(depth);
+  const StringId path = owner_path(arguments);
+  if (!path.valid()) return outer;
+  std::string_view module;
+  for (size_t i = depth + 1; i-- > 0;) {
+    if (regions_[i].region.kind == RegionKind::kModule) {
+      module = graph_.text(regions_[i].region.name);
+      break;
+    }
+  }
+  if (!is_inside(graph_.text(path), module)) return outer;
+  OpenRegion& open = regions_[depth];
+  if (open.inferred_path == path) return open.inferred;
+  Region region;
+  region.kind = RegionKind::kModule;
+  region.inferred = true;
+  region.parent = outer;
+  region.name = path;
+  region.class_name = graph_.intern("");
+  region.call = calls_[(uint64_t{outer.index} << 32) | path.index]++;
+  open.inferred = graph_.add_region(region);
+  open.inferred_path = path;
+  return open.inferred;
+}
+
+// For programs without a ModuleScope: what uses no parameter belongs to the smallest module that holds the operators
+// before and after it.
+void Recorder::infer_modules_from_neighbours() {
+  struct Unit {
+    NodeId node;
+    RegionId top;  // the child of the root that holds the node, invalid if it is in the root itself
+  };
+  std::vector<Unit> pending;
+  StringId before;
+  const auto settle = [&](StringId after) {
+    if (before.valid() && after.valid() && !pending.empty()) {
+      const std::string module(common_module(graph_.text(before), graph_.text(after)));
+      if (!module.empty()) {
+        Region region;
+        region.kind = RegionKind::kModule;
+        region.inferred = true;
+        region.parent = Graph::kRootRegion;
+        region.name = graph_.intern(module);
+        region.class_name = graph_.intern("");
+        region.call = calls_[region.name.index]++;
+        const RegionId id = graph_.add_region(region);
+        for (const Unit& unit : pending) {
+          if (unit.top.valid()) {
+            graph_.region(unit.top).parent = id;
+          } else {
+            graph_.node(unit.node).region = id;
+          }
+        }
+      }
+    }
+    pending.clear();
+    before = after;
+  };
+  for (const NodeId node : graph_.nodes()) {
+    if (graph_.node(node).phase != Graph::kForward || graph_.target(node).kind() != TargetKind::kOperator) continue;
+    RegionId top = graph_.node(node).region;
+    while (top != Graph::kRootRegion && graph_.region(top).parent != Graph::kRootRegion) top = graph_.region(top).parent;
+    if (top != Graph::kRootRegion && graph_.region(top).kind == RegionKind::kModule) {
+      settle(graph_.region(top).name);
+    } else {
+      pending.push_back({node, top == Graph::kRootRegion ? RegionId() : top});
+    }
+  }
+  for (const NodeId node : graph_.nodes()) {
+    const NodeId forward = graph_.node(node).forward;
+    if (forward.valid()) graph_.node(node).region = graph_.node(forward).region;
+  }
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,44 @@
+// Which storage is which, and when it dies: a context in the DataPtr of every meta storage that a capture meets.
+//
+// The context holds one binding per session that met the storage (nearly always one). When the storage is destroyed, on
+// whatever thread, each session still running is told. Sessions are reference-counted through their link, so a storage
+// may outlive the session that met it.
+#pragma once
+
+#include <c10/core/Storage.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <mutex>
+#include <vector>
+
+#include "ir/ids.h"
+
+namespace shadowgraph {
+
+// What storages hold of a session: the list of deaths not yet seen by the recorder.
+class SessionLink final : public c10::intrusive_ptr_target {
+ public:
+  explicit SessionLink(uint32_t session) : session_(session) {}
+
+  uint32_t session() const { return session_; }
+  // Any thread. Ignored after close().
+  void storage_died(StorageId id) noexcept;
+  // Moves the deaths since the last call into `deaths` (appended).
+  void take_deaths(std::vector<StorageId>& deaths);
+  bool has_deaths() const { return pending_.load(std::memory_order_acquire); }
+  void close();
+
+ private:
+  const uint32_t session_;
+  std::mutex mutex_;
+  std::vector<StorageId> deaths_;
+  std::atomic<bool> pending_{false};
+  bool open_ = true;
+};
+
+// The storage's id in `session`, or an invalid id if the session has not met it.
+StorageId find_storage_id(const c10::StorageImpl& storage, uint32_t session);
+// Enters it. The storage must be one of a fake tensor (no data).
+void bind_storage(c10::StorageImpl& storage, StorageId id, c10::intrusive_ptr<SessionLink> link);
+
+}  // namespace shadowgraph
