@@ -38,8 +38,7 @@ lint: setup ## include directions, README, clang-tidy on what changed (all of it
 	@scripts/setup.sh --lint
 	@scripts/check_includes.py
 	@scripts/check_readme.py
-	@$(CONFIGURE)
-	@scripts/lint.py --build $(BUILD) --jobs $(JOBS)
+	@scripts/lint.py --jobs $(JOBS) $(LINT_FLAGS)
 
 format: ## clang-format everything in place
 	@scripts/setup.sh --lint

@@ -40,9 +40,8 @@ function(shadowgraph_assemble target)
   # libraries out of the tool (it starts in 0.23 s rather than 0.40, 1.4 when cold), which pretends to have CUDA anyway.
   # Programs that use the installed package get the whole of libtorch, CUDA included, as from find_package(Torch).
   target_link_libraries(${target}
-    PUBLIC $<BUILD_INTERFACE:libtorch::cpu> $<INSTALL_INTERFACE:libtorch::libtorch>
-    PRIVATE $<BUILD_INTERFACE:PkgConfig::GRAPHVIZ> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>
-            $<BUILD_INTERFACE:shadowgraph_sanitizers>)
+    PUBLIC $<BUILD_INTERFACE:libtorch::cpu> $<INSTALL_INTERFACE:libtorch::libtorch> nlohmann_json::nlohmann_json
+    PRIVATE $<BUILD_INTERFACE:PkgConfig::GRAPHVIZ> $<BUILD_INTERFACE:shadowgraph_sanitizers>)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
     $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/shadowgraph>)

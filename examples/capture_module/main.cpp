@@ -1,0 +1,42 @@
+// Captures one training step of a small module of one's own, on a pretended GPU, and asks the graph what it costs.
+#include <shadowgraph/core/capture/capture.h>
+#include <shadowgraph/core/capture/module_scope.h>
+#include <shadowgraph/profiler/report.h>
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+
+#include <iostream>
+
+struct PerceptronImpl : torch::nn::Module {
+  PerceptronImpl()
+      : hidden(register_module("hidden", torch::nn::Linear(256, 1024))),
+        head(register_module("head", torch::nn::Linear(1024, 10))) {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    shadowgraph::ModuleScope scope(*this);
+    return head(torch::relu(hidden(x)));
+  }
+
+  torch::nn::Linear hidden, head;
+};
+TORCH_MODULE(Perceptron);
+
+int main() {
+  // Everything made while the mode lives is fake: it has shapes, no data, and claims to be on cuda:0.
+  shadowgraph::FakeTensorMode mode({.device = at::kCUDA});
+  Perceptron net;
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  const at::Tensor images = at::empty({64, 256});
+
+  const auto loss = [](const shadowgraph::Tensors& outputs) { return outputs[0].logsumexp(1).mean(); };
+  const shadowgraph::Capture step =
+      shadowgraph::capture_training_step(*net, {images}, loss, optimizer, {.device = at::kCUDA});
+
+  const auto profile = shadowgraph::Profile::run(step.graph);
+  std::cout << shadowgraph::to_text(profile);
+
+  // 256 * 1024 + 1024 + 1024 * 10 + 10
+  const bool right = profile.size.parameters == 273'418 && profile.device == "cuda:0" && profile.peak.bytes > 0;
+  std::cout << (right ? "as expected\n" : "not as expected\n");
+  return right ? 0 : 1;
+}
