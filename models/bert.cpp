@@ -36,8 +36,10 @@ BertConfig tiny(BertConfig config) {
 BertEmbeddings::BertEmbeddings(const BertConfig& config) {
   word_embeddings = register_module(
       "word_embeddings", torch::nn::Embedding(torch::nn::EmbeddingOptions(config.vocab, config.hidden).padding_idx(0)));
-  position_embeddings = register_module("position_embeddings", torch::nn::Embedding(config.max_positions, config.hidden));
-  token_type_embeddings = register_module("token_type_embeddings", torch::nn::Embedding(config.token_types, config.hidden));
+  position_embeddings =
+      register_module("position_embeddings", torch::nn::Embedding(config.max_positions, config.hidden));
+  token_type_embeddings =
+      register_module("token_type_embeddings", torch::nn::Embedding(config.token_types, config.hidden));
   LayerNorm = register_module("LayerNorm", layer_norm(config));
   dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
   const auto ids = at::TensorOptions().dtype(at::kLong);

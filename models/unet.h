@@ -1,5 +1,5 @@
-// U-Net (Ronneberger et al. 2015, arXiv:1505.04597) in the form most people run: padded convolutions with batch norm, by
-// the names of milesial/Pytorch-UNet.
+// U-Net (Ronneberger et al. 2015, arXiv:1505.04597) in the form most people run: padded convolutions with batch norm,
+// by the names of milesial/Pytorch-UNet.
 #pragma once
 
 #include "models/model.h"

@@ -128,8 +128,8 @@ at::Tensor VisionTransformer::forward(const at::Tensor& image) {
 
 BuiltModel build_vit(VitConfig config, const ModelOptions& options) {
   if (options.image_size % config.patch_size != 0) {
-    throw std::invalid_argument("image_size " + std::to_string(options.image_size) + " is not a multiple of the patch size " +
-                                std::to_string(config.patch_size));
+    throw std::invalid_argument("image_size " + std::to_string(options.image_size) +
+                                " is not a multiple of the patch size " + std::to_string(config.patch_size));
   }
   config.image_size = options.image_size;
   config.dropout = options.dropout.value_or(config.dropout);
