@@ -10,7 +10,10 @@
 namespace shadowgraph {
 namespace {
 
-void name_inputs(CaptureSession& session, const ProgramToCapture& program) {
+void name_tensors(CaptureSession& session, const ProgramToCapture& program) {
+  if (program.module != nullptr) session.name_module(*program.module);
+  for (const auto& [name, tensor] : program.parameters) session.name_parameter(tensor, name);
+  for (const auto& [name, tensor] : program.buffers) session.name_buffer(tensor, name);
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     session.name_input(program.inputs[i],
                        i < program.input_names.size() ? program.input_names[i] : "input" + std::to_string(i));
@@ -37,18 +40,25 @@ at::Tensor checked_loss(const ProgramToCapture& program, const Tensors& outputs)
   return loss;
 }
 
+std::vector<std::pair<std::string, at::Tensor>> all_parameters(const ProgramToCapture& program) {
+  auto parameters = program.parameters;
+  if (program.module != nullptr) {
+    for (const auto& entry : program.module->named_parameters()) parameters.emplace_back(entry.key(), entry.value());
+  }
+  return parameters;
+}
+
 void zero_gradients(const ProgramToCapture& program) {
   if (program.optimizer != nullptr) {
     program.optimizer->zero_grad();
-  } else if (program.module != nullptr) {
-    for (const at::Tensor& parameter : program.module->parameters()) parameter.mutable_grad().reset();
   }
+  for (const auto& [name, parameter] : all_parameters(program)) parameter.mutable_grad().reset();
 }
 
-void check_parameters_are_fake(const torch::nn::Module& module) {
-  for (const auto& entry : module.named_parameters()) {
-    if (!is_fake(entry.value())) {
-      throw RealTensorError("parameter '" + entry.key() + "' is a real tensor: a training step on fake tensors would " +
+void check_parameters_are_fake(const ProgramToCapture& program) {
+  for (const auto& [name, parameter] : all_parameters(program)) {
+    if (!is_fake(parameter)) {
+      throw RealTensorError("parameter '" + name + "' is a real tensor: a training step on fake tensors would " +
                             "give it a fake gradient. Make the module inside a FakeTensorMode");
     }
   }
@@ -68,8 +78,7 @@ void warm_up(const ProgramToCapture& program, const CaptureOptions& options) {
 Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& options) {
   const Stopwatch watch;
   CaptureSession session(options);
-  if (program.module != nullptr) session.name_module(*program.module);
-  name_inputs(session, program);
+  name_tensors(session, program);
   const Tensors outputs = program.forward(program.inputs);
   Graph graph = session.finish(outputs);
   return {std::move(graph), watch.seconds()};
@@ -77,14 +86,13 @@ Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& o
 
 Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& options) {
   if (!program.loss) throw Error("a training step needs a loss function");
-  if (program.module != nullptr) check_parameters_are_fake(*program.module);
+  check_parameters_are_fake(program);
   for (int i = 0; i < program.warmup_steps; ++i) warm_up(program, options);
   zero_gradients(program);
 
   const Stopwatch watch;
   CaptureSession session(options);
-  if (program.module != nullptr) session.name_module(*program.module);
-  name_inputs(session, program);
+  name_tensors(session, program);
   Tensors outputs = program.forward(program.inputs);
   at::Tensor loss = checked_loss(program, outputs);
   // As in a training loop: only the loss is still held when backward runs.

@@ -30,7 +30,10 @@ struct Capture {
 };
 
 struct ProgramToCapture {
-  const torch::nn::Module* module = nullptr;  // may be null: then nothing is a parameter
+  const torch::nn::Module* module = nullptr;  // may be null
+  // What belongs to the program besides the module's own, by name.
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  std::vector<std::pair<std::string, at::Tensor>> buffers;
   Tensors inputs;
   std::vector<std::string> input_names;  // parallel to inputs; missing ones are called input0, input1, ...
   ForwardFunction forward;
@@ -86,15 +89,21 @@ Tensors call_forward(Module& module, const Tensors& inputs) {
 template <class Module>
 Capture capture_forward(Module& module, const Tensors& inputs, const CaptureOptions& options = {}) {
   return capture_forward(
-      ProgramToCapture{&module, inputs, {}, [&](const Tensors& in) { return call_forward(module, in); }}, options);
+      ProgramToCapture{.module = &module,
+                       .inputs = inputs,
+                       .forward = [&](const Tensors& in) { return call_forward(module, in); }},
+      options);
 }
 
 template <class Module>
 Capture capture_training_step(Module& module, const Tensors& inputs, LossFunction loss,
                               torch::optim::Optimizer& optimizer, const CaptureOptions& options = {}) {
   return capture_training_step(
-      ProgramToCapture{&module,         inputs, {}, [&](const Tensors& in) { return call_forward(module, in); },
-                       std::move(loss), &optimizer},
+      ProgramToCapture{.module = &module,
+                       .inputs = inputs,
+                       .forward = [&](const Tensors& in) { return call_forward(module, in); },
+                       .loss = std::move(loss),
+                       .optimizer = &optimizer},
       options);
 }
 

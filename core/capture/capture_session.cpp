@@ -35,6 +35,8 @@ CaptureSession::~CaptureSession() {
 CaptureSession* CaptureSession::current() { return current_session; }
 
 void CaptureSession::name_parameter(const at::Tensor& tensor, const std::string& name) {
+  // A tied parameter comes under several names; the first counts.
+  if (!declared_.insert(tensor.unsafeGetTensorImpl()).second) return;
   recorder_->name_tensor(tensor, Builtin::kParameter, name);
   recorder_->declare(tensor);
   parameters_.push_back(tensor);

@@ -17,6 +17,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -67,6 +68,7 @@ class CaptureSession {
   FakeTensorMode mode_;
   std::unique_ptr<Recorder> recorder_;
   std::vector<at::Tensor> parameters_;
+  std::unordered_set<const c10::TensorImpl*> declared_;
   CaptureSession* outer_;
   bool finished_ = false;
 };

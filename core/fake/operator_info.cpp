@@ -41,7 +41,15 @@ bool is_device(const c10::Type& type) {
   return type.kind() == c10::TypeKind::DeviceObjType;
 }
 
-void check_signature(const Rule& rule, const c10::OperatorHandle& op, const std::string& name) {
+// Not hasComputedKernelForDispatchKey: libtorch has a fallback on Meta, which refuses, so that is always true.
+bool has_meta_kernel(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  return op.hasKernelForDispatchKey(DispatchKey::Meta) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+}
+
+void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const std::string& name) {
   const auto difference =
       c10::findSchemaDifferences(*rule.inferred_schema, op.schema().cloneWithRealTypes(/*with_symint=*/false));
   if (difference) {
@@ -84,7 +92,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   } else if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
              !op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
     route = Route::kComposite;
-  } else if (op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
+  } else if (has_meta_kernel(op)) {
     route = Route::kMeta;
   } else if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) {
     route = Route::kDataDependent;

@@ -43,8 +43,8 @@ struct OperatorInfo {
   bool writes = false;  // some argument is written
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   uint64_t written_arguments = 0;                  // bit i: argument i is written (first 64)
-  std::shared_ptr<const Rule> rule;
-  std::shared_ptr<const Rule> composite_rule;
+  std::shared_ptr<const ShapeRule> rule;
+  std::shared_ptr<const ShapeRule> composite_rule;
 
   // The cached facts of `op`. Thread-safe, a few nanoseconds once cached; never destroyed.
   static const OperatorInfo& of(const c10::OperatorHandle& op);

@@ -13,13 +13,13 @@ RuleRegistry& RuleRegistry::global() {
   return *registry;
 }
 
-void RuleRegistry::insert(Table& table, const std::string& operator_name, std::shared_ptr<const Rule> rule) {
+void RuleRegistry::insert(Table& table, const std::string& operator_name, std::shared_ptr<const ShapeRule> rule) {
   const std::lock_guard lock(mutex_);
   table[operator_name] = std::move(rule);
   generation_.fetch_add(1, std::memory_order_release);
 }
 
-std::shared_ptr<const Rule> RuleRegistry::find_in(const Table& table, const std::string& operator_name) const {
+std::shared_ptr<const ShapeRule> RuleRegistry::find_in(const Table& table, const std::string& operator_name) const {
   const std::lock_guard lock(mutex_);
   const auto found = table.find(operator_name);
   return found == table.end() ? nullptr : found->second;

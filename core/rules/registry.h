@@ -23,7 +23,7 @@
 
 namespace shadowgraph {
 
-struct Rule {
+struct ShapeRule {
   c10::KernelFunction kernel;
   std::unique_ptr<c10::FunctionSchema> inferred_schema;  // types of the C++ function, to be checked against the operator
 };
@@ -44,8 +44,8 @@ class RuleRegistry {
     insert(composites_, operator_name, function);
   }
 
-  std::shared_ptr<const Rule> find(const std::string& operator_name) const { return find_in(rules_, operator_name); }
-  std::shared_ptr<const Rule> find_composite(const std::string& operator_name) const {
+  std::shared_ptr<const ShapeRule> find(const std::string& operator_name) const { return find_in(rules_, operator_name); }
+  std::shared_ptr<const ShapeRule> find_composite(const std::string& operator_name) const {
     return find_in(composites_, operator_name);
   }
   // Names of all operators with a rule, sorted.
@@ -54,18 +54,18 @@ class RuleRegistry {
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
  private:
-  using Table = std::unordered_map<std::string, std::shared_ptr<const Rule>>;
+  using Table = std::unordered_map<std::string, std::shared_ptr<const ShapeRule>>;
 
   template <class Function>
   void insert(Table& table, const std::string& operator_name, Function* function) {
-    auto rule = std::make_shared<Rule>();
+    auto rule = std::make_shared<ShapeRule>();
     rule->kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function);
     rule->inferred_schema =
         std::make_unique<c10::FunctionSchema>(c10::inferFunctionSchemaFlattenedReturns<Function>());
     insert(table, operator_name, std::move(rule));
   }
-  void insert(Table& table, const std::string& operator_name, std::shared_ptr<const Rule> rule);
-  std::shared_ptr<const Rule> find_in(const Table& table, const std::string& operator_name) const;
+  void insert(Table& table, const std::string& operator_name, std::shared_ptr<const ShapeRule> rule);
+  std::shared_ptr<const ShapeRule> find_in(const Table& table, const std::string& operator_name) const;
 
   mutable std::mutex mutex_;
   Table rules_;

@@ -1,0 +1,158 @@
+#include "cli/commands.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/progress.h"
+#include "ir/file.h"
+#include "ir/json.h"
+#include "ir/parser.h"
+#include "ir/printer.h"
+#include "ir/verifier.h"
+#include "models/registry.h"
+#include "profiler/report.h"
+#include "profiler/summary_table.h"
+#include "viz/dot_writer.h"
+#include "viz/svg_writer.h"
+#include "viz/view_model.h"
+
+namespace shadowgraph::cli {
+namespace {
+
+void print_text(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  if (!text.ends_with('\n')) std::fputc('\n', stdout);
+}
+
+SummaryOptions summary_options(const ProfileRequest& request) {
+  SummaryOptions options;
+  options.grouping = request.group == "composite"  ? SummaryGrouping::kComposite
+                     : request.group == "operator" ? SummaryGrouping::kOperator
+                                                   : SummaryGrouping::kModule;
+  options.depth = request.depth;
+  options.max_rows = static_cast<size_t>(request.rows);
+  return options;
+}
+
+std::string grouped(int64_t number) {
+  std::string digits = std::to_string(number);
+  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3) {
+    digits.insert(static_cast<size_t>(at), ",");
+  }
+  return digits;
+}
+
+}  // namespace
+
+void list_models(bool json) {
+  if (json) {
+    auto list = nlohmann::json::array();
+    for (const auto& info : models::available()) {
+      nlohmann::json entry{{"name", info.name},
+                           {"description", info.description},
+                           {"parameters", info.parameters},
+                           {"default_batch", info.default_batch}};
+      if (info.default_seq != 0) entry["default_seq"] = info.default_seq;
+      if (info.default_image_size != 0) entry["default_image_size"] = info.default_image_size;
+      list.push_back(std::move(entry));
+    }
+    print_text(list.dump(2));
+    return;
+  }
+  fmt::print("{:<14} {:>15}  {:<14} {}\n", "MODEL", "PARAMETERS", "DEFAULT INPUT", "");
+  for (const auto& info : models::available()) {
+    const std::string input = info.default_seq != 0
+                                  ? fmt::format("{} x {}", info.default_batch, info.default_seq)
+                                  : fmt::format("{} x {}^2", info.default_batch, info.default_image_size);
+    fmt::print("{:<14} {:>15}  {:<14} {}\n", info.name, grouped(info.parameters), input, info.description);
+  }
+}
+
+void capture_to_file(const CaptureRequest& request, const std::string& output, bool json) {
+  if (kind_of_source(request.source) == SourceKind::kGraph) {
+    throw Error(request.source + " is not a model: capture takes a built-in model or a TorchScript file; to convert a "
+                "graph file use 'shadowgraph print'");
+  }
+  const LoadedGraph loaded = load(request);
+  verify(loaded.graph);
+  if (json) {
+    write_file(output, to_json(loaded.graph).dump());
+  } else {
+    write_graph_file(output, loaded.graph);
+  }
+  std::fputs(fmt::format("{}: {} nodes, captured in {:.3f} s\n", output, loaded.graph.node_count(),
+                         *loaded.capture_seconds)
+                 .c_str(),
+             stderr);
+}
+
+void profile(const ProfileRequest& request) {
+  // Before the work, so that a folder that cannot be made costs nothing.
+  if (!request.directory.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(request.directory, error);
+    if (error) throw FileError("cannot make the folder '" + request.directory + "': " + error.message());
+  }
+  const LoadedGraph loaded = load(request.capture);
+  const Progress progress("profiling " + loaded.name);
+  verify(loaded.graph);
+  Profile result = Profile::run(loaded.graph);
+  result.capture_seconds = loaded.capture_seconds;
+  const nlohmann::json json = to_json(result);
+  if (request.json) {
+    print_text(json.dump(2));
+  } else {
+    print_text(to_text(SummaryTable::run(loaded.graph, summary_options(request))) + "\n" + to_text(result));
+  }
+  if (request.directory.empty()) return;
+  const std::string folder = request.directory + "/";
+  const ViewModel view = ViewModel::run(loaded.graph, {});
+  const std::string dot = to_dot(view);
+  write_graph_file(folder + "graph.sg", loaded.graph);
+  write_file(folder + "profile.json", json.dump(2) + "\n");
+  write_file(folder + "graph.dot", dot);
+  write_file(folder + "graph.svg", to_svg(dot));
+  std::fputs(fmt::format("wrote {0}graph.sg, {0}profile.json, {0}graph.dot and {0}graph.svg\n", folder).c_str(), stderr);
+}
+
+void print_graph(const std::string& file, const std::string& preset, bool json) {
+  const Graph graph = read_graph_file(file);
+  if (json) {
+    print_text(to_json(graph).dump(2));
+    return;
+  }
+  const PrintPreset chosen = preset == "short"         ? PrintPreset::kShort
+                             : preset == "fingerprint" ? PrintPreset::kFingerprint
+                                                       : PrintPreset::kCanonical;
+  print_text(to_text(graph, chosen));
+}
+
+void verify_graph(const std::string& file) {
+  const Graph graph = read_graph_file(file);
+  verify(graph);
+  fmt::print("{}: {} nodes, every invariant holds\n", file, graph.node_count());
+}
+
+void draw(const DotRequest& request) {
+  const Graph graph = read_graph_file(request.file);
+  const Progress progress("drawing " + request.file);
+  ViewOptions options;
+  if (request.depth >= 0) options.depth = request.depth;
+  options.fold_repeats = !request.unfold;
+  options.all_phases = request.backward;
+  options.show_views = request.views;
+  const ViewModel view = ViewModel::run(graph, options);
+  for (const std::string& note : view.notes) std::fputs(("shadowgraph: " + note + "\n").c_str(), stderr);
+  const std::string dot = to_dot(view);
+  const std::string text = request.svg ? to_svg(dot) : dot;
+  if (request.output.empty()) {
+    print_text(text);
+  } else {
+    write_file(request.output, text);
+  }
+}
+
+}  // namespace shadowgraph::cli

@@ -1,0 +1,36 @@
+// What the tool does, one function a subcommand. They print to stdout, write files whole or not at all, and throw.
+#pragma once
+
+#include <string>
+
+#include "cli/source.h"
+
+namespace shadowgraph::cli {
+
+struct ProfileRequest {
+  CaptureRequest capture;
+  std::string directory;       // write graph.sg, profile.json, graph.dot, graph.svg here
+  bool json = false;           // one JSON object on stdout instead of the tables
+  std::string group = "module";  // module | composite | operator
+  int depth = 0;
+  int rows = 40;
+};
+
+struct DotRequest {
+  std::string file;
+  std::string output;  // empty: stdout
+  bool svg = false;
+  int depth = -1;      // module levels to open; -1: as many as stay readable
+  bool unfold = false;  // draw repeated layers one by one
+  bool backward = false;  // draw every phase, not forward alone
+  bool views = false;  // draw views too
+};
+
+void list_models(bool json);
+void capture_to_file(const CaptureRequest& request, const std::string& output, bool json);
+void profile(const ProfileRequest& request);
+void print_graph(const std::string& file, const std::string& preset, bool json);
+void verify_graph(const std::string& file);
+void draw(const DotRequest& request);
+
+}  // namespace shadowgraph::cli

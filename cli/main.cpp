@@ -1,0 +1,182 @@
+// The shadowgraph tool: command line to commands, and errors to exit codes.
+//
+//   0  done      1  the input's fault      2  wrong usage      3  our fault
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "cli/commands.h"
+#include "core/fake/errors.h"
+#include "ir/error.h"
+#include "models/registry.h"
+
+namespace {
+
+using shadowgraph::cli::CaptureRequest;
+using shadowgraph::cli::DotRequest;
+using shadowgraph::cli::ProfileRequest;
+
+constexpr int kInputFault = 1;
+constexpr int kUsage = 2;
+constexpr int kOurFault = 3;
+
+constexpr const char* kAbout =
+    "shadowgraph: capture and profile PyTorch programs on fake tensors.\n"
+    "\n"
+    "Runs a model without a GPU and without allocating it, records forward, backward and optimizer step as one graph,\n"
+    "and answers from that graph: shapes, what autograd saves, peak memory and when, FLOPs, cost per layer.\n";
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  shadowgraph models\n"
+    "  shadowgraph profile resnet50 --mode train --batch 32 --device cuda -o out/resnet50\n"
+    "  shadowgraph profile llama3_8b --mode train --optimizer adamw --dtype bf16 --seq 4096 --json\n"
+    "  shadowgraph profile net.pt --input 'f32[8,3,224,224]' --mode train\n"
+    "  shadowgraph capture gpt2 --mode train -o gpt2.sg\n"
+    "  shadowgraph print gpt2.sg | less\n"
+    "  shadowgraph dot gpt2.sg --svg -o gpt2.svg\n"
+    "\n"
+    "Exit codes: 0 done, 1 the input's fault, 2 wrong usage, 3 a bug of ours.";
+
+void add_capture_options(CLI::App& command, CaptureRequest& request, std::string& mode) {
+  command.add_option("--batch", request.batch, "Batch size (default: the model's own)")->check(CLI::PositiveNumber);
+  command.add_option("--seq", request.seq, "Sequence length of language models")->check(CLI::PositiveNumber);
+  command.add_option("--mode", mode, "infer: forward alone; train: forward, backward and optimizer step")
+      ->check(CLI::IsMember({"infer", "train"}))
+      ->capture_default_str();
+  command.add_option("--optimizer", request.optimizer, "Optimizer of a training step")
+      ->check(CLI::IsMember({"sgd", "adamw"}))
+      ->capture_default_str();
+  command.add_flag("--steady-state", request.steady_state,
+                   "Record the second training step, with optimizer state in memory, not the first");
+  command
+      .add_option("--device", request.device,
+                  "Device to pretend: cpu, cuda or cuda:i. It need not exist; it decides which kernels are chosen")
+      ->check([](const std::string& text) {
+        const bool cuda = text == "cuda" || (text.starts_with("cuda:") && text.size() > 5 && text.size() <= 7 &&
+                                             text.find_first_not_of("0123456789", 5) == std::string::npos);
+        return text == "cpu" || cuda ? std::string() : "'" + text + "' is not cpu, cuda or cuda:i";
+      })
+      ->capture_default_str();
+  command.add_option("--dtype", request.dtype, "Floating-point type of parameters and inputs")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  command.add_option("--input", request.inputs,
+                     "Dtype and shape of one input of a TorchScript file, e.g. 'f32[8,3,224,224]'; repeat for several")
+      ->take_all()
+      ->delimiter('\0');
+}
+
+int report(int code, const std::string& message) {
+  std::fputs(("shadowgraph: " + message + "\n").c_str(), stderr);
+  return code;
+}
+
+// The first lines of a libtorch error are the message; what follows is for its developers.
+std::string plain(const c10::Error& error) { return error.what_without_backtrace(); }
+
+int run(int argc, char** argv) {
+  CLI::App app{kAbout, "shadowgraph"};
+  app.set_version_flag("--version", std::string("shadowgraph ") + SHADOWGRAPH_VERSION);
+  app.require_subcommand(1);
+  app.footer(kExamples);
+  app.get_formatter()->column_width(32);
+
+  bool json = false;
+  auto* models = app.add_subcommand("models", "List the built-in models");
+  models->add_flag("--json", json, "As JSON");
+
+  CaptureRequest capture_request;
+  std::string capture_mode = "infer";
+  std::string capture_output;
+  auto* capture = app.add_subcommand("capture", "Capture a model into a graph file");
+  capture->add_option("model", capture_request.source, "Built-in model or TorchScript file")->required();
+  capture->add_option("-o,--output", capture_output, "Graph file to write")->required();
+  capture->add_flag("--json", json, "Write the graph as JSON rather than text");
+  add_capture_options(*capture, capture_request, capture_mode);
+
+  ProfileRequest profile_request;
+  std::string profile_mode = "infer";
+  auto* profile = app.add_subcommand("profile", "Profile a model, a TorchScript file or a saved graph");
+  profile->add_option("source", profile_request.capture.source, "Built-in model, TorchScript file, or graph file")
+      ->required();
+  profile->add_option("-o,--output", profile_request.directory,
+                      "Folder for graph.sg, profile.json, graph.dot and graph.svg");
+  profile->add_flag("--json", profile_request.json, "Print one JSON object instead of tables");
+  profile->add_option("--group", profile_request.group, "Rows of the table: module, composite or operator")
+      ->check(CLI::IsMember({"module", "composite", "operator"}))
+      ->capture_default_str();
+  profile->add_option("--depth", profile_request.depth, "Module levels in the table (0: what fits)")
+      ->check(CLI::NonNegativeNumber);
+  profile->add_option("--rows", profile_request.rows, "Most rows of the table (0: all)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  add_capture_options(*profile, profile_request.capture, profile_mode);
+
+  std::string file;
+  std::string preset = "canonical";
+  auto* print = app.add_subcommand("print", "Print a graph file as text");
+  print->add_option("graph", file, "Graph file")->required();
+  print->add_option("--preset", preset, "canonical: everything, reads back; short: for people; fingerprint: structure")
+      ->check(CLI::IsMember({"canonical", "short", "fingerprint"}))
+      ->capture_default_str();
+  print->add_flag("--json", json, "As JSON");
+
+  auto* verify = app.add_subcommand("verify", "Check a graph file against every invariant");
+  verify->add_option("graph", file, "Graph file")->required();
+
+  DotRequest dot_request;
+  auto* dot = app.add_subcommand("dot", "Draw a graph file as DOT or SVG");
+  dot->add_option("graph", dot_request.file, "Graph file")->required();
+  dot->add_flag("--svg", dot_request.svg, "SVG, laid out by Graphviz, rather than DOT");
+  dot->add_option("-o,--output", dot_request.output, "File to write (default: stdout)");
+  dot->add_option("--depth", dot_request.depth, "Module levels to open (default: what stays readable)")
+      ->check(CLI::NonNegativeNumber);
+  dot->add_flag("--unfold", dot_request.unfold, "Draw repeated layers one by one");
+  dot->add_flag("--all-phases", dot_request.backward, "Draw backward and optimizer too");
+  dot->add_flag("--views", dot_request.views, "Draw views and other plumbing too");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error);
+    return kUsage;
+  }
+
+  if (*models) shadowgraph::cli::list_models(json);
+  if (*capture) {
+    capture_request.train = capture_mode == "train";
+    shadowgraph::cli::capture_to_file(capture_request, capture_output, json);
+  }
+  if (*profile) {
+    profile_request.capture.train = profile_mode == "train";
+    shadowgraph::cli::profile(profile_request);
+  }
+  if (*print) shadowgraph::cli::print_graph(file, preset, json);
+  if (*verify) shadowgraph::cli::verify_graph(file);
+  if (*dot) shadowgraph::cli::draw(dot_request);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const shadowgraph::EnvironmentError& error) {
+    return report(kOurFault, error.what());
+  } catch (const shadowgraph::Error& error) {
+    return report(kInputFault, error.what());
+  } catch (const std::invalid_argument& error) {
+    return report(kInputFault, error.what());
+  } catch (const c10::Error& error) {
+    return report(kInputFault, plain(error));
+  } catch (const std::bad_alloc&) {
+    return report(kInputFault, "out of memory");
+  } catch (const std::exception& error) {
+    return report(kOurFault, std::string("internal error: ") + error.what());
+  }
+}

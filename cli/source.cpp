@@ -1,0 +1,162 @@
+#include "cli/source.h"
+
+#include <fmt/format.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "cli/progress.h"
+#include "core/capture/capture.h"
+#include "core/capture/torchscript.h"
+#include "ir/parser.h"
+#include "ir/verifier.h"
+#include "models/registry.h"
+
+namespace shadowgraph::cli {
+namespace {
+
+std::string list_of_models() {
+  std::string names;
+  for (const auto& info : models::available()) names += (names.empty() ? "" : ", ") + info.name;
+  return names;
+}
+
+bool is_model(const std::string& name) {
+  const auto& infos = models::available();
+  return std::any_of(infos.begin(), infos.end(), [&](const auto& info) { return info.name == name; });
+}
+
+CaptureOptions capture_options(const CaptureRequest& request) {
+  CaptureOptions options;
+  options.device = c10::Device(request.device);
+  return options;
+}
+
+c10::ScalarType dtype_of(const CaptureRequest& request) {
+  return request.dtype == "bf16" ? c10::ScalarType::BFloat16 : c10::ScalarType::Float;
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const CaptureRequest& request, Tensors parameters) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  std::erase_if(parameters, [&](const at::Tensor& parameter) {
+    return !parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second;
+  });
+  if (request.optimizer == "adamw") {
+    return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
+  }
+  return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1e-2));
+}
+
+Capture run(ProgramToCapture program, const CaptureRequest& request, const CaptureOptions& options,
+            const Tensors& parameters) {
+  if (!request.train) {
+    const at::NoGradGuard no_grad;
+    return capture_forward(program, options);
+  }
+  const auto optimizer = make_optimizer(request, parameters);
+  program.optimizer = optimizer.get();
+  program.warmup_steps = request.steady_state ? 1 : 0;
+  return capture_training_step(program, options);
+}
+
+void describe(Graph& graph, const CaptureRequest& request, const std::string& name, const CaptureOptions& options) {
+  graph.metadata["model"] = name;
+  graph.metadata["mode"] = request.train ? "train" : "infer";
+  graph.metadata["device"] = options.device.is_cuda() && !options.device.has_index() ? "cuda:0" : options.device.str();
+  graph.metadata["dtype"] = request.dtype;
+  if (request.train) {
+    graph.metadata["optimizer"] = request.optimizer;
+    graph.metadata["step"] = request.steady_state ? "steady" : "first";
+  }
+  if (request.batch > 0) graph.metadata["batch"] = std::to_string(request.batch);
+  if (request.seq > 0) graph.metadata["seq"] = std::to_string(request.seq);
+}
+
+LoadedGraph capture_model(const CaptureRequest& request) {
+  if (!request.inputs.empty()) throw Error("--input is for TorchScript files; " + request.source + " has its own");
+  const CaptureOptions options = capture_options(request);
+  const FakeTensorMode mode({.device = options.device, .profile = options.profile});
+  models::BuiltModel model = [&] {
+    const Progress progress("building " + request.source);
+    return models::build(request.source, {.batch = request.batch,
+                                          .seq = request.seq,
+                                          .dtype = dtype_of(request),
+                                          .training = request.train});
+  }();
+  ProgramToCapture program;
+  program.module = model.module.get();
+  program.inputs = model.inputs;
+  program.input_names = model.input_names;
+  program.forward = model.forward;
+  program.loss = [&](const Tensors& outputs) { return model.loss(outputs, model.inputs); };
+  const Progress progress("capturing " + request.source);
+  Capture capture = run(std::move(program), request, options, model.module->parameters());
+  describe(capture.graph, request, request.source, options);
+  return {std::move(capture.graph), capture.seconds, request.source};
+}
+
+LoadedGraph capture_script(const CaptureRequest& request) {
+  if (request.inputs.empty()) {
+    throw Error("a TorchScript file needs its inputs' dtypes and shapes: one --input each, in the order of forward's "
+                "arguments, for example --input 'f32[8,3,224,224]'");
+  }
+  if (request.batch != 0 || request.seq != 0) {
+    throw Error("--batch and --seq are for built-in models; give a TorchScript file's shapes with --input");
+  }
+  std::vector<TensorSpecText> specs;
+  for (const std::string& text : request.inputs) specs.push_back(parse_tensor_spec(text));
+  CaptureOptions options = capture_options(request);
+  options.map_devices_to_default = true;
+  ScriptProgram script = [&] {
+    const Progress progress("loading " + request.source);
+    return ScriptProgram::load(request.source);
+  }();
+  FakeTensorMode mode(
+      {.device = options.device, .profile = options.profile, .map_devices_to_default = true});
+  script.make_fake(mode, request.dtype == "bf16" ? std::optional(c10::ScalarType::BFloat16) : std::nullopt);
+  script.train(request.train);
+  Tensors inputs;
+  for (const TensorSpecText& spec : specs) inputs.push_back(spec.make());
+  const Progress progress("capturing " + request.source);
+  const std::string name = std::filesystem::path(request.source).stem().string();
+  Capture capture = run(script.program(std::move(inputs)), request, options, script.parameters());
+  describe(capture.graph, request, name, options);
+  return {std::move(capture.graph), capture.seconds, name};
+}
+
+}  // namespace
+
+SourceKind kind_of_source(const std::string& source) {
+  std::error_code ignored;
+  const bool is_file = std::filesystem::is_regular_file(source, ignored);
+  if (!is_file && is_model(source)) return SourceKind::kModel;
+  if (!is_file) {
+    throw Error(fmt::format("'{}' is neither a file nor a built-in model; the models are {}", source, list_of_models()));
+  }
+  std::ifstream file(source, std::ios::binary);
+  std::string head(12, '\0');
+  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  if (head.starts_with("PK\x03\x04")) return SourceKind::kTorchScript;
+  return SourceKind::kGraph;  // the parser says what is wrong with it if it is not
+}
+
+LoadedGraph load(const CaptureRequest& request) {
+  switch (kind_of_source(request.source)) {
+    case SourceKind::kModel:
+      return capture_model(request);
+    case SourceKind::kTorchScript:
+      return capture_script(request);
+    case SourceKind::kGraph:
+      break;
+  }
+  const Progress progress("reading " + request.source);
+  LoadedGraph loaded{read_graph_file(request.source), std::nullopt, {}};
+  const auto model = loaded.graph.metadata.find("model");
+  loaded.name = model != loaded.graph.metadata.end() ? model->second
+                                                     : std::filesystem::path(request.source).stem().string();
+  return loaded;
+}
+
+}  // namespace shadowgraph::cli

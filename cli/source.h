@@ -1,0 +1,36 @@
+// Where a graph comes from: a built-in model, a TorchScript file, or a saved graph.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace shadowgraph::cli {
+
+struct CaptureRequest {
+  std::string source;  // model name or file
+  bool train = false;
+  std::string optimizer = "sgd";  // sgd | adamw
+  std::string device = "cuda";    // cpu | cuda | cuda:i
+  std::string dtype = "f32";      // f32 | bf16
+  int64_t batch = 0;              // 0: the model's default
+  int64_t seq = 0;
+  bool steady_state = false;        // record the second step, with optimizer state present
+  std::vector<std::string> inputs;  // TorchScript: one spec an input
+};
+
+struct LoadedGraph {
+  Graph graph;
+  std::optional<double> capture_seconds;  // absent for a graph read from a file
+  std::string name;                       // for file names and titles
+};
+
+enum class SourceKind { kModel, kTorchScript, kGraph };
+// By what the file holds, not by its name. Throws Error, listing what would be accepted, if it is none of the three.
+SourceKind kind_of_source(const std::string& source);
+
+LoadedGraph load(const CaptureRequest& request);
+
+}  // namespace shadowgraph::cli
