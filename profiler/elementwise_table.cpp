@@ -113,8 +113,8 @@ MaybeWork per_packed_score(const OperandShapes& call, Work each) {
   if (!call.argument(kOffsets).is_tensor()) return per_score<kQuery>(call, each);
   const Shape query = call.shape(kQuery);
   if (query.size() != kRank || call.rank(kOffsets) != 1) return std::nullopt;
-  const int64_t longest_query = static_cast<int64_t>(call.number(kLongest, 0));
-  const int64_t longest_key = static_cast<int64_t>(call.number(kLongest + 1, 0));
+  const int64_t longest_query = call.integer(kLongest, 0);
+  const int64_t longest_key = call.integer(kLongest + 1, 0);
   const int64_t sequences = std::max<int64_t>(call.shape(kOffsets)[0] - 1, 0);
   return scaled(product_of({sequences, query[kRank - 2], longest_query, longest_key}), each);
 }
@@ -135,7 +135,7 @@ MaybeWork mkldnn_rnn(const OperandShapes& call, Work each) {
   if (input.empty()) return std::nullopt;
   const int64_t tokens = product_of(input.first(input.size() - 1));
   const Work unit = recurrent_unit(call.number(kMode, 2));
-  const int64_t units = product_of({each.flops, tokens, static_cast<int64_t>(call.number(kMode + 1, 0))});
+  const int64_t units = product_of({each.flops, tokens, call.integer(kMode + 1, 0)});
   return scaled(units, unit);
 }
 // _cudnn_rnn(input, weight[], ..., mode, hidden_size, proj_size, num_layers, ..., bidirectional 7 after mode)
@@ -145,8 +145,8 @@ MaybeWork cudnn_rnn(const OperandShapes& call, Work each) {
   if (input.empty()) return std::nullopt;
   const int64_t tokens = product_of(input.first(input.size() - 1));
   const int64_t directions = call.flag(kMode + 7) ? 2 : 1;
-  const int64_t units = product_of({each.flops, tokens, directions, static_cast<int64_t>(call.number(kMode + 1, 0)),
-                                    static_cast<int64_t>(call.number(kMode + 3, 1))});
+  const int64_t units = product_of({each.flops, tokens, directions, call.integer(kMode + 1, 0),
+                                    call.integer(kMode + 3, 1)});
   return scaled(units, recurrent_unit(call.number(kMode, 2)));
 }
 

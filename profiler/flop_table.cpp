@@ -176,8 +176,8 @@ struct PackedSequences {
 std::optional<PackedSequences> packed_sequences(const OperandShapes& call, size_t offsets, size_t longest) {
   if (call.rank(offsets) != 1 || call.rank(offsets + 1) != 1) return std::nullopt;
   if (call.shape(offsets)[0] != call.shape(offsets + 1)[0] || call.shape(offsets)[0] < 1) return std::nullopt;
-  return PackedSequences{call.shape(offsets)[0] - 1, static_cast<int64_t>(call.number(longest, 0)),
-                         static_cast<int64_t>(call.number(longest + 1, 0))};
+  return PackedSequences{call.shape(offsets)[0] - 1, call.integer(longest, 0),
+                         call.integer(longest + 1, 0)};
 }
 
 // Tensors are (tokens, heads, depth) for flash attention, (1, tokens, heads, depth) for efficient attention.

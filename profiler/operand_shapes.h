@@ -51,6 +51,11 @@ struct OperandShapes {
   double number(size_t i, double otherwise) const {
     return argument(i).kind == Operand::Kind::kNumber ? argument(i).number : otherwise;
   }
+  // The same as an integer; what no int64 can hold becomes `otherwise`.
+  int64_t integer(size_t i, int64_t otherwise) const {
+    const double value = number(i, static_cast<double>(otherwise));
+    return value > -9.2e18 && value < 9.2e18 ? static_cast<int64_t>(value) : otherwise;
+  }
   bool flag(size_t i, bool otherwise = false) const { return number(i, otherwise ? 1 : 0) != 0; }
   // Element `k` of a list of ints or bools.
   int64_t element(size_t i, size_t k, int64_t otherwise) const {
