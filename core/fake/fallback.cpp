@@ -130,7 +130,7 @@ class OperandScan {
                             ") while fake tensors are in use; nothing was written. Make the tensor inside the mode, "
                             "convert it with FakeTensorMode::from_real, or run this line under an UnfakeGuard");
     }
-    return fake_of_real(real, mode_);
+    return fake_of_real(real, mode_);  // on the default device if the mode maps devices
   }
 
   void see(const FakeTensorImpl& fake) {
