@@ -1,0 +1,83 @@
+// Capturing each built-in model: one training step (AdamW) at its default size on fake CUDA, module already built.
+//
+//   capture_models             every model, each in a process of its own, as a table
+//   capture_models MODEL       one model: cold and warm seconds, nodes, bytes per node, resident memory
+//
+// Resident memory is the peak above that of the process before its first fake tensor, libtorch already loaded.
+#include <sys/wait.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <unordered_set>
+
+#include "core/capture/capture.h"
+#include "models/registry.h"
+
+namespace {
+
+using namespace shadowgraph;
+
+long peak_resident_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::atol(line.c_str() + 6);
+  }
+  return 0;
+}
+
+int measure(const std::string& name) {
+  const long before = peak_resident_kib();
+  const c10::Device device(at::kCUDA, 0);
+  const FakeTensorMode mode({.device = device});
+  const auto model = models::build(name);
+  double cold = 0;
+  double warm = 1e9;
+  uint32_t nodes = 0;
+  size_t bytes = 0;
+  long resident = 0;
+  for (int i = 0; i < 4; ++i) {
+    torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
+    ProgramToCapture program;
+    program.module = model.module.get();
+    program.inputs = model.inputs;
+    program.forward = model.forward;
+    program.loss = [&](const Tensors& outputs) { return model.loss(outputs, model.inputs); };
+    program.optimizer = &optimizer;
+    const Capture capture = capture_training_step(program, {.device = device});
+    if (i == 0) {
+      cold = capture.seconds;
+      resident = peak_resident_kib();
+    } else {
+      warm = std::min(warm, capture.seconds);
+    }
+    nodes = capture.graph.node_count();
+    bytes = capture.graph.allocated_bytes();
+  }
+  std::printf("| %s | %u | %.1f | %.1f | %.2f | %zu | %.1f |\n", name.c_str(), nodes, cold * 1e3, warm * 1e3,
+              warm * 1e6 / nodes, bytes / nodes, static_cast<double>(resident - before) / 1024);
+  std::fflush(stdout);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1) return measure(argv[1]);
+  std::printf("| model | nodes | cold ms | warm ms | warm us per node | bytes per node | resident MiB above start |\n");
+  std::printf("|---|---|---|---|---|---|---|\n");
+  std::fflush(stdout);
+  int failed = 0;
+  for (const auto& info : models::available()) {
+    const pid_t child = fork();
+    if (child == 0) {
+      execl("/proc/self/exe", argv[0], info.name.c_str(), nullptr);
+      _exit(127);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    failed += status != 0;
+  }
+  return failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,145 @@
+// Print, parse, verify and profile generated graphs of 10k, 100k and 1M nodes: us per node, and growth against the bar
+// "1M nodes take <= 12 x what 100k take".
+//
+// The graph is a chain of blocks like those of a captured network: mul, add with an older value, relu_, view, with
+// storages born and freed, saved tensors and one region a block.
+#include <benchmark/benchmark.h>
+
+#include <cstdio>
+#include <map>
+
+#include "ir/effects.h"
+#include "ir/graph.h"
+#include "ir/parser.h"
+#include "ir/printer.h"
+#include "ir/verifier.h"
+#include "profiler/report.h"
+
+namespace {
+
+using namespace shadowgraph;
+
+Graph generate(int64_t nodes) {
+  Graph graph;
+  const auto target = [&](const char* name, const char* overload) {
+    return graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
+  };
+  const TargetId mul = target("aten::mul", "Tensor");
+  const TargetId add = target("aten::add", "Tensor");
+  const TargetId relu = target("aten::relu_", "");
+  const TargetId view = target("aten::view", "");
+  const int64_t sizes[] = {8, 16};
+  const int64_t strides[] = {16, 1};
+  const int64_t flat[] = {128};
+  const int64_t one[] = {1};
+  const auto storage = [&](NodeId born) {
+    Storage s;
+    s.bytes = 512;
+    s.born = born;
+    return graph.add_storage(s);
+  };
+  const auto result = [&](NodeId node, StorageId s, bool is_flat = false) {
+    return graph.add_tensor_result(
+        node, {.sizes = is_flat ? std::span<const int64_t>(flat) : sizes,
+               .strides = is_flat ? std::span<const int64_t>(one) : strides,
+               .storage = s});
+  };
+  const Argument name[] = {graph.string_argument("x")};
+  const NodeId input = graph.append(target_of(Builtin::kInput), name);
+  StorageId current_storage = storage(input);
+  graph.storage(current_storage).kind = StorageKind::kInput;
+  ValueId current = result(input, current_storage);
+  const ValueId x = current;
+  while (graph.node_count() < nodes) {
+    Region region;
+    region.kind = RegionKind::kModule;
+    region.parent = Graph::kRootRegion;
+    region.name = graph.intern("layer." + std::to_string(graph.region_count()));
+    region.class_name = graph.intern("Block");
+    const RegionId id = graph.add_region(region);
+    const Argument product[] = {Argument::of_value(current), Argument::of_float(0.5)};
+    const NodeId m = graph.append(mul, product);
+    const StorageId ms = storage(m);
+    const ValueId mv = result(m, ms);
+    const Argument sum[] = {Argument::of_value(mv), Argument::of_value(x), Argument::of_int(1)};
+    const NodeId a = graph.append(add, sum);
+    const StorageId as = storage(a);
+    const ValueId av = result(a, as);
+    const Argument rectified[] = {Argument::of_value(av)};
+    const NodeId r = graph.append(relu, rectified);
+    const ValueId rv = result(r, as);
+    const Argument viewed[] = {Argument::of_value(rv), graph.int_list(flat)};
+    const NodeId v = graph.append(view, viewed);
+    result(v, as, true);
+    for (const NodeId node : {m, a, r, v}) graph.node(node).region = id;
+    const SavedTensor saved[] = {{.value = mv, .role = SavedRole::kResult}};
+    graph.set_saved(m, saved);
+    const StorageId freed[] = {ms};
+    graph.set_frees(v, freed);
+    current = rv;
+  }
+  const Argument value[] = {Argument::of_value(current)};
+  const Argument outputs[] = {graph.make_list(value)};
+  graph.append(target_of(Builtin::kOutput), outputs);
+  return graph;
+}
+
+template <class F>
+void measure(benchmark::State& state, F&& f) {
+  const Graph graph = generate(state.range(0));
+  const std::string text = to_text(graph);
+  for (auto _ : state) f(graph, text);
+  state.counters["us/node"] = benchmark::Counter(static_cast<double>(state.range(0)) / 1e6,
+                                                 benchmark::Counter::kIsIterationInvariantRate |
+                                                     benchmark::Counter::kInvert);
+}
+
+void BM_Print(benchmark::State& state) {
+  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(to_text(graph).size()); });
+}
+void BM_Parse(benchmark::State& state) {
+  measure(state, [](const Graph&, const std::string& text) { benchmark::DoNotOptimize(parse(text).node_count()); });
+}
+void BM_Verify(benchmark::State& state) {
+  measure(state, [](const Graph& graph, const std::string&) { verify(graph); });
+}
+void BM_Effects(benchmark::State& state) {
+  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(Effects::run(graph)); });
+}
+void BM_Timeline(benchmark::State& state) {
+  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(MemoryTimeline::run(graph)); });
+}
+void BM_Profile(benchmark::State& state) {
+  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(Profile::run(graph)); });
+}
+
+#define SIZES Arg(10000)->Arg(100000)->Arg(1000000)->Unit(benchmark::kMillisecond)
+BENCHMARK(BM_Print)->SIZES;
+BENCHMARK(BM_Parse)->SIZES;
+BENCHMARK(BM_Verify)->SIZES;
+BENCHMARK(BM_Effects)->SIZES;
+BENCHMARK(BM_Timeline)->SIZES;
+BENCHMARK(BM_Profile)->SIZES;
+
+class Growth : public benchmark::ConsoleReporter {
+ public:
+  std::map<std::string, std::map<std::string, double>> seconds;
+  void ReportRuns(const std::vector<Run>& runs) override {
+    ConsoleReporter::ReportRuns(runs);
+    for (const Run& run : runs) seconds[run.run_name.function_name][run.run_name.args] = run.GetAdjustedRealTime();
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  Growth growth;
+  benchmark::RunSpecifiedBenchmarks(&growth);
+  std::printf("\n| | us per node at 100k | at 1M | 1M / 100k (bar 12) |\n|---|---|---|---|\n");
+  for (auto& [name, by_size] : growth.seconds) {
+    std::printf("| %s | %.2f | %.2f | %.1f |\n", name.c_str(), by_size["100000"] * 1e3 / 1e5, by_size["1000000"] * 1e3 / 1e6,
+                by_size["1000000"] / by_size["100000"]);
+  }
+  return 0;
+}
