@@ -281,6 +281,8 @@ bool Graph::in_bounds(const Node& node) const {
          holds(frees_, node.frees);
 }
 
+bool Graph::in_bounds(const Region& region) const { return holds(arguments_, region.arguments); }
+
 bool Graph::in_bounds(const Argument& argument) const {
   switch (argument.kind) {
     case ArgumentKind::kIntList:

@@ -157,6 +157,7 @@ class Graph {
   // Whether the runs of a record lie inside this graph's pools, so that the accessors above may be called: true for
   // whatever this class built. The verifier asks before it looks.
   bool in_bounds(const Node& node) const;
+  bool in_bounds(const Region& region) const;
   bool in_bounds(const Value& value) const { return uint64_t{value.dims} + 2 * value.rank <= ints_.size(); }
   bool in_bounds(const Argument& argument) const;
 

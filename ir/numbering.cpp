@@ -17,7 +17,7 @@ void Numbering::number_arguments(const Graph& graph, std::span<const Argument> a
   for (const Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kConstant) {
       number(constants_, constant_order_, argument.constant);
-    } else if (argument.kind == ArgumentKind::kList && depth < kMaxListDepth) {
+    } else if (argument.kind == ArgumentKind::kList && depth < kMaxListDepth && graph.in_bounds(argument)) {
       number_arguments(graph, graph.list(argument), depth + 1);
     }
   }
@@ -30,7 +30,7 @@ void Numbering::number_results(const Graph& graph, NodeId node, std::span<const 
       const StorageId storage = graph.value(result.ref.value).storage;
       if (storage.index < storages_.size() && !first_nodes_[storage.index].valid()) first_nodes_[storage.index] = node;
       number(storages_, storage_order_, storage);
-    } else if (result.kind == ArgumentKind::kList && depth < kMaxListDepth) {
+    } else if (result.kind == ArgumentKind::kList && depth < kMaxListDepth && graph.in_bounds(result)) {
       number_results(graph, node, graph.list(result), depth + 1);
     }
   }
@@ -57,12 +57,14 @@ Numbering Numbering::run(const Graph& graph) {
 
   for (NodeId n = graph.first(); n.index < graph.node_capacity() && result.of(n) == kNone; n = graph.node(n).next) {
     number(result.nodes_, result.node_order_, n);
+    if (!graph.in_bounds(graph.node(n))) continue;
     see_target(graph.node(n).target);
     result.number_arguments(graph, graph.arguments(n), 0);
     result.number_results(graph, n, graph.results(n), 0);
     for (StorageId storage : graph.frees(n)) number(result.storages_, result.storage_order_, storage);
   }
   for (uint32_t i = 0; i < graph.region_count(); ++i) {
+    if (!graph.in_bounds(graph.region(RegionId(i)))) continue;
     see_target(graph.region(RegionId(i)).target);
     result.number_arguments(graph, graph.region_arguments(RegionId(i)), 0);
   }

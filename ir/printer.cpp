@@ -42,7 +42,7 @@ class Writer {
   void arguments(TargetId target, std::span<const Argument> arguments);
   void argument(const Argument& argument, TypeClass type, bool int_list, TypeClass element, int depth);
   void elements(std::span<const Argument> list, TypeClass element, int depth);
-  void ints(std::span<const int64_t> ints, bool cut);
+  void ints(std::span<const int64_t> ints, bool cut = false, std::string_view separator = ",");
   void result_names(std::span<const Argument> results, int depth);
   void result_types(std::span<const Argument> results, int depth);
   void attributes(NodeId id);
@@ -134,8 +134,9 @@ void Writer::head() {
     put('\n');
   }
   for (uint32_t i = 0; i < numbering_.storages().size(); ++i) storage_line(i, numbering_.storages()[i]);
-  for (uint32_t i = 0; i < graph_.region_count(); ++i) region_line(RegionId(i));
+  // Before the regions, whose arguments may be constants.
   for (uint32_t i = 0; i < numbering_.constants().size(); ++i) constant_line(i, numbering_.constants()[i]);
+  for (uint32_t i = 0; i < graph_.region_count(); ++i) region_line(RegionId(i));
   for (const PathDependency& dependency : graph_.dependencies) dependency_line(dependency);
 }
 
@@ -205,11 +206,11 @@ void Writer::constant_line(uint32_t n, ConstantId id) {
   }
   put(dtype_word(bytes->dtype));
   put('[');
-  ints(bytes->sizes, false);
+  ints(bytes->sizes);
   put(']');
   if (!has_contiguous_strides(bytes->sizes, bytes->strides)) {
     put('{');
-    ints(bytes->strides, false);
+    ints(bytes->strides);
     put('}');
   }
   put(" \"");
@@ -234,13 +235,13 @@ void Writer::dependency_line(const PathDependency& dependency) {
 
 // ---- Arguments -------------------------------------------------------------------------------------------------------
 
-void Writer::ints(std::span<const int64_t> list, bool cut) {
+void Writer::ints(std::span<const int64_t> list, bool cut, std::string_view separator) {
   const size_t shown = cut && list.size() > kShortList ? kShortList - 1 : list.size();
   for (size_t i = 0; i < shown; ++i) {
-    if (i != 0) put(',');
+    if (i != 0) put(separator);
     append_int(out_, list[i]);
   }
-  if (shown < list.size()) put(",...");
+  if (shown < list.size()) put(", ...");
 }
 
 void Writer::arguments(TargetId target, std::span<const Argument> actual) {
@@ -313,7 +314,7 @@ void Writer::argument(const Argument& a, TypeClass type, bool int_list, TypeClas
       return append_device(out_, a.device());
     case ArgumentKind::kIntList:
       put(int_list ? "[" : "ints[");
-      ints(graph_.ints(a), preset_ == PrintPreset::kShort);
+      ints(graph_.ints(a), preset_ == PrintPreset::kShort, ", ");
       return put(']');
     case ArgumentKind::kList:
       if (depth >= kMaxListDepth) return put("[?]");
@@ -385,12 +386,12 @@ void Writer::type(ValueId id) {
   }
   put(dtype_word(value.dtype));
   put('[');
-  ints(graph_.sizes(id), false);
+  ints(graph_.sizes(id));
   put(']');
   if (preset_ == PrintPreset::kShort) return;
   if (!has_contiguous_strides(graph_.sizes(id), graph_.strides(id))) {
     put('{');
-    ints(graph_.strides(id), false);
+    ints(graph_.strides(id));
     put('}');
   }
   const bool canonical = preset_ == PrintPreset::kCanonical;

@@ -146,8 +146,8 @@ void Verifier::regions() {
     }
     const auto bad_string = [&](StringId s) { return s.valid() && s.index >= graph_.string_count(); };
     if (bad_string(region.name) || bad_string(region.class_name) ||
-        (region.target.valid() && region.target.index >= graph_.target_count())) {
-      report(Rule::kReferences, {}, "r{}: its name, class or target is out of range", i);
+        (region.target.valid() && region.target.index >= graph_.target_count()) || !graph_.in_bounds(region)) {
+      report(Rule::kReferences, {}, "r{}: its name, class, target or arguments are out of range", i);
       continue;
     }
     if (region.arguments.size != 0 &&

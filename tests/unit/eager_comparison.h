@@ -1,6 +1,6 @@
 // Runs a piece of program for real on CPU tensors and on the fakes of the same tensors, and compares everything that is
-// not data: sizes, dtype, strides, storage offset, which tensors share a storage, what is the same tensor, versions of
-// the inputs after writes, requires_grad. Or that both throw.
+// not data: sizes, dtype, strides, storage offset, which tensors share a storage, what is the same tensor, how often
+// inputs were written, requires_grad. Or that both throw.
 //
 //     expect_like_eager([](const Tensors& in) { return Tensors{at::relu(in[0])}; }, {at::randn({2, 3})});
 //     expect_like_eager(program, inputs, {.gradients = true});  // and the gradients of all floating-point inputs
@@ -52,7 +52,8 @@ inline std::string describe(const at::Tensor& tensor, const Tensors& others, siz
 }
 
 // One line a tensor: results, then inputs as they were left.
-inline std::string describe_run(const Tensors& results, const Tensors& inputs) {
+inline std::string describe_run(const Tensors& results, const Tensors& inputs,
+                                const std::vector<uint32_t>& first_versions) {
   std::ostringstream text;
   Tensors others = inputs;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -61,7 +62,7 @@ inline std::string describe_run(const Tensors& results, const Tensors& inputs) {
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     text << "  in" << i << ": " << describe(inputs[i], {}, 0);
-    if (inputs[i].defined()) text << " version " << inputs[i]._version();
+    if (inputs[i].defined()) text << " writes " << inputs[i]._version() - first_versions[i];
     text << "\n";
   }
   return text.str();
@@ -75,6 +76,8 @@ struct Outcome {
 
 inline Outcome run_program(const Program& program, const Tensors& inputs, bool gradients) {
   Outcome outcome;
+  std::vector<uint32_t> versions;
+  for (const auto& input : inputs) versions.push_back(input.defined() ? input._version() : 0);
   try {
     Tensors results = program(inputs);
     if (gradients) {
@@ -93,7 +96,7 @@ inline Outcome run_program(const Program& program, const Tensors& inputs, bool g
                                                /*create_graph=*/false, /*allow_unused=*/true);
       results.insert(results.end(), given.begin(), given.end());
     }
-    outcome.text = describe_run(results, inputs);
+    outcome.text = describe_run(results, inputs, versions);
     outcome.results = std::move(results);
   } catch (const c10::Error& error) {
     outcome.error = error.what_without_backtrace();

@@ -1,0 +1,209 @@
+// The Boost.Graph view: nodes as vertices, one edge from the maker of a value to each argument that reads it.
+//
+//     const DefUseGraph def_use(graph);
+//     std::vector<NodeId> order;
+//     boost::topological_sort(def_use, std::back_inserter(order));   // reversed, as always with BGL
+//
+// Models VertexListGraph and BidirectionalGraph (so IncidenceGraph), with parallel edges where a node reads a value
+// twice, and a vertex_index property: the position in program order, dense whatever was erased. Topological sort,
+// dominator tree, components, breadth and depth first search work as they are; max-flow wants a copy with capacities.
+//
+// The view holds the graph by reference and 8 bytes a node; edits of the graph invalidate it. Edges follow values only:
+// writes to storages order nodes too, see ir/effects.h.
+#pragma once
+
+#include <boost/container/small_vector.hpp>
+#include <boost/graph/graph_traits.hpp>
+#include <boost/graph/properties.hpp>
+#include <boost/iterator/iterator_facade.hpp>
+#include <boost/property_map/property_map.hpp>
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace shadowgraph {
+
+// One argument that reads a value. `use` names the edge, Graph::use(use) the value.
+struct DefUseEdge {
+  NodeId from;
+  NodeId to;
+  uint32_t use = Argument::kNoUse;
+  friend bool operator==(const DefUseEdge& a, const DefUseEdge& b) { return a.use == b.use; }
+};
+
+// Walks the values among some arguments, those in lists included.
+class ValueCursor {
+ public:
+  ValueCursor() = default;
+  ValueCursor(const Graph& graph, std::span<const Argument> arguments) : graph_(&graph) {
+    frames_.push_back({arguments.data(), arguments.data() + arguments.size()});
+    settle();
+  }
+  bool at_end() const { return frames_.empty(); }
+  const Argument& operator*() const { return *frames_.back().at; }
+  void next() {
+    ++frames_.back().at;
+    settle();
+  }
+  friend bool operator==(const ValueCursor& a, const ValueCursor& b) {
+    return a.at_end() || b.at_end() ? a.at_end() == b.at_end() : a.frames_.back().at == b.frames_.back().at;
+  }
+
+ private:
+  struct Frame {
+    const Argument* at;
+    const Argument* end;
+  };
+  // Goes on to the next value, from where it stands.
+  void settle() {
+    while (!frames_.empty()) {
+      Frame& frame = frames_.back();
+      if (frame.at == frame.end) {
+        frames_.pop_back();
+        if (!frames_.empty()) ++frames_.back().at;
+      } else if (frame.at->kind == ArgumentKind::kValue) {
+        return;
+      } else if (frame.at->kind == ArgumentKind::kList) {
+        const auto list = graph_->list(*frame.at);
+        frames_.push_back({list.data(), list.data() + list.size()});
+      } else {
+        ++frame.at;
+      }
+    }
+  }
+
+  const Graph* graph_ = nullptr;
+  boost::container::small_vector<Frame, 2> frames_;
+};
+
+class OutEdgeIterator
+    : public boost::iterator_facade<OutEdgeIterator, DefUseEdge, boost::forward_traversal_tag, DefUseEdge> {
+ public:
+  OutEdgeIterator() = default;
+  OutEdgeIterator(const Graph& graph, NodeId node) : graph_(&graph), node_(node), results_(graph, graph.results(node)) {
+    find_used();
+  }
+
+ private:
+  friend class boost::iterator_core_access;
+  DefUseEdge dereference() const { return {node_, graph_->use(use_).user, use_}; }
+  bool equal(const OutEdgeIterator& other) const { return use_ == other.use_; }
+  void increment() {
+    use_ = graph_->use(use_).next;
+    if (use_ != Argument::kNoUse) return;
+    results_.next();
+    find_used();
+  }
+  void find_used() {
+    for (; !results_.at_end(); results_.next()) {
+      use_ = graph_->value((*results_).ref.value).first_use;
+      if (use_ != Argument::kNoUse) return;
+    }
+    use_ = Argument::kNoUse;
+  }
+
+  const Graph* graph_ = nullptr;
+  NodeId node_;
+  ValueCursor results_;
+  uint32_t use_ = Argument::kNoUse;
+};
+
+class InEdgeIterator
+    : public boost::iterator_facade<InEdgeIterator, DefUseEdge, boost::forward_traversal_tag, DefUseEdge> {
+ public:
+  InEdgeIterator() = default;
+  InEdgeIterator(const Graph& graph, NodeId node)
+      : graph_(&graph), node_(node), arguments_(graph, graph.arguments(node)) {}
+
+ private:
+  friend class boost::iterator_core_access;
+  DefUseEdge dereference() const {
+    const Argument::ValueRef ref = (*arguments_).ref;
+    return {graph_->value(ref.value).producer, node_, ref.use};
+  }
+  bool equal(const InEdgeIterator& other) const { return arguments_ == other.arguments_; }
+  void increment() { arguments_.next(); }
+
+  const Graph* graph_ = nullptr;
+  NodeId node_;
+  ValueCursor arguments_;
+};
+
+class DefUseGraph {
+ public:
+  explicit DefUseGraph(const Graph& graph) : graph_(&graph) {
+    nodes_.reserve(graph.node_count());
+    positions_.assign(graph.node_capacity(), NodeId::kNone);
+    for (NodeId n : graph.nodes()) {
+      positions_[n.index] = static_cast<uint32_t>(nodes_.size());
+      nodes_.push_back(n);
+    }
+  }
+  const Graph& graph() const { return *graph_; }
+  const std::vector<NodeId>& nodes() const { return nodes_; }
+  uint32_t position(NodeId id) const { return positions_[id.index]; }
+
+ private:
+  const Graph* graph_;
+  std::vector<NodeId> nodes_;
+  std::vector<uint32_t> positions_;
+};
+
+// The vertex_index property map.
+struct PositionMap {
+  using key_type = NodeId;
+  using value_type = size_t;
+  using reference = size_t;
+  using category = boost::readable_property_map_tag;
+  const DefUseGraph* graph = nullptr;
+  friend size_t get(const PositionMap& map, NodeId id) { return map.graph->position(id); }
+};
+
+inline auto vertices(const DefUseGraph& g) { return std::pair(g.nodes().begin(), g.nodes().end()); }
+inline size_t num_vertices(const DefUseGraph& g) { return g.nodes().size(); }
+inline std::pair<OutEdgeIterator, OutEdgeIterator> out_edges(NodeId n, const DefUseGraph& g) {
+  return {OutEdgeIterator(g.graph(), n), OutEdgeIterator()};
+}
+inline std::pair<InEdgeIterator, InEdgeIterator> in_edges(NodeId n, const DefUseGraph& g) {
+  return {InEdgeIterator(g.graph(), n), InEdgeIterator()};
+}
+inline size_t out_degree(NodeId n, const DefUseGraph& g) {
+  const auto [begin, end] = out_edges(n, g);
+  return static_cast<size_t>(std::distance(begin, end));
+}
+inline size_t in_degree(NodeId n, const DefUseGraph& g) {
+  const auto [begin, end] = in_edges(n, g);
+  return static_cast<size_t>(std::distance(begin, end));
+}
+inline size_t degree(NodeId n, const DefUseGraph& g) { return in_degree(n, g) + out_degree(n, g); }
+inline NodeId source(const DefUseEdge& edge, const DefUseGraph&) { return edge.from; }
+inline NodeId target(const DefUseEdge& edge, const DefUseGraph&) { return edge.to; }
+inline PositionMap get(boost::vertex_index_t, const DefUseGraph& g) { return {&g}; }
+inline size_t get(boost::vertex_index_t, const DefUseGraph& g, NodeId n) { return g.position(n); }
+
+}  // namespace shadowgraph
+
+template <>
+struct boost::graph_traits<shadowgraph::DefUseGraph> {
+  struct traversal_category : bidirectional_graph_tag, vertex_list_graph_tag {};
+  using vertex_descriptor = shadowgraph::NodeId;
+  using edge_descriptor = shadowgraph::DefUseEdge;
+  using directed_category = bidirectional_tag;
+  using edge_parallel_category = allow_parallel_edge_tag;
+  using vertex_iterator = std::vector<shadowgraph::NodeId>::const_iterator;
+  using out_edge_iterator = shadowgraph::OutEdgeIterator;
+  using in_edge_iterator = shadowgraph::InEdgeIterator;
+  using vertices_size_type = size_t;
+  using edges_size_type = size_t;
+  using degree_size_type = size_t;
+  static shadowgraph::NodeId null_vertex() { return {}; }
+};
+
+template <>
+struct boost::property_map<shadowgraph::DefUseGraph, boost::vertex_index_t> {
+  using type = shadowgraph::PositionMap;
+  using const_type = shadowgraph::PositionMap;
+};
