@@ -1,9 +1,271 @@
+// Convolutions. The kernel that eager would use decides the strides of the result and of the gradients, so that choice
+// is left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". All backends
+// give output, input gradient and weight gradient in the backend's memory format:
+//   - CPU (oneDNN, slow_conv*, NNPACK) is compared with eager in tests/unit/rules_convolution_test.cpp;
+//   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward first makes
+//     grad_output follow the input, pytorch#171622), the depthwise and slow kernels allocate contiguous.
+#include <ATen/native/ConvUtils.h>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "core/rules/support.h"
 
 namespace shadowgraph::rules {
+namespace {
 
-void register_convolution(RuleRegistry& /*registry*/) {}
+using at::native::ConvBackend;
+using c10::DimVector;
+using c10::IntArrayRef;
+using c10::MemoryFormat;
+using OptionalTensor = std::optional<at::Tensor>;
+
+// One number may stand for all spatial dimensions (convolution_expand_param_if_needed).
+DimVector expanded(IntArrayRef values, const char* what, size_t dimensions) {
+  if (values.size() == 1) return DimVector(dimensions, values[0]);
+  TORCH_CHECK(values.size() == dimensions, "expected ", what, " to be a single integer value or a list of ", dimensions,
+              " values to match the convolution dimensions, but got ", what, "=", values);
+  return DimVector(values.begin(), values.end());
+}
+
+struct Parameters {
+  DimVector stride;
+  DimVector padding;
+  DimVector dilation;
+  bool transposed = false;
+  DimVector output_padding;
+  int64_t groups = 1;
+
+  Parameters(size_t dimensions, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, bool is_transposed,
+             IntArrayRef output_paddings, int64_t group_count)
+      : stride(expanded(strides, "stride", dimensions)),
+        padding(expanded(paddings, "padding", dimensions)),
+        dilation(expanded(dilations, "dilation", dimensions)),
+        transposed(is_transposed),
+        output_padding(expanded(output_paddings, "output_padding", dimensions)),
+        groups(group_count) {}
+
+  // One spatial dimension is computed as two, the first of size 1.
+  void insert_leading_dimension() {
+    stride.insert(stride.begin(), 1);
+    padding.insert(padding.begin(), 0);
+    dilation.insert(dilation.begin(), 1);
+    output_padding.insert(output_padding.begin(), 0);
+  }
+};
+
+bool any_negative(IntArrayRef values) {
+  return std::any_of(values.begin(), values.end(), [](int64_t value) { return value < 0; });
+}
+
+std::string joined(IntArrayRef values) { return c10::Join(" x ", values); }
+
+// The checks of check_shape_forward (native/Convolution.cpp), in its order and words.
+void check_shapes(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias, const Parameters& p) {
+  TORCH_CHECK(!any_negative(p.padding), "negative padding is not supported");
+  TORCH_CHECK(!any_negative(p.output_padding), "negative output_padding is not supported");
+  TORCH_CHECK(std::none_of(p.stride.begin(), p.stride.end(), [](int64_t s) { return s <= 0; }),
+              "non-positive stride is not supported");
+  TORCH_CHECK(std::none_of(p.dilation.begin(), p.dilation.end(), [](int64_t d) { return d <= 0; }),
+              "dilation should be greater than zero");
+  TORCH_CHECK(p.groups > 0, "expected groups to be greater than 0, but got groups=", p.groups);
+  TORCH_CHECK(weight.dim() == input.dim(), "Expected ", weight.dim(), "-dimensional input for ", weight.dim(),
+              "-dimensional weight ", weight.sizes(), ", but got ", input.dim(), "-dimensional input of size ",
+              input.sizes(), " instead");
+  TORCH_CHECK(weight.size(0) >= p.groups, "Given groups=", p.groups, ", expected weight to be at least ", p.groups,
+              " at dimension 0, but got weight of size ", weight.sizes(), " instead");
+  TORCH_CHECK(weight.size(0) % p.groups == 0, "Given groups=", p.groups, ", expected weight to be divisible by ",
+              p.groups, " at dimension 0, but got weight of size ", weight.sizes(), " instead");
+  const int64_t output_channels = p.transposed ? weight.size(1) * p.groups : weight.size(0);
+  const bool bias_fits = !given(bias) || (bias->dim() == 1 && bias->size(0) == output_channels);
+  if (p.transposed) {
+    TORCH_CHECK(input.size(1) == weight.size(0), "Given transposed=", p.transposed, ", weight of size ",
+                weight.sizes(), ", expected input", input.sizes(), " to have ", weight.size(0),
+                " channels, but got ", input.size(1), " channels instead");
+    TORCH_CHECK(bias_fits, "Given transposed=", p.transposed, ", weight of size ", weight.sizes(),
+                ", expected bias to be 1-dimensional with ", output_channels, " elements, but got bias of size ",
+                bias->sizes(), " instead");
+    return;
+  }
+  TORCH_CHECK(input.size(1) == weight.size(1) * p.groups, "Given groups=", p.groups, ", weight of size ",
+              weight.sizes(), ", expected input", input.sizes(), " to have ", weight.size(1) * p.groups,
+              " channels, but got ", input.size(1), " channels instead");
+  TORCH_CHECK(bias_fits, "Given weight of size ", weight.sizes(), ", expected bias to be 1-dimensional with ",
+              output_channels, " elements, but got bias of size ", bias->sizes(), " instead");
+  DimVector padded;
+  DimVector kernel;
+  bool fits = true;
+  for (size_t i = 0; i < p.stride.size(); ++i) {
+    const auto d = static_cast<int64_t>(i) + 2;
+    padded.push_back(input.size(d) + 2 * p.padding[i]);
+    kernel.push_back(p.dilation[i] * (weight.size(d) - 1) + 1);
+    fits = fits && padded.back() >= kernel.back();
+  }
+  TORCH_CHECK(fits, "Calculated padded input size per channel: (", joined(padded), "). Kernel size: (", joined(kernel),
+              "). Kernel size can't be greater than actual input size");
+}
+
+DimVector output_sizes(IntArrayRef input, IntArrayRef weight, const Parameters& p) {
+  DimVector sizes{input[0], p.transposed ? weight[1] * p.groups : weight[0]};
+  if (input[1] == 0) sizes[1] = 0;
+  for (size_t i = 0; i < p.stride.size(); ++i) {
+    const int64_t kernel = p.dilation[i] * (weight[i + 2] - 1) + 1;
+    sizes.push_back(p.transposed
+                        ? (input[i + 2] - 1) * p.stride[i] - 2 * p.padding[i] + kernel + p.output_padding[i]
+                        : (input[i + 2] + 2 * p.padding[i] - kernel) / p.stride[i] + 1);
+    TORCH_CHECK(sizes.back() >= 0, "Given input size per channel: (", joined(input.slice(2)),
+                "). Calculated output size per channel: (", joined(IntArrayRef(sizes).slice(2)),
+                "). Output size is too small");
+  }
+  return sizes;
+}
+
+// The call as eager's backends see it: one spatial dimension made two, a backend chosen.
+struct Call {
+  Parameters parameters;
+  bool one_dimensional;
+  at::Tensor input;   // stand-ins
+  at::Tensor weight;
+  ConvBackend backend;
+  MemoryFormat format;
+
+  Call(const at::Tensor& given_input, const at::Tensor& given_weight, const OptionalTensor& bias,
+       std::optional<IntArrayRef> bias_sizes, Parameters given_parameters)
+      : parameters(std::move(given_parameters)), one_dimensional(given_weight.dim() == 3) {
+    check_shapes(given_input, given_weight, bias, parameters);
+    if (one_dimensional) {
+      parameters.insert_leading_dimension();
+      // The input is made contiguous first, the weight is not.
+      input = with_leading_dimension(given_input, given_input.is_contiguous()
+                                                      ? DimVector(given_input.strides())
+                                                      : contiguous_strides(given_input.sizes()));
+      weight = with_leading_dimension(given_weight, given_weight.strides());
+    } else {
+      input = stand_in(given_input);
+      weight = stand_in(given_weight);
+    }
+    TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "Input type (", input.toString(), ") and weight type (",
+                weight.toString(), ") should be the same");
+    const auto symbolic = [](IntArrayRef values) { return c10::fromIntArrayRefSlow(values); };
+    c10::OptionalArrayRef<c10::SymInt> symbolic_bias_sizes;
+    if (given(bias)) {
+      symbolic_bias_sizes = symbolic(bias->sizes());
+    } else if (bias_sizes) {
+      symbolic_bias_sizes = symbolic(*bias_sizes);
+    }
+    backend = at::native::select_conv_backend(
+        input, weight, std::nullopt, symbolic(parameters.stride), symbolic(parameters.padding),
+        symbolic(parameters.dilation), parameters.transposed, symbolic(parameters.output_padding), parameters.groups,
+        symbolic_bias_sizes);
+    format = backend == ConvBackend::Empty || backend == ConvBackend::Overrideable
+                 ? MemoryFormat::Contiguous
+                 : at::native::_determine_backend_memory_format(input, weight, backend);
+  }
+
+  bool on_mkldnn() const { return backend == ConvBackend::Mkldnn || backend == ConvBackend::MkldnnTranspose; }
+
+  // A result of the backend, brought back to the caller's number of dimensions.
+  at::Tensor result(const at::Tensor& dense) const { return one_dimensional ? dense.squeeze(2) : dense; }
+  at::Tensor result(IntArrayRef sizes) const { return result(rules::empty(sizes, input, format)); }
+  at::Tensor gradient(const at::Tensor& operand) const {
+    // zeros_like
+    if (backend == ConvBackend::Empty) return result(rules::empty_like(operand));
+    return result(operand.sizes());
+  }
+
+ private:
+  static at::Tensor with_leading_dimension(const at::Tensor& tensor, IntArrayRef strides) {
+    const IntArrayRef sizes = tensor.sizes();
+    return stand_in({sizes[0], sizes[1], 1, sizes[2]}, {strides[0], strides[1], sizes[2] * strides[2], strides[2]},
+                    tensor);
+  }
+};
+
+Parameters parameters_for(const at::Tensor& weight, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                          bool transposed, IntArrayRef output_padding, int64_t groups) {
+  TORCH_CHECK(weight.dim() > 2, "weight should have at least three dimensions");
+  return Parameters(static_cast<size_t>(weight.dim() - 2), stride, padding, dilation, transposed, output_padding,
+                    groups);
+}
+
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                       IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
+                       IntArrayRef output_padding, int64_t groups) {
+  const Call call(input, weight, bias, std::nullopt,
+                  parameters_for(weight, stride, padding, dilation, transposed, output_padding, groups));
+  return call.result(output_sizes(call.input.sizes(), call.weight.sizes(), call.parameters));
+}
+
+at::Tensor underscore_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
+                                  IntArrayRef output_padding, int64_t groups, bool /*benchmark*/,
+                                  bool /*deterministic*/, bool /*cudnn_enabled*/, bool /*allow_tf32*/) {
+  return convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
+    at::OptionalIntArrayRef bias_sizes, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
+    IntArrayRef output_padding, int64_t groups, std::array<bool, 3> output_mask) {
+  const Call call(input, weight, std::nullopt,
+                  bias_sizes ? std::optional<IntArrayRef>(*bias_sizes) : std::nullopt,
+                  parameters_for(weight, stride, padding, dilation, transposed, output_padding, groups));
+  TORCH_CHECK(grad_output.dim() == input.dim(), "Expected input and grad_output to have the same number of dimensions, "
+              "but got: ", input.dim(), " and ", grad_output.dim());
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> grads;
+  if (output_mask[0]) std::get<0>(grads) = call.gradient(call.input);
+  if (output_mask[1]) {
+    std::get<1>(grads) = call.gradient(call.weight);
+  } else if (output_mask[2] && call.on_mkldnn()) {
+    // oneDNN computes both together, and what nobody asked for comes back too, in the library's own dimensions.
+    std::get<1>(grads) = rules::empty(call.weight.sizes(), call.weight, call.format);
+  }
+  if (output_mask[2]) std::get<2>(grads) = rules::empty({grad_output.size(1)}, grad_output);
+  return grads;
+}
+
+// The operators of one library, called directly. They give what their name says, whatever eager would have chosen.
+at::Tensor library_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                               const Parameters& parameters, MemoryFormat format) {
+  check_shapes(input, weight, bias, parameters);
+  return rules::empty(output_sizes(input.sizes(), weight.sizes(), parameters), input, format);
+}
+
+at::Tensor mkldnn_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                              IntArrayRef padding, IntArrayRef stride, IntArrayRef dilation, int64_t groups) {
+  const bool channels_last = at::native::mkldnn_conv_use_channels_last(input, weight);
+  const MemoryFormat format = !channels_last       ? MemoryFormat::Contiguous
+                              : weight.dim() == 5 ? MemoryFormat::ChannelsLast3d
+                                                  : MemoryFormat::ChannelsLast;
+  return library_convolution(input, weight, bias,
+                             parameters_for(weight, stride, padding, dilation, false, {0}, groups), format);
+}
+
+at::Tensor cudnn_convolution(const at::Tensor& input, const at::Tensor& weight, IntArrayRef padding,
+                             IntArrayRef stride, IntArrayRef dilation, int64_t groups, bool /*benchmark*/,
+                             bool /*deterministic*/, bool /*allow_tf32*/) {
+  return library_convolution(input, weight, std::nullopt,
+                             parameters_for(weight, stride, padding, dilation, false, {0}, groups),
+                             at::native::cudnn_conv_suggest_memory_format(input, weight));
+}
+
+at::Tensor cudnn_convolution_transpose(const at::Tensor& input, const at::Tensor& weight, IntArrayRef padding,
+                                       IntArrayRef output_padding, IntArrayRef stride, IntArrayRef dilation,
+                                       int64_t groups, bool /*benchmark*/, bool /*deterministic*/,
+                                       bool /*allow_tf32*/) {
+  return library_convolution(input, weight, std::nullopt,
+                             parameters_for(weight, stride, padding, dilation, true, output_padding, groups),
+                             at::native::cudnn_conv_suggest_memory_format(input, weight));
+}
+
+}  // namespace
+
+void register_convolution(RuleRegistry& registry) {
+  registry.add("aten::convolution", &convolution);
+  registry.add("aten::_convolution", &underscore_convolution);
+  registry.add("aten::convolution_backward", &convolution_backward);
+  registry.add("aten::mkldnn_convolution", &mkldnn_convolution);
+  registry.add("aten::cudnn_convolution", &cudnn_convolution);
+  registry.add("aten::cudnn_convolution_transpose", &cudnn_convolution_transpose);
+}
 
 }  // namespace shadowgraph::rules

@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
+#include <ATen/WrapDimUtilsMulti.h>
 
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
@@ -16,6 +17,18 @@ const DeviceProfile& device_profile() {
   return thread_state.mode != nullptr ? thread_state.mode->profile : standard;
 }
 
+at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::Tensor& dtype_of) {
+  const c10::Device device = pretended_device();
+  const c10::DispatchKey key = device.is_cuda() ? c10::DispatchKey::CUDA
+                               : device.is_cpu() ? c10::DispatchKey::CPU
+                                                 : c10::DispatchKey::Meta;
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet(key), dtype_of.dtype(), device);
+  impl->set_sizes_and_strides(sizes, strides);
+  return at::Tensor(std::move(impl));
+}
+
+at::Tensor stand_in(const at::Tensor& like) { return stand_in(like.sizes(), like.strides(), like); }
+
 at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::MemoryFormat format) {
   return at::detail::empty_meta(sizes, dtype, format);
 }
@@ -26,6 +39,16 @@ at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of, c10::Memory
 
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
   return at::detail::empty_strided_meta(sizes, strides, dtype);
+}
+
+c10::DimVector contiguous_strides(c10::IntArrayRef sizes) {
+  c10::DimVector strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(sizes[i], 1);
+  }
+  return strides;
 }
 
 at::Tensor empty_like(const at::Tensor& like, c10::ScalarType dtype) {
@@ -40,21 +63,46 @@ at::Tensor empty_like(const at::Tensor& like, c10::MemoryFormat format) {
   return empty(like.sizes(), like.scalar_type(), format);
 }
 
-at::Tensor elementwise(std::initializer_list<std::reference_wrapper<const at::Tensor>> inputs, const Elementwise& how) {
+namespace {
+
+at::Tensor iterate(const at::Tensor& output, Operands inputs, const Elementwise& how) {
   at::TensorIteratorConfig config;
-  config.set_check_mem_overlap(false).allow_cpu_scalars(true);
+  config.allow_cpu_scalars(true).set_check_mem_overlap(output.defined());
   if (how.output) {
-    config.declare_static_dtype_and_device(*how.output, c10::Device(c10::DeviceType::Meta));
     config.check_all_same_dtype(false);
-  } else {
-    config.promote_inputs_to_common_dtype(how.promote)
+    if (!output.defined()) config.declare_static_dtype_and_device(*how.output, c10::Device(c10::DeviceType::Meta));
+  } else if (how.promote) {
+    config.promote_inputs_to_common_dtype(true)
         .promote_integer_inputs_to_float(how.integer_to_float)
         .cast_common_dtype_to_outputs(how.cast_output)
         .enforce_safe_casting_to_output(true);
   }
-  config.add_owned_output(at::Tensor());
+  config.add_owned_output(output);
   for (const at::Tensor& input : inputs) config.add_const_input(input);
   return config.build().output();
+}
+
+}  // namespace
+
+at::Tensor elementwise(Operands inputs, const Elementwise& how) { return iterate({}, inputs, how); }
+
+at::Tensor& elementwise_into(at::Tensor& output, Operands inputs, const Elementwise& how) {
+  iterate(output, inputs, how);
+  return output;
+}
+
+c10::DimVector reduced_sizes(const at::Tensor& input, at::OptionalIntArrayRef dims, bool keepdim) {
+  const auto reduced = at::dim_list_to_bitset(dims.value_or(c10::IntArrayRef{}), static_cast<size_t>(input.dim()));
+  const bool all = !dims.has_value() || dims->empty();
+  c10::DimVector sizes;
+  for (int64_t d = 0; d < input.dim(); ++d) {
+    if (!all && !reduced[static_cast<size_t>(d)]) {
+      sizes.push_back(input.size(d));
+    } else if (keepdim) {
+      sizes.push_back(1);
+    }
+  }
+  return sizes;
 }
 
 }  // namespace shadowgraph::rules

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/MemoryFormat.h>
+#include <c10/util/DimVector.h>
 
 #include "core/fake/device_profile.h"
 
@@ -13,12 +14,18 @@ c10::Device pretended_device();
 inline bool on_cuda() { return pretended_device().is_cuda(); }
 const DeviceProfile& device_profile();
 
+// A tensor without storage that has `like`'s geometry and dtype and the pretended device's dispatch keys: for functions
+// of libtorch that choose a kernel by looking at their operands (select_conv_backend, ...) and never touch data.
+at::Tensor stand_in(const at::Tensor& like);
+at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::Tensor& dtype_of);
+
 // Fresh meta tensors (nothing is allocated). Sizes and strides in elements.
 at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype,
                  c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
 at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of,
                  c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
+c10::DimVector contiguous_strides(c10::IntArrayRef sizes);
 // As at::empty_like: dense strides are kept, otherwise TensorIterator's order of dimensions.
 at::Tensor empty_like(const at::Tensor& like);
 at::Tensor empty_like(const at::Tensor& like, c10::ScalarType dtype);
@@ -31,8 +38,13 @@ struct Elementwise {
   bool cast_output = true;
   std::optional<c10::ScalarType> output;  // a fixed result dtype, e.g. bool for comparisons
 };
-at::Tensor elementwise(std::initializer_list<std::reference_wrapper<const at::Tensor>> inputs,
-                       const Elementwise& how = {});
+using Operands = std::initializer_list<std::reference_wrapper<const at::Tensor>>;
+at::Tensor elementwise(Operands inputs, const Elementwise& how = {});
+// In-place and out= variants: checks that the result may be broadcast and cast into `output`, resizes it as eager does.
+at::Tensor& elementwise_into(at::Tensor& output, Operands inputs, const Elementwise& how = {});
+
+// The sizes of a reduction over `dims` (none or empty: all of them).
+c10::DimVector reduced_sizes(const at::Tensor& input, at::OptionalIntArrayRef dims, bool keepdim);
 
 // A tensor argument that may be absent.
 inline bool given(const std::optional<at::Tensor>& tensor) { return tensor.has_value() && tensor->defined(); }

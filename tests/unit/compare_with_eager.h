@@ -133,7 +133,7 @@ inline Outcome run_fake(const Tensors& inputs, const Program& program, Backward 
 
 inline Outcome run_on_fake_cuda(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes,
                             DeviceProfile profile = {}) {
-  return run_fake(inputs, program, backward, {.device = at::kCUDA, .profile = profile});
+  return run_fake(inputs, program, backward, {.device = at::Device(at::kCUDA, 0), .profile = profile});
 }
 
 template <class Item>
