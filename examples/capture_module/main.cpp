@@ -28,7 +28,7 @@ int main() {
   torch::optim::SGD optimizer(net->parameters(), 0.1);
   const at::Tensor images = at::empty({64, 256});
 
-  const auto loss = [](const shadowgraph::Tensors& outputs) { return outputs[0].logsumexp(1).mean(); };
+  const auto loss = [](const shadowgraph::Tensors& outputs) { return outputs[0].square().mean(); };
   const shadowgraph::Capture step =
       shadowgraph::capture_training_step(*net, {images}, loss, optimizer, {.device = at::kCUDA});
 
