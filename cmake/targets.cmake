@@ -36,8 +36,8 @@ function(shadowgraph_assemble target)
   foreach(layer ${ARGN})
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:sg_${layer}>)
   endforeach()
-  # shadowgraph itself calls libtorch_cpu only. With a CUDA build of libtorch, that keeps libtorch_cuda and the CUDA
-  # libraries out of the tool (it starts in 0.23 s rather than 0.40, 1.4 when cold), which pretends to have CUDA anyway.
+  # shadowgraph itself calls libtorch_cpu only. With a CUDA build of libtorch, that keeps libtorch_cuda and the
+  # libraries behind it out of the tool (it starts in 0.23 s, not 0.40, 1.4 when cold), which pretends to have CUDA anyway.
   # Programs that use the installed package get the whole of libtorch, CUDA included, as from find_package(Torch).
   target_link_libraries(${target}
     PUBLIC $<BUILD_INTERFACE:libtorch::cpu> $<INSTALL_INTERFACE:libtorch::libtorch> nlohmann_json::nlohmann_json
