@@ -1,5 +1,6 @@
 #include "cli/source.h"
 
+#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -31,6 +32,12 @@ bool is_model(const std::string& name) {
 CaptureOptions capture_options(const CaptureRequest& request) {
   CaptureOptions options;
   options.device = c10::Device(request.device);
+  if (request.attention == "math") {
+    options.profile.flash_attention = false;
+    options.profile.efficient_attention = false;
+    options.profile.cudnn_attention = false;
+    at::globalContext().setSDPUseFlash(false);  // what the CPU's choice asks
+  }
   return options;
 }
 

@@ -1,0 +1,180 @@
+#include "core/capture/torchscript.h"
+
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <charconv>
+#include <filesystem>
+
+#include "core/fake/errors.h"
+
+namespace shadowgraph {
+namespace {
+
+// TorchScript's optimising executor would specialise on the first shapes and differentiate on its own; the plain
+// interpreter calls operators one by one. The switch is process-wide, so it is put back.
+class PlainInterpreter {
+ public:
+  PlainInterpreter() : optimize_(torch::jit::getGraphExecutorOptimize()) { torch::jit::setGraphExecutorOptimize(false); }
+  ~PlainInterpreter() { torch::jit::setGraphExecutorOptimize(optimize_); }
+  PlainInterpreter(const PlainInterpreter&) = delete;
+  PlainInterpreter& operator=(const PlainInterpreter&) = delete;
+
+ private:
+  bool optimize_;
+};
+
+void flatten(const c10::IValue& value, Tensors& tensors) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) tensors.push_back(value.toTensor());
+  } else if (value.isTuple()) {
+    for (const c10::IValue& element : value.toTupleRef().elements()) flatten(element, tensors);
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) flatten(element, tensors);
+  } else if (value.isGenericDict()) {
+    for (const auto& entry : value.toGenericDict()) flatten(entry.value(), tensors);
+  }
+}
+
+struct DtypeName {
+  std::string_view name;
+  c10::ScalarType dtype;
+};
+constexpr DtypeName kDtypeNames[] = {
+    {"f64", c10::ScalarType::Double}, {"f32", c10::ScalarType::Float},         {"f16", c10::ScalarType::Half},
+    {"bf16", c10::ScalarType::BFloat16}, {"i64", c10::ScalarType::Long},       {"i32", c10::ScalarType::Int},
+    {"i16", c10::ScalarType::Short},  {"i8", c10::ScalarType::Char},           {"u8", c10::ScalarType::Byte},
+    {"bool", c10::ScalarType::Bool},  {"c64", c10::ScalarType::ComplexFloat},  {"c128", c10::ScalarType::ComplexDouble},
+};
+
+[[noreturn]] void refuse_spec(std::string_view text, const std::string& why) {
+  throw Error("input '" + std::string(text) + "': " + why + "; write for example f32[8,3,224,224] or i64[2,128]");
+}
+
+}  // namespace
+
+at::Tensor TensorSpecText::make() const { return at::zeros(sizes, at::TensorOptions().dtype(dtype)); }
+
+TensorSpecText parse_tensor_spec(std::string_view text) {
+  TensorSpecText spec;
+  const size_t bracket = text.find('[');
+  if (bracket == std::string_view::npos || !text.ends_with(']')) refuse_spec(text, "the sizes in brackets are missing");
+  const std::string_view dtype = text.substr(0, bracket);
+  const auto found = std::find_if(std::begin(kDtypeNames), std::end(kDtypeNames),
+                                  [&](const DtypeName& row) { return row.name == dtype; });
+  if (found == std::end(kDtypeNames)) refuse_spec(text, "'" + std::string(dtype) + "' is not a dtype");
+  spec.dtype = found->dtype;
+  std::string_view rest = text.substr(bracket + 1, text.size() - bracket - 2);
+  int64_t elements = 1;
+  while (!rest.empty()) {
+    int64_t size = 0;
+    while (rest.starts_with(' ')) rest.remove_prefix(1);
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), size);
+    if (error != std::errc() || size < 0) refuse_spec(text, "'" + std::string(rest) + "' does not start with a size");
+    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    while (rest.starts_with(' ')) rest.remove_prefix(1);
+    if (size != 0 && __builtin_mul_overflow(elements, size, &elements)) refuse_spec(text, "too many elements");
+    spec.sizes.push_back(size);
+    if (rest.empty()) break;
+    if (rest.front() != ',' || rest.size() == 1) refuse_spec(text, "sizes are separated by single commas");
+    rest.remove_prefix(1);
+  }
+  if (elements > (int64_t{1} << 58)) refuse_spec(text, "too many elements");
+  return spec;
+}
+
+struct ScriptProgram::Module {
+  torch::jit::Module module;
+};
+
+ScriptProgram::ScriptProgram(std::unique_ptr<Module> module) : module_(std::move(module)) {}
+ScriptProgram::~ScriptProgram() = default;
+ScriptProgram::ScriptProgram(ScriptProgram&&) noexcept = default;
+ScriptProgram& ScriptProgram::operator=(ScriptProgram&&) noexcept = default;
+
+ScriptProgram ScriptProgram::load(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) throw FileError("cannot read " + path + ": no such file");
+  try {
+    const UnfakeGuard real;
+    auto module = std::make_unique<Module>();
+    module->module = torch::jit::load(path, c10::Device(c10::DeviceType::CPU));
+    return ScriptProgram(std::move(module));
+  } catch (const c10::Error& load_error) {
+    throw Error(path + " is not a TorchScript file that this libtorch can load (save one in Python with "
+                "torch.jit.trace(model, inputs).save(path)): " +
+                std::string(load_error.what_without_backtrace()).substr(0, 300));
+  }
+}
+
+void ScriptProgram::make_fake(FakeTensorMode& mode, std::optional<c10::ScalarType> dtype) {
+  const auto convert = [&](const at::Tensor& real, bool is_parameter) {
+    const at::NoGradGuard no_grad;
+    at::Tensor fake = mode.from_real(real);
+    if (dtype && at::isFloatingType(real.scalar_type()) && real.scalar_type() != *dtype) {
+      fake = fake.to(*dtype).detach();
+    }
+    if (is_parameter) fake.set_requires_grad(real.requires_grad());
+    return fake;
+  };
+  // One tensor may be an attribute of several modules (tied weights): the memo gives the same fake, converted ones here.
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> converted;
+  const auto fake_of = [&](const at::Tensor& real, bool is_parameter) {
+    auto [entry, added] = converted.try_emplace(real.unsafeGetTensorImpl());
+    if (added) entry->second = convert(real, is_parameter);
+    return entry->second;
+  };
+  std::vector<at::Tensor> keep_real;  // addresses are keys above: nothing may be freed meanwhile
+  for (torch::jit::Module submodule : module_->module.modules()) {
+    for (const auto& parameter : submodule.named_parameters(/*recurse=*/false)) {
+      keep_real.push_back(parameter.value);
+      submodule.setattr(parameter.name, fake_of(parameter.value, true));
+    }
+    for (const auto& buffer : submodule.named_buffers(/*recurse=*/false)) {
+      keep_real.push_back(buffer.value);
+      submodule.setattr(buffer.name, fake_of(buffer.value, false));
+    }
+  }
+}
+
+void ScriptProgram::train(bool on) { module_->module.train(on); }
+
+std::vector<at::Tensor> ScriptProgram::parameters() const {
+  std::vector<at::Tensor> parameters;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const at::Tensor& parameter : module_->module.parameters()) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
+ProgramToCapture ScriptProgram::program(Tensors inputs) const {
+  ProgramToCapture program;
+  for (const auto& parameter : module_->module.named_parameters()) {
+    program.parameters.emplace_back(parameter.name, parameter.value);
+  }
+  for (const auto& buffer : module_->module.named_buffers()) program.buffers.emplace_back(buffer.name, buffer.value);
+  program.inputs = std::move(inputs);
+  const auto schema = module_->module.get_method("forward").function().getSchema();
+  for (size_t i = 1; i < schema.arguments().size() && program.input_names.size() < program.inputs.size(); ++i) {
+    program.input_names.push_back(schema.arguments()[i].name());
+  }
+  program.forward = [this](const Tensors& tensors) {
+    const PlainInterpreter plain;
+    std::vector<c10::IValue> arguments(tensors.begin(), tensors.end());
+    Tensors outputs;
+    flatten(module_->module.forward(std::move(arguments)), outputs);
+    return outputs;
+  };
+  program.loss = [](const Tensors& outputs) {
+    for (const at::Tensor& output : outputs) {
+      if (output.is_floating_point() && output.requires_grad()) return output.dim() == 0 ? output : output.mean();
+    }
+    throw Error("no output is floating-point and requires grad, so there is nothing to train; use --mode infer");
+  };
+  return program;
+}
+
+}  // namespace shadowgraph
