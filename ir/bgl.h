@@ -12,7 +12,6 @@
 // writes to storages order nodes too, see ir/effects.h.
 #pragma once
 
-#include <boost/container/small_vector.hpp>
 #include <boost/graph/graph_traits.hpp>
 #include <boost/graph/properties.hpp>
 #include <boost/iterator/iterator_facade.hpp>
@@ -38,45 +37,47 @@ struct DefUseEdge {
 class ValueCursor {
  public:
   ValueCursor() = default;
-  ValueCursor(const Graph& graph, std::span<const Argument> arguments) : graph_(&graph) {
-    frames_.push_back({arguments.data(), arguments.data() + arguments.size()});
+  ValueCursor(const Graph& graph, std::span<const Argument> arguments)
+      : graph_(&graph), inner_{arguments.data(), arguments.data() + arguments.size()} {
     settle();
   }
-  bool at_end() const { return frames_.empty(); }
-  const Argument& operator*() const { return *frames_.back().at; }
+  bool at_end() const { return inner_.at == inner_.end; }
+  const Argument& operator*() const { return *inner_.at; }
   void next() {
-    ++frames_.back().at;
+    ++inner_.at;
     settle();
   }
   friend bool operator==(const ValueCursor& a, const ValueCursor& b) {
-    return a.at_end() || b.at_end() ? a.at_end() == b.at_end() : a.frames_.back().at == b.frames_.back().at;
+    return a.at_end() || b.at_end() ? a.at_end() == b.at_end() : a.inner_.at == b.inner_.at;
   }
 
  private:
   struct Frame {
-    const Argument* at;
-    const Argument* end;
+    const Argument* at = nullptr;
+    const Argument* end = nullptr;
   };
   // Goes on to the next value, from where it stands.
   void settle() {
-    while (!frames_.empty()) {
-      Frame& frame = frames_.back();
-      if (frame.at == frame.end) {
-        frames_.pop_back();
-        if (!frames_.empty()) ++frames_.back().at;
-      } else if (frame.at->kind == ArgumentKind::kValue) {
+    while (true) {
+      if (inner_.at == inner_.end) {
+        if (outer_.empty()) return;
+        inner_ = outer_.back();
+        outer_.pop_back();
+      } else if (inner_.at->kind == ArgumentKind::kValue) {
         return;
-      } else if (frame.at->kind == ArgumentKind::kList) {
-        const auto list = graph_->list(*frame.at);
-        frames_.push_back({list.data(), list.data() + list.size()});
+      } else if (inner_.at->kind == ArgumentKind::kList) {
+        const auto list = graph_->list(*inner_.at++);
+        outer_.push_back(inner_);
+        inner_ = {list.data(), list.data() + list.size()};
       } else {
-        ++frame.at;
+        ++inner_.at;
       }
     }
   }
 
   const Graph* graph_ = nullptr;
-  boost::container::small_vector<Frame, 2> frames_;
+  Frame inner_;
+  std::vector<Frame> outer_;  // what is left of the lists around; allocates only inside a list
 };
 
 class OutEdgeIterator

@@ -452,7 +452,10 @@ Argument Parser::take_argument(const FormalType& type, bool forward_references, 
     const Place place = cursor_.place();
     const std::string_view token = cursor_.take_number();
     if (const auto value = parse_int(token)) return Argument::of_int(*value);
-    if (const auto value = parse_float(token)) return Argument::of_float(*value);
+    // Digits alone are an integer, never rounded to a float.
+    if (token.find_first_not_of("0123456789", 1) != std::string_view::npos) {
+      if (const auto value = parse_float(token)) return Argument::of_float(*value);
+    }
     cursor_.fail_at(place, "not a number, or one out of range", "a 64-bit integer or a float");
   }
   return take_word_argument(type, forward_references, depth);

@@ -102,8 +102,10 @@ inline void run_into(Outcome& run, Tensors inputs, const Program& program, Backw
     }
   } catch (const c10::Error& error) {
     run.error = error.what_without_backtrace();
-    run.error = run.error.substr(0, run.error.find('\n'));
+  } catch (const std::exception& error) {  // oneDNN has exceptions of its own
+    run.error = error.what();
   }
+  run.error = run.error.substr(0, run.error.find('\n'));
   for (at::Tensor& input : inputs) {
     if (input.defined()) input.mutable_grad() = at::Tensor();
   }
