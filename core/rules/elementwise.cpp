@@ -1,9 +1,229 @@
+// Pointwise operators: TensorIterator configurations. Each row of register_elementwise names an operator and how its
+// operands and result are typed; the functional, in-place and out= forms follow from that.
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/sub.h>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "core/rules/support.h"
 
 namespace shadowgraph::rules {
+namespace {
 
-void register_elementwise(RuleRegistry& /*registry*/) {}
+using at::Scalar;
+using at::Tensor;
+using c10::ScalarType;
+
+constexpr Elementwise kSameDtype{.promote = false};
+constexpr Elementwise kPromote{};
+constexpr Elementwise kFloat{.integer_to_float = true};
+constexpr Elementwise kBool{.output = c10::kBool};
+
+// The three forms of an operator of one or two tensors; Extra are arguments that do not matter for the result's shape.
+template <const Elementwise& how, class... Extra>
+struct Unary {
+  static Tensor functional(const Tensor& x, Extra...) { return elementwise({x}, how); }
+  static Tensor& in_place(Tensor& x, Extra...) { return elementwise_into(x, {x}, how); }
+  static Tensor& out(const Tensor& x, Extra..., Tensor& result) { return elementwise_into(result, {x}, how); }
+};
+template <const Elementwise& how, class... Extra>
+struct Binary {
+  static Tensor functional(const Tensor& x, const Tensor& y, Extra...) { return elementwise({x, y}, how); }
+  static Tensor& in_place(Tensor& x, const Tensor& y, Extra...) { return elementwise_into(x, {x, y}, how); }
+  static Tensor& out(const Tensor& x, const Tensor& y, Extra..., Tensor& result) {
+    return elementwise_into(result, {x, y}, how);
+  }
+};
+
+template <class Forms>
+void add_forms(RuleRegistry& registry, const std::string& name) {
+  registry.add("aten::" + name, &Forms::functional);
+  registry.add("aten::" + name + "_", &Forms::in_place);
+  registry.add("aten::" + name + ".out", &Forms::out);
+}
+
+// ---- Results that are real for complex operands
+
+ScalarType real_type(const Tensor& x) { return c10::toRealValueType(x.scalar_type()); }
+
+Tensor abs(const Tensor& x) { return elementwise({x}, {.output = real_type(x)}); }
+
+Tensor& abs_(Tensor& x) {
+  TORCH_CHECK(!x.is_complex(), "In-place abs is not supported for complex tensors.");
+  return x;
+}
+
+Tensor& abs_out(const Tensor& x, Tensor& result) { return elementwise_into(result, {x}, {.output = real_type(x)}); }
+
+Tensor angle(const Tensor& x) {
+  return x.is_complex() ? elementwise({x}, {.output = real_type(x)}) : elementwise({x}, kFloat);
+}
+
+std::tuple<Tensor, Tensor> frexp(const Tensor& x) {
+  TORCH_CHECK(x.is_floating_point(), "torch.frexp() only supports floating-point dtypes");
+  return {elementwise({x}, kSameDtype), elementwise({x}, {.output = c10::kInt})};
+}
+
+template <bool polar>
+Tensor complex_of(const Tensor& x, const Tensor& y) {
+  TORCH_CHECK(x.is_floating_point() && y.is_floating_point() && x.scalar_type() != c10::kBFloat16 &&
+                  y.scalar_type() != c10::kBFloat16,
+              "Expected both inputs to be Half, Float or Double tensors but got ", x.scalar_type(), " and ",
+              y.scalar_type());
+  TORCH_CHECK(x.scalar_type() == y.scalar_type(), "Expected object of scalar type ", x.scalar_type(),
+              " but got scalar type ", y.scalar_type(), " for second argument");
+  return elementwise({x, y}, {.output = c10::toComplexType(x.scalar_type())});
+}
+
+// ---- Selection
+
+Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y) {
+  TORCH_CHECK(condition.scalar_type() == c10::kBool || condition.scalar_type() == c10::kByte,
+              "where expected condition to be a boolean tensor, but got a tensor with dtype ",
+              condition.scalar_type());
+  return elementwise({condition, x, y}, {.output = at::result_type(x, y)});
+}
+
+Tensor& where_out(const Tensor& condition, const Tensor& x, const Tensor& y, Tensor& result) {
+  return elementwise_into(result, {condition, x, y}, {.output = at::result_type(x, y)});
+}
+
+Tensor& masked_fill_(Tensor& x, const Tensor& mask) {
+  TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_fill_ only supports boolean masks, but got mask with dtype ",
+              mask.scalar_type());
+  return elementwise_into(x, {x, mask}, kBool);
+}
+
+Tensor& masked_fill_scalar_(Tensor& x, const Tensor& mask, const Scalar& /*value*/) { return masked_fill_(x, mask); }
+
+Tensor& masked_fill_tensor_(Tensor& x, const Tensor& mask, const Tensor& value) {
+  TORCH_CHECK(value.dim() == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
+              value.dim(), " dimension(s).");
+  return masked_fill_(x, mask);
+}
+
+// ---- Arithmetic
+
+Tensor rsub(const Tensor& x, const Tensor& y, const Scalar& alpha) { return at::sub(y, x, alpha); }
+
+// ---- Activations and their backwards
+
+Tensor relu(const Tensor& x) {
+  TORCH_CHECK(x.scalar_type() != c10::kBool, "Boolean inputs not supported for relu");
+  return elementwise({x}, kSameDtype);
+}
+
+Tensor& relu_(Tensor& x) {
+  TORCH_CHECK(x.scalar_type() != c10::kBool, "Boolean inputs not supported for relu");
+  return x;
+}
+
+void check_hardtanh(const Tensor& x, const Scalar& low, const Scalar& high) {
+  TORCH_CHECK(x.scalar_type() != c10::kBool, "Bool inputs not supported for hardtanh");
+  TORCH_CHECK(x.scalar_type() != c10::kByte || (low.toDouble() >= 0 && high.toDouble() >= 0),
+              "cannot do hardtanh on an unsigned type with negative limits");
+}
+
+Tensor hardtanh(const Tensor& x, const Scalar& low, const Scalar& high) {
+  check_hardtanh(x, low, high);
+  return rules::empty_like(x);
+}
+
+Tensor& hardtanh_(Tensor& x, const Scalar& low, const Scalar& high) {
+  check_hardtanh(x, low, high);
+  return x;
+}
+
+Tensor hardtanh_backward(const Tensor& grad, const Tensor& x, const Scalar& /*low*/, const Scalar& /*high*/) {
+  return elementwise({grad, x});
+}
+
+Tensor glu_backward(const Tensor& /*grad*/, const Tensor& x, int64_t dim) {
+  TORCH_CHECK(x.dim() > 0, "glu does not support 0-dimensional tensors");
+  const int64_t d = c10::maybe_wrap_dim(dim, x.dim());
+  TORCH_CHECK(x.size(d) % 2 == 0, "Halving dimension must be even, but dimension ", d, " is size ", x.size(d));
+  return rules::empty(x.sizes(), x);
+}
+
+// CUDA recomputes what the CPU keeps in the buffer.
+std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& x) {
+  return {rules::empty_like(x), on_cuda() ? rules::empty({0}, x) : rules::empty(x.sizes(), x)};
+}
+
+Tensor log_sigmoid_backward(const Tensor& grad, const Tensor& /*x*/, const Tensor& /*buffer*/) {
+  return rules::empty_like(grad);
+}
+
+Tensor prelu(const Tensor& x, const Tensor& weight) {
+  Tensor result = rules::empty_like(x);
+  return elementwise_into(result, {x, weight}, kSameDtype);
+}
+
+std::tuple<Tensor, Tensor> prelu_backward(const Tensor& grad, const Tensor& x, const Tensor& weight) {
+  return {elementwise({x, weight, grad}, kSameDtype), elementwise({x, weight, grad}, kSameDtype)};
+}
+
+void check_rrelu(const Tensor& x, const Tensor& noise, const Scalar& lower, const Scalar& upper) {
+  TORCH_CHECK(lower.to<double>() <= upper.to<double>(), "Lower bound should be less than or equal to the upper bound");
+  TORCH_CHECK(x.sizes() == noise.sizes(), "noise tensor shape must match self tensor shape. Got self.shape = ",
+              x.sizes(), " noise.shape = ", noise.sizes());
+}
+
+Tensor rrelu_with_noise(const Tensor& x, Tensor& noise, const Scalar& lower, const Scalar& upper, bool /*training*/,
+                        std::optional<at::Generator> /*generator*/) {
+  check_rrelu(x, noise, lower, upper);
+  return rules::empty(x.sizes(), x);
+}
+
+Tensor& rrelu_with_noise_(Tensor& x, Tensor& noise, const Scalar& lower, const Scalar& upper, bool /*training*/,
+                          std::optional<at::Generator> /*generator*/) {
+  check_rrelu(x, noise, lower, upper);
+  return x;
+}
+
+}  // namespace
+
+void register_elementwise(RuleRegistry& registry) {
+  using OptionalDouble = std::optional<double>;
+  add_forms<Unary<kBool>>(registry, "logical_not");
+  add_forms<Binary<kBool>>(registry, "logical_and");
+  add_forms<Binary<kBool>>(registry, "logical_or");
+  add_forms<Binary<kBool>>(registry, "logical_xor");
+  add_forms<Unary<kSameDtype>>(registry, "hardswish");
+  add_forms<Unary<kSameDtype, OptionalDouble, OptionalDouble, OptionalDouble>>(registry, "nan_to_num");
+  add_forms<Unary<kFloat, OptionalDouble>>(registry, "logit");
+  registry.add("aten::isnan", &Unary<kBool>::functional);
+  registry.add("aten::conj_physical.out", &Unary<kSameDtype>::out);
+  registry.add("aten::floor_divide", &Binary<kPromote>::functional);
+  registry.add("aten::floor_divide_.Tensor", &Binary<kPromote>::in_place);
+  registry.add("aten::floor_divide.out", &Binary<kPromote>::out);
+  registry.add("aten::hardswish_backward", &Binary<kPromote>::functional);
+
+  registry.add("aten::abs", &abs);
+  registry.add("aten::abs_", &abs_);
+  registry.add("aten::abs.out", &abs_out);
+  registry.add("aten::angle", &angle);
+  registry.add("aten::frexp.Tensor", &frexp);
+  registry.add("aten::complex", &complex_of<false>);
+  registry.add("aten::polar", &complex_of<true>);
+  registry.add("aten::where.self", &where);
+  registry.add("aten::where.self_out", &where_out);
+  registry.add("aten::masked_fill_.Scalar", &masked_fill_scalar_);
+  registry.add("aten::masked_fill_.Tensor", &masked_fill_tensor_);
+  registry.add("aten::rsub.Tensor", &rsub);
+
+  registry.add("aten::relu", &relu);
+  registry.add("aten::relu_", &relu_);
+  registry.add("aten::hardtanh", &hardtanh);
+  registry.add("aten::hardtanh_", &hardtanh_);
+  registry.add("aten::hardtanh_backward", &hardtanh_backward);
+  registry.add("aten::glu_backward", &glu_backward);
+  registry.add("aten::log_sigmoid_forward", &log_sigmoid_forward);
+  registry.add("aten::log_sigmoid_backward", &log_sigmoid_backward);
+  registry.add("aten::_prelu_kernel", &prelu);
+  registry.add("aten::_prelu_kernel_backward", &prelu_backward);
+  registry.add("aten::rrelu_with_noise", &rrelu_with_noise);
+  registry.add("aten::rrelu_with_noise_", &rrelu_with_noise_);
+}
 
 }  // namespace shadowgraph::rules

@@ -1,9 +1,123 @@
+// Losses. A reduced loss is 0-dimensional; gradients are made like the input.
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "core/rules/support.h"
 
-namespace shadowgraph::rules {
+#include <ATen/core/Reduction.h>
 
-void register_loss(RuleRegistry& /*registry*/) {}
+namespace shadowgraph::rules {
+namespace {
+
+using at::Scalar;
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using Pair = std::tuple<Tensor, Tensor>;
+
+Tensor reduced(Tensor loss, int64_t reduction) {
+  return reduction == at::Reduction::None ? loss : rules::empty({}, loss);
+}
+
+// zeros_like(input, contiguous) that a TensorIterator over all three then writes.
+Tensor pointwise_gradient(const Tensor& grad, const Tensor& input, const Tensor& target) {
+  Tensor result = rules::empty(input.sizes(), input);
+  return elementwise_into(result, {input, target, grad});
+}
+
+Tensor mse_loss_backward(const Tensor& grad, const Tensor& input, const Tensor& target, int64_t /*reduction*/) {
+  return pointwise_gradient(grad, input, target);
+}
+
+Tensor smooth_l1_loss_backward(const Tensor& grad, const Tensor& input, const Tensor& target, int64_t /*reduction*/,
+                               double /*beta*/) {
+  return pointwise_gradient(grad, input, target);
+}
+
+Tensor huber_loss(const Tensor& input, const Tensor& target, int64_t reduction, double delta) {
+  TORCH_CHECK(delta > 0, "huber_loss does not support non-positive values for delta.");
+  return reduced(elementwise({input, target}), reduction);
+}
+
+// ---- Binary cross entropy
+
+Tensor binary_cross_entropy(const Tensor& input, const Tensor& /*target*/, const OptionalTensor& /*weight*/,
+                            int64_t reduction) {
+  return reduced(rules::empty_like(input), reduction);
+}
+
+Tensor binary_cross_entropy_backward(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
+                                     const OptionalTensor& /*weight*/, int64_t /*reduction*/) {
+  return rules::empty_like(input);
+}
+
+// ---- Negative log likelihood of images
+
+void check_nll_loss2d(const Tensor& input, const Tensor& target, const OptionalTensor& weight) {
+  TORCH_CHECK(target.dim() == 3, "only batches of spatial targets supported (3D tensors) but got targets of dimension: ",
+              target.dim());
+  TORCH_CHECK(input.dim() == 4, "only batches of spatial inputs supported (4D tensors), but got input of dimension: ",
+              input.dim());
+  TORCH_CHECK(!given(weight) || weight->numel() == input.size(1),
+              "weight tensor should be defined either for all or no classes");
+  TORCH_CHECK(input.size(0) == target.size(0) && input.size(2) == target.size(1) && input.size(3) == target.size(2),
+              "input and target batch or spatial sizes don't match: target ", target.sizes(), ", input ",
+              input.sizes());
+}
+
+Pair nll_loss2d_forward(const Tensor& input, const Tensor& target, const OptionalTensor& weight, int64_t reduction,
+                        int64_t /*ignore_index*/) {
+  check_nll_loss2d(input, target, weight);
+  return {reduced(rules::empty(target.sizes(), input), reduction), rules::empty({}, input)};
+}
+
+Tensor nll_loss2d_backward(const Tensor& /*grad*/, const Tensor& input, const Tensor& target,
+                           const OptionalTensor& weight, int64_t /*reduction*/, int64_t /*ignore_index*/,
+                           const Tensor& /*total_weight*/) {
+  check_nll_loss2d(input, target, weight);
+  return rules::empty(input.sizes(), input);
+}
+
+// ---- Margins: a loss for each sample of a batch
+
+c10::DimVector per_sample(const Tensor& input) {
+  return input.dim() < 2 ? c10::DimVector{} : c10::DimVector{input.size(0)};
+}
+
+Tensor multi_margin_loss(const Tensor& input, const Tensor& /*target*/, const Scalar& p, const Scalar& /*margin*/,
+                         const OptionalTensor& /*weight*/, int64_t reduction) {
+  TORCH_CHECK(p.toLong() == 1 || p.toLong() == 2, "only p == 1 and p == 2 supported");
+  return reduced(rules::empty(per_sample(input), input), reduction);
+}
+
+Tensor multi_margin_loss_backward(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
+                                  const Scalar& /*p*/, const Scalar& /*margin*/, const OptionalTensor& /*weight*/,
+                                  int64_t /*reduction*/) {
+  return rules::empty(input.sizes(), input);
+}
+
+Pair multilabel_margin_loss_forward(const Tensor& input, const Tensor& target, int64_t reduction) {
+  return {reduced(rules::empty(per_sample(input), input), reduction), rules::empty(target.sizes(), input)};
+}
+
+Tensor multilabel_margin_loss_backward(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
+                                       int64_t /*reduction*/, const Tensor& /*is_target*/) {
+  return rules::empty(input.sizes(), input);
+}
+
+}  // namespace
+
+void register_loss(RuleRegistry& registry) {
+  registry.add("aten::mse_loss_backward", &mse_loss_backward);
+  registry.add("aten::smooth_l1_loss_backward", &smooth_l1_loss_backward);
+  registry.add("aten::huber_loss", &huber_loss);
+  registry.add("aten::huber_loss_backward", &smooth_l1_loss_backward);
+  registry.add("aten::binary_cross_entropy", &binary_cross_entropy);
+  registry.add("aten::binary_cross_entropy_backward", &binary_cross_entropy_backward);
+  registry.add("aten::nll_loss2d_forward", &nll_loss2d_forward);
+  registry.add("aten::nll_loss2d_backward", &nll_loss2d_backward);
+  registry.add("aten::multi_margin_loss", &multi_margin_loss);
+  registry.add("aten::multi_margin_loss_backward", &multi_margin_loss_backward);
+  registry.add("aten::multilabel_margin_loss_forward", &multilabel_margin_loss_forward);
+  registry.add("aten::multilabel_margin_loss_backward", &multilabel_margin_loss_backward);
+}
 
 }  // namespace shadowgraph::rules

@@ -1,9 +1,127 @@
+// Dropout and random numbers. Rules draw nothing: the generator is not touched.
+#include <ATen/ops/mul.h>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "core/rules/support.h"
 
 namespace shadowgraph::rules {
+namespace {
 
-void register_random(RuleRegistry& /*registry*/) {}
+using at::Tensor;
+using Generator = std::optional<at::Generator>;
+
+void check_probability(double p, const char* name) {
+  TORCH_CHECK(0 <= p && p <= 1, name, " expects p to be in [0, 1], but got p=", p);
+}
+
+// ---- Dropout: (output, mask)
+
+std::tuple<Tensor, Tensor> native_dropout(const Tensor& x, double p, std::optional<bool> train) {
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+  // The CPU returns its input as it is when there is nothing to do.
+  if (!on_cuda() && x.numel() == 0) return {x, rules::empty_like(x, c10::kBool)};
+  (void)train;
+  return {rules::empty_like(x), rules::empty_like(x, c10::kBool)};
+}
+
+Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double /*scale*/) {
+  if (!on_cuda()) return at::mul(grad, mask);
+  TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be Bool Scalar Type", mask.scalar_type());
+  return rules::empty_like(grad, grad.suggest_memory_format());
+}
+
+// ---- Fresh tensors
+
+Tensor bernoulli(const Tensor& p, Generator /*generator*/) { return rules::empty(p.sizes(), p); }
+
+Tensor bernoulli_p(const Tensor& like, double p, Generator /*generator*/) {
+  check_probability(p, "bernoulli_");
+  return rules::empty_like(like);
+}
+
+Tensor poisson(const Tensor& rates, Generator /*generator*/) { return rules::empty(rates.sizes(), rates); }
+
+Tensor multinomial(const Tensor& weights, int64_t samples, bool replacement, Generator /*generator*/) {
+  TORCH_CHECK(weights.dim() > 0 && weights.dim() <= 2, "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(c10::isFloatingType(weights.scalar_type()),
+              "multinomial only supports floating-point dtypes for input, got: ", weights.scalar_type());
+  TORCH_CHECK(samples > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(replacement || samples <= weights.size(-1),
+              "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  return weights.dim() == 1 ? rules::empty({samples}, c10::kLong)
+                            : rules::empty({weights.size(0), samples}, c10::kLong);
+}
+
+Tensor randperm(int64_t n, std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
+                std::optional<at::Device> /*device*/, std::optional<bool> /*pinned*/) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  return rules::empty({n}, dtype.value_or(c10::kLong));
+}
+
+Tensor randperm_generator(int64_t n, Generator /*generator*/, std::optional<at::ScalarType> dtype,
+                          std::optional<at::Layout> layout, std::optional<at::Device> device,
+                          std::optional<bool> pinned) {
+  return randperm(n, dtype, layout, device, pinned);
+}
+
+// ---- In place
+
+Tensor& bernoulli_(Tensor& self, double p, Generator /*generator*/) {
+  check_probability(p, "bernoulli_");
+  return self;
+}
+
+Tensor& bernoulli_tensor_(Tensor& self, const Tensor& p, Generator /*generator*/) {
+  (void)p.expand(self.sizes());  // throws if it does not fit
+  return self;
+}
+
+void check_floating(const Tensor& self, const char* name) {
+  TORCH_CHECK(self.is_floating_point(), name, " is only defined for floating-point tensors, not for ",
+              self.scalar_type());
+}
+
+Tensor& exponential_(Tensor& self, double lambda, Generator /*generator*/) {
+  TORCH_CHECK(lambda > 0, "exponential_ expects lambda > 0.0, but found lambda=", lambda);
+  check_floating(self, "exponential_");
+  return self;
+}
+
+Tensor& geometric_(Tensor& self, double p, Generator /*generator*/) {
+  TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
+  return self;
+}
+
+Tensor& cauchy_(Tensor& self, double /*median*/, double sigma, Generator /*generator*/) {
+  TORCH_CHECK(sigma > 0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
+  check_floating(self, "cauchy_");
+  return self;
+}
+
+Tensor& log_normal_(Tensor& self, double /*mean*/, double deviation, Generator /*generator*/) {
+  TORCH_CHECK(deviation > 0, "log_normal_ expects std > 0.0, but found std=", deviation);
+  check_floating(self, "log_normal_");
+  return self;
+}
+
+}  // namespace
+
+void register_random(RuleRegistry& registry) {
+  registry.add("aten::native_dropout", &native_dropout);
+  registry.add("aten::native_dropout_backward", &native_dropout_backward);
+  registry.add("aten::bernoulli", &bernoulli);
+  registry.add("aten::bernoulli.p", &bernoulli_p);
+  registry.add("aten::poisson", &poisson);
+  registry.add("aten::multinomial", &multinomial);
+  registry.add("aten::randperm", &randperm);
+  registry.add("aten::randperm.generator", &randperm_generator);
+  registry.add("aten::bernoulli_.float", &bernoulli_);
+  registry.add("aten::bernoulli_.Tensor", &bernoulli_tensor_);
+  registry.add("aten::exponential_", &exponential_);
+  registry.add("aten::geometric_", &geometric_);
+  registry.add("aten::cauchy_", &cauchy_);
+  registry.add("aten::log_normal_", &log_normal_);
+}
 
 }  // namespace shadowgraph::rules

@@ -1,9 +1,154 @@
+// Reductions that are not structured kernels. Their results are contiguous.
+#include <c10/core/ScalarTypeToTypeMeta.h>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "core/rules/support.h"
 
 namespace shadowgraph::rules {
+namespace {
 
-void register_reduction(RuleRegistry& /*registry*/) {}
+using at::OptionalIntArrayRef;
+using at::Scalar;
+using at::Tensor;
+using c10::ScalarType;
+using Pair = std::tuple<Tensor, Tensor>;
+
+ScalarType sum_type(const Tensor& x, std::optional<ScalarType> asked) {
+  if (asked) return *asked;
+  return c10::isIntegralType(x.scalar_type(), /*includeBool=*/true) ? c10::kLong : x.scalar_type();
+}
+
+Tensor variance(const Tensor& x, OptionalIntArrayRef dims, const std::optional<Scalar>& /*correction*/, bool keepdim) {
+  TORCH_CHECK(x.is_floating_point() || x.is_complex(), "std and var only support floating point and complex dtypes");
+  return rules::empty(reduced_sizes(x, dims, keepdim), c10::toRealValueType(x.scalar_type()));
+}
+
+Pair variance_and_mean(const Tensor& x, OptionalIntArrayRef dims, const std::optional<Scalar>& correction,
+                       bool keepdim) {
+  Tensor result = variance(x, dims, correction, keepdim);
+  return {result, rules::empty(result.sizes(), x)};
+}
+
+template <bool is_max>
+Tensor extremum(const Tensor& x) {
+  TORCH_CHECK(x.numel() > 0, is_max ? "max" : "min",
+              "(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the "
+              "'dim' argument.");
+  return rules::empty({}, x);
+}
+
+Tensor scalar_like(const Tensor& x) { return rules::empty({}, x); }
+
+Tensor prod(const Tensor& x, std::optional<ScalarType> dtype) { return rules::empty({}, sum_type(x, dtype)); }
+
+Tensor nansum(const Tensor& x, OptionalIntArrayRef dims, bool keepdim, std::optional<ScalarType> dtype) {
+  TORCH_CHECK(!x.is_complex(), "nansum does not support complex inputs");
+  return rules::empty(reduced_sizes(x, dims, keepdim), sum_type(x, dtype));
+}
+
+Tensor count_nonzero(const Tensor& x, c10::IntArrayRef dims) {
+  return rules::empty(reduced_sizes(x, dims, /*keepdim=*/false), c10::kLong);
+}
+
+Tensor trace(const Tensor& x) {
+  TORCH_CHECK(x.dim() == 2, "trace: expected a matrix");
+  return rules::empty({}, sum_type(x, std::nullopt));
+}
+
+// ---- A value and its position along one dimension
+
+Pair value_and_index(const Tensor& x, int64_t dim, bool keepdim, const char* name) {
+  const int64_t d = c10::maybe_wrap_dim(dim, x.dim());
+  TORCH_CHECK(x.dim() == 0 || x.size(d) != 0, name, "(): Expected reduction dim ", d, " to have non-zero size.");
+  const auto sizes = reduced_sizes(x, d, keepdim);
+  return {rules::empty(sizes, x), rules::empty(sizes, c10::kLong)};
+}
+
+Pair median(const Tensor& x, int64_t dim, bool keepdim) { return value_and_index(x, dim, keepdim, "median"); }
+Pair mode(const Tensor& x, int64_t dim, bool keepdim) { return value_and_index(x, dim, keepdim, "mode"); }
+
+Pair kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
+  const int64_t d = c10::maybe_wrap_dim(dim, x.dim());
+  TORCH_CHECK(k >= 1 && k <= (x.dim() > 0 ? x.size(d) : 1), "kthvalue(): selected number k out of range for dimension ",
+              d);
+  return value_and_index(x, dim, keepdim, "kthvalue");
+}
+
+// ---- Scans
+
+void cumulative_extremum(const Tensor& /*x*/, Tensor& /*values*/, Tensor& /*indices*/, int64_t /*dim*/) {}
+
+Tensor logcumsumexp(const Tensor& x, int64_t /*dim*/) { return rules::empty(x.sizes(), x); }
+
+// ---- Products
+
+Tensor dot(const Tensor& x, const Tensor& y) {
+  TORCH_CHECK(x.dim() == 1 && y.dim() == 1, "1D tensors expected, but got ", x.dim(), "D and ", y.dim(), "D tensors");
+  TORCH_CHECK(x.scalar_type() == y.scalar_type(), "dot : expected both vectors to have same dtype, but found ",
+              x.scalar_type(), " and ", y.scalar_type());
+  TORCH_CHECK(x.numel() == y.numel(), "inconsistent tensor size, expected tensor [", x.numel(), "] and src [",
+              y.numel(), "] to have the same number of elements, but got ", x.numel(), " and ", y.numel(),
+              " elements respectively");
+  return rules::empty({}, x);
+}
+
+c10::DimVector addbmm_sizes(const Tensor& added, const Tensor& a, const Tensor& b) {
+  TORCH_CHECK(a.dim() == 3, "batch1 must be a 3D tensor");
+  TORCH_CHECK(b.dim() == 3, "batch2 must be a 3D tensor");
+  TORCH_CHECK(a.size(0) == b.size(0), "batch1 and batch2 must have same number of batches, got ", a.size(0), " and ",
+              b.size(0));
+  TORCH_CHECK(a.size(2) == b.size(1), "Incompatible matrix sizes for bmm (", a.size(1), "x", a.size(2), " and ",
+              b.size(1), "x", b.size(2), ")");
+  c10::DimVector sizes{a.size(1), b.size(2)};
+  (void)added.expand(sizes);  // throws if it does not fit
+  return sizes;
+}
+
+Tensor addbmm(const Tensor& added, const Tensor& a, const Tensor& b, const Scalar& /*beta*/, const Scalar& /*alpha*/) {
+  return rules::empty(addbmm_sizes(added, a, b), added);
+}
+
+// Eager resizes a smaller self, with a warning.
+Tensor& addbmm_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& /*beta*/, const Scalar& /*alpha*/) {
+  const auto sizes = addbmm_sizes(self, a, b);
+  if (self.sizes() != sizes) self.resize_(sizes);
+  return self;
+}
+
+Tensor histc(const Tensor& x, int64_t bins, const Scalar& low, const Scalar& high) {
+  TORCH_CHECK(bins > 0, "bins must be > 0");
+  TORCH_CHECK(low.to<double>() <= high.to<double>(), "max must be larger than min");
+  return rules::empty({bins}, x);
+}
+
+}  // namespace
+
+void register_reduction(RuleRegistry& registry) {
+  registry.add("aten::var.correction", &variance);
+  registry.add("aten::std.correction", &variance);
+  registry.add("aten::var_mean.correction", &variance_and_mean);
+  registry.add("aten::std_mean.correction", &variance_and_mean);
+  registry.add("aten::max", &extremum<true>);
+  registry.add("aten::min", &extremum<false>);
+  registry.add("aten::median", &scalar_like);
+  registry.add("aten::nanmedian", &scalar_like);
+  registry.add("aten::prod", &prod);
+  registry.add("aten::nansum", &nansum);
+  registry.add("aten::count_nonzero.dim_IntList", &count_nonzero);
+  registry.add("aten::trace", &trace);
+  registry.add("aten::median.dim", &median);
+  registry.add("aten::nanmedian.dim", &median);
+  registry.add("aten::mode", &mode);
+  registry.add("aten::kthvalue", &kthvalue);
+  registry.add("aten::_cummax_helper", &cumulative_extremum);
+  registry.add("aten::_cummin_helper", &cumulative_extremum);
+  registry.add("aten::_logcumsumexp", &logcumsumexp);
+  registry.add("aten::dot", &dot);
+  registry.add("aten::vdot", &dot);
+  registry.add("aten::addbmm", &addbmm);
+  registry.add("aten::addbmm_", &addbmm_);
+  registry.add("aten::histc", &histc);
+}
 
 }  // namespace shadowgraph::rules
