@@ -41,7 +41,6 @@ constexpr OperatorException kRows[] = {
 
     // ---- Aliases without annotation
     {.name = "aten::_unsafe_view", .alias_of = "self", .why = "a view that autograd is told nothing of"},
-    {.name = "aten::_reshape_copy", .maybe_alias = true, .why = "copies; listed so that reshape's row is not taken for it"},
     {.name = "aten::lift", .alias_of = "self", .maybe_alias = true, .why = kMayCopy},
     {.name = "aten::dropout", .alias_of = "input", .maybe_alias = true, .why = "is the input itself outside training"},
     {.name = "aten::feature_dropout", .alias_of = "input", .maybe_alias = true, .why = "as dropout"},
@@ -52,7 +51,6 @@ constexpr OperatorException kRows[] = {
     {.name = "aten::atleast_1d.Sequence", .alias_of = "tensors", .why = "views of its arguments"},
     {.name = "aten::atleast_2d.Sequence", .alias_of = "tensors", .why = "views of its arguments"},
     {.name = "aten::atleast_3d.Sequence", .alias_of = "tensors", .why = "views of its arguments"},
-    {.name = "aten::expand_as", .why = "annotated"},
 
     // ---- Annotated as an alias, but a fresh tensor when it must be
     {.name = "aten::contiguous", .maybe_alias = true, .why = kMayCopy},
@@ -61,13 +59,13 @@ constexpr OperatorException kRows[] = {
     {.name = "aten::flatten", .maybe_alias = true, .why = kMayCopy},
     {.name = "aten::ravel", .maybe_alias = true, .why = kMayCopy},
     {.name = "aten::to", .maybe_alias = true, .why = kMayCopy},
-    {.name = "aten::set_", .maybe_alias = true, .why = "self takes over the storage of source"},
+    {.name = "aten::set_", .alias_of = "source", .maybe_alias = true, .why = "self takes over the storage of source"},
 };
 
 // Reading a tensor's contents on the host: the value, or the sizes of the results, depend on them.
 constexpr std::string_view kHostReads[] = {
     "aten::_local_scalar_dense", "aten::item",     "aten::equal",         "aten::is_nonzero",
-    "aten::allclose",            "aten::is_same_size_nonzero", "aten::Bool.Tensor",
+    "aten::allclose","aten::is_same_size_nonzero", "aten::Bool.Tensor",
 };
 
 }  // namespace

@@ -139,7 +139,6 @@ TEST(IrVerifier, Rule7Returns) {
 }
 
 TEST(IrVerifier, Rule8Storage) {
-  expect_broken_text("s1 = 8 cuda:0", "s1 = 8 cpu", Rule::kStorage, true);
   expect_broken_text("f32[4,3] @s2", "f32[4,3] @s2 cpu", Rule::kStorage);
   expect_broken_text("s1 = 8 cuda:0", "s1 = -8 cuda:0", Rule::kStorage, false);
   Graph graph = training();
