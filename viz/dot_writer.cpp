@@ -1,0 +1,174 @@
+#include "viz/dot_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <iterator>
+
+namespace shadowgraph {
+namespace {
+
+constexpr size_t kManyBoxes = 600;  // beyond, layout gives up some beauty for time
+
+// Length of the UTF-8 character at the start of `text`; 0 if there is none.
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const auto continues = [&](size_t count) {
+    if (text.size() < count) return false;
+    for (size_t i = 1; i < count; ++i) {
+      if ((byte(i) & 0xC0U) != 0x80U) return false;
+    }
+    return true;
+  };
+  if (byte(0) < 0x80) return 1;
+  if (byte(0) >= 0xC2 && byte(0) < 0xE0) return continues(2) ? 2 : 0;
+  if (byte(0) >= 0xE0 && byte(0) < 0xF0) {
+    const bool valid = continues(3) && !(byte(0) == 0xE0 && byte(1) < 0xA0) && !(byte(0) == 0xED && byte(1) >= 0xA0);
+    return valid ? 3 : 0;
+  }
+  if (byte(0) >= 0xF0 && byte(0) < 0xF5) {
+    const bool valid = continues(4) && !(byte(0) == 0xF0 && byte(1) < 0x90) && !(byte(0) == 0xF4 && byte(1) >= 0x90);
+    return valid ? 4 : 0;
+  }
+  return 0;
+}
+
+// `text` in XML: what an HTML-like label, and so an SVG, may hold.
+std::string escape_html(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t length = utf8_length(text);
+    const char c = text[0];
+    if (length == 0 || (length == 1 && static_cast<unsigned char>(c) < 0x20)) {
+      out += length == 0 ? '?' : ' ';
+    } else if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else if (c == '>') {
+      out += "&gt;";
+    } else {
+      out += text.substr(0, length);
+    }
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return out;
+}
+
+class Writer {
+ public:
+  Writer(const ViewModel& model, const DotOptions& options) : model_(model), options_(options) {
+    children_.resize(model.clusters.size());
+    boxes_.resize(model.clusters.size());
+    for (uint32_t c = 1; c < model.clusters.size(); ++c) children_[model.clusters[c].parent].push_back(c);
+    for (uint32_t b = 0; b < model.boxes.size(); ++b) boxes_[model.boxes[b].cluster].push_back(b);
+  }
+
+  std::string write() {
+    line(0, "digraph \"{}\" {{", escape_dot(model_.title, " "));
+    line(1, "graph [charset=\"UTF-8\", fontname=\"Helvetica\", fontsize=11, rankdir=TB, nodesep=0.25, ranksep=0.35, "
+            "newrank=true, tooltip=\"{}\"{}];",
+         escape_dot(model_.title, " "),
+         model_.boxes.size() > kManyBoxes ? ", splines=polyline, nslimit=2, nslimit1=2, mclimit=0.2, maxiter=2" : "");
+    line(1, "node [shape=box, style=\"filled,rounded\", color=\"#5b6470\", penwidth=0.8, fontname=\"Helvetica\", "
+            "fontsize=10, margin=\"0.1,0.05\", height=0.2];");
+    line(1, "edge [color=\"#5b6470\", arrowsize=0.6, fontname=\"Helvetica\", fontsize=8, fontcolor=\"#3c434c\"];");
+    if (options_.legend) legend();
+    if (!model_.clusters.empty()) contents(0, 1);
+    for (const ViewEdge& edge : model_.edges) write_edge(edge);
+    out_ += "}\n";
+    return std::move(out_);
+  }
+
+ private:
+  template <class... Args>
+  void line(int indent, fmt::format_string<Args...> format, Args&&... args) {
+    out_.append(static_cast<size_t>(indent) * 2, ' ');
+    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
+    out_ += '\n';
+  }
+
+  // Clusters nest as modules do, at most 64 deep.
+  void contents(uint32_t c, int indent) {
+    for (uint32_t b : boxes_[c]) box(model_.boxes[b], indent);
+    for (uint32_t child : children_[c]) {
+      const ViewCluster& cluster = model_.clusters[child];
+      line(indent, "subgraph cluster_{} {{", cluster.id);
+      const char* style = cluster.phase ? "style=\"rounded,dashed\", color=\"#5b6470\""
+                                        : "style=\"rounded,filled\", color=\"#9aa5b1\"";
+      line(indent + 1, "label=\"{}\\l{}\\l\"; labeljust=l; tooltip=\"{}\"; {};", escape_dot(cluster.title, " "),
+           escape_dot(cluster.subtitle, " "), escape_dot(cluster.title, " "),
+           cluster.phase ? style : fmt::format("{}, fillcolor=\"{}\"", style, indent % 2 == 1 ? "#f7f9fb" : "#eef2f6"));
+      contents(child, indent + 1);
+      line(indent, "}}");
+    }
+  }
+
+  void box(const ViewBox& box, int indent) {
+    std::string label;
+    for (size_t i = 0; i < box.lines.size(); ++i) label += (i > 0 ? "\\n" : "") + escape_dot(box.lines[i], " ");
+    const char* shape = box.category == OperatorCategory::kModule ? ", shape=box3d, style=filled" : "";
+    line(indent, "{} [label=\"{}\", tooltip=\"{}\", fillcolor=\"{}\"{}];", box.id, label, escape_dot(box.tooltip),
+         style_of(box.category).fill, shape);
+  }
+
+  void write_edge(const ViewEdge& edge) {
+    // One pixel wide up to a megabyte, then thicker with the logarithm of the bytes.
+    const int width = std::max(0, static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(edge.bytes, 1)))) - 20);
+    line(1, "{} -> {} [label=\"{}\", tooltip=\"{}\", labeltooltip=\"{}\", penwidth={:.1f}{}];",
+         model_.boxes[edge.from].id, model_.boxes[edge.to].id, escape_dot(edge.label, " "), escape_dot(edge.tooltip),
+         escape_dot(edge.tooltip), 1.0 + 0.2 * width, edge.to_next_copy ? ", style=dashed, constraint=false" : "");
+  }
+
+  void legend() {
+    std::array<bool, 64> used{};
+    for (const ViewBox& box : model_.boxes) used[static_cast<size_t>(box.category)] = true;
+    line(1, "legend [shape=plaintext, style=\"\", tooltip=\"legend\", label=<");
+    line(2, "<TABLE BORDER=\"0\" CELLBORDER=\"0\" CELLSPACING=\"2\" CELLPADDING=\"2\">");
+    line(2, "<TR><TD ALIGN=\"LEFT\"><B>{}</B></TD></TR>", escape_html(model_.title.empty() ? "graph" : model_.title));
+    for (const CategoryStyle& style : category_styles()) {
+      if (!used[static_cast<size_t>(style.category)]) continue;
+      line(2, "<TR><TD ALIGN=\"LEFT\" BGCOLOR=\"{}\">{}</TD></TR>", style.fill, escape_html(style.name));
+    }
+    const bool copies = std::any_of(model_.edges.begin(), model_.edges.end(), [](const auto& e) { return e.to_next_copy; });
+    if (copies) line(2, "<TR><TD ALIGN=\"LEFT\">dashed: into the next copy</TD></TR>");
+    for (const std::string& note : model_.notes) line(2, "<TR><TD ALIGN=\"LEFT\">{}</TD></TR>", escape_html(note));
+    line(2, "</TABLE>>];");
+  }
+
+  const ViewModel& model_;
+  const DotOptions& options_;
+  std::vector<std::vector<uint32_t>> children_;
+  std::vector<std::vector<uint32_t>> boxes_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string escape_dot(std::string_view text, std::string_view line_end) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t length = utf8_length(text);
+    const char c = text[0];
+    if (c == '\n') {
+      out += line_end;
+    } else if (length == 0 || (length == 1 && (static_cast<unsigned char>(c) < 0x20 || c == 0x7f))) {
+      out += length == 0 ? '?' : ' ';
+    } else if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '&') {
+      out += "&amp;";  // Graphviz reads character entities in plain labels too
+    } else {
+      out += text.substr(0, length);
+    }
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return out;
+}
+
+std::string write_dot(const ViewModel& model, const DotOptions& options) { return Writer(model, options).write(); }
+
+}  // namespace shadowgraph

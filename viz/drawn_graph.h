@@ -1,0 +1,59 @@
+// The nodes of a graph that a picture shows, the module clusters around them, and which clusters repeat one another.
+// The steps before view_model.h; of no use by themselves.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "viz/view_model.h"
+
+namespace shadowgraph {
+
+// A module call (or a phase, or a container that no region names) and what lies in it.
+struct ModuleCluster {
+  static constexpr uint32_t kNone = 0xFFFFFFFFU;
+  uint32_t parent = kNone;
+  uint32_t depth = 0;  // levels of modules around its contents: 0 for the whole and for phases
+  bool phase = false;
+  std::string name;        // relative to the parent: "0", "attention"
+  std::string class_name;  // "" for containers
+  uint32_t call = 0;
+  std::vector<uint32_t> children;  // in order of first node
+  std::vector<uint32_t> nodes;     // directly in it: indices of drawn nodes, in program order
+
+  uint32_t stands_for = kNone;  // the equal sibling that is drawn in its place; kNone if this one is drawn
+  uint32_t run = kNone;         // the run of equal siblings it belongs to: the first one's index; kNone if alone
+  uint32_t repeats = 1;         // of the sibling that is drawn: how many it stands for
+  std::string span;             // of the sibling that is drawn: "{0..11}"
+};
+
+struct DrawnGraph {
+  static constexpr uint32_t kNone = 0xFFFFFFFFU;
+  std::vector<NodeId> nodes;         // in program order
+  std::vector<uint32_t> position;    // of each: place among all nodes of the graph
+  std::vector<uint32_t> cluster_of;  // of each
+  std::vector<uint32_t> stand_in;    // of each: the node drawn in its place, itself if it is not in a hidden copy
+  IdMap<NodeId, uint32_t> index{kNone};
+  // The value that a value is a view of, through nodes that are not drawn.
+  IdMap<ValueId, ValueId> origin;
+  std::vector<ModuleCluster> clusters;  // parents before children; [0] is the whole
+  std::vector<std::string> hidden_phases;
+  int64_t hidden_nodes = 0;  // of hidden phases
+  int64_t plumbing = 0;      // views and the like that are drawn through
+
+  static DrawnGraph run(const Graph& graph, const ViewOptions& options);
+  ValueId origin_of(ValueId value) const {
+    const ValueId source = origin[value];
+    return source.valid() ? source : value;
+  }
+};
+
+// Finds runs of equal numbered siblings and fills stands_for, run, repeats, span and stand_in.
+void fold_repeats(const Graph& graph, DrawnGraph& drawn);
+
+// "f32[8,512,768]"
+std::string type_text(const Graph& graph, ValueId value);
+
+}  // namespace shadowgraph

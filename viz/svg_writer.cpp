@@ -1,0 +1,119 @@
+#include "viz/svg_writer.h"
+
+#include <dlfcn.h>
+#include <graphviz/gvc.h>
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "ir/error.h"
+
+namespace shadowgraph {
+namespace {
+
+struct Plugin {
+  const char* file;
+  const char* symbol;
+};
+constexpr Plugin kPlugins[] = {
+    {"libgvplugin_core.so.6", "gvplugin_core_LTX_library"},
+    {"libgvplugin_dot_layout.so.6", "gvplugin_dot_layout_LTX_library"},
+};
+
+// The folder of Graphviz' plugins, which Debian and the makefiles of Graphviz put beside libgvc.
+std::string plugin_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&gvContext), &info) == 0 || info.dli_fname == nullptr) return {};
+  const std::string library = info.dli_fname;
+  const size_t slash = library.rfind('/');
+  return slash == std::string::npos ? std::string() : library.substr(0, slash) + "/graphviz/";
+}
+
+// The plugins, loaded once and for good. Empty if one cannot be found.
+const std::vector<lt_symlist_t>& plugins() {
+  static const auto* const loaded = [] {
+    auto* symbols = new std::vector<lt_symlist_t>;
+    const std::string folder = plugin_folder();
+    for (const Plugin& plugin : kPlugins) {
+      void* handle = dlopen((folder + plugin.file).c_str(), RTLD_NOW | RTLD_LOCAL);
+      void* symbol = handle != nullptr ? dlsym(handle, plugin.symbol) : nullptr;
+      if (symbol == nullptr) return new std::vector<lt_symlist_t>;
+      symbols->push_back({plugin.symbol, symbol});
+    }
+    symbols->push_back({nullptr, nullptr});
+    return symbols;
+  }();
+  return *loaded;
+}
+
+// Collects what Graphviz would print. Its error handler takes no argument: the mutex below makes this safe.
+std::string& messages() {
+  static std::string text;
+  return text;
+}
+int collect(char* message) {
+  if (messages().size() < 2000) messages() += message;
+  return 0;
+}
+
+struct MessageGuard {
+  agusererrf before;
+  MessageGuard() : before(agseterrf(collect)) { messages().clear(); }
+  ~MessageGuard() { agseterrf(before); }
+};
+
+[[noreturn]] void fail(const std::string& what) {
+  std::string text = what;
+  if (!messages().empty()) text += ": " + messages();
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  throw Error(text);
+}
+
+struct ContextDeleter {
+  void operator()(GVC_t* context) const { gvFreeContext(context); }
+};
+struct GraphDeleter {
+  void operator()(Agraph_t* graph) const { agclose(graph); }
+};
+
+// One layout, freed before its graph and context.
+struct Layout {
+  GVC_t* context;
+  Agraph_t* graph;
+  bool done;
+  Layout(GVC_t* c, Agraph_t* g) : context(c), graph(g), done(gvLayout(c, g, "dot") == 0) {}
+  ~Layout() { gvFreeLayout(context, graph); }
+};
+
+}  // namespace
+
+std::string render_svg(const std::string& dot) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const MessageGuard silence;
+
+  // Without the two plugins at the usual place, Graphviz searches by its own configuration.
+  std::unique_ptr<GVC_t, ContextDeleter> context(plugins().empty() ? gvContext()
+                                                                   : gvContextPlugins(plugins().data(), 0));
+  if (!context) fail("Graphviz could not be started");
+  std::unique_ptr<Agraph_t, GraphDeleter> graph(agmemread(dot.c_str()));
+  if (!graph) fail("not a graph in the DOT language");
+  const Layout layout(context.get(), graph.get());
+  if (!layout.done) {
+    fail("Graphviz could not lay the graph out; if it has no layout engine 'dot', install its plugins "
+         "(Debian: libgvc6) or write DOT instead");
+  }
+  char* data = nullptr;
+  unsigned int length = 0;
+  if (gvRenderData(context.get(), graph.get(), "svg", &data, &length) != 0 || data == nullptr) {
+    gvFreeRenderData(data);
+    fail("Graphviz could not write SVG");
+  }
+  std::string svg(data, length);
+  gvFreeRenderData(data);
+  return svg;
+}
+
+}  // namespace shadowgraph
