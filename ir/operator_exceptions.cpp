@@ -64,8 +64,7 @@ constexpr OperatorException kRows[] = {
 
 // Reading a tensor's contents on the host: the value, or the sizes of the results, depend on them.
 constexpr std::string_view kHostReads[] = {
-    "aten::_local_scalar_dense", "aten::item",     "aten::equal",         "aten::is_nonzero",
-    "aten::allclose","aten::is_same_size_nonzero", "aten::Bool.Tensor",
+    "aten::_local_scalar_dense", "aten::item", "aten::equal", "aten::is_nonzero", "aten::allclose",
 };
 
 }  // namespace

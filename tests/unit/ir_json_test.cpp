@@ -96,8 +96,12 @@ TEST(IrJson, ErrorsNameThePlace) {
   expect(message_of([](json& j) { j["operators"][0]["schema"] = "a\nb"; }), "json:/operators/0: no schema on one line");
   expect(message_of([](json& j) {
            json deep = 1;
-           for (int i = 0; i < 10000; ++i) deep = json::array({deep});
-           j["nodes"][4]["arguments"]["self"] = deep;
+           for (int i = 0; i < 10000; ++i) {
+             json outer = json::array();
+             outer.push_back(std::move(deep));
+             deep = std::move(outer);
+           }
+           j["nodes"][4]["arguments"]["self"] = std::move(deep);
          }),
          "nest too deep");
 }
