@@ -104,7 +104,7 @@ void check_shapes(const at::Tensor& input, const at::Tensor& weight, const Optio
               "). Kernel size can't be greater than actual input size");
 }
 
-DimVector output_sizes(IntArrayRef input, IntArrayRef weight, const Parameters& p) {
+DimVector output_sizes(IntArrayRef input, IntArrayRef weight, const Parameters& p, bool may_be_empty) {
   DimVector sizes{input[0], p.transposed ? weight[1] * p.groups : weight[0]};
   if (input[1] == 0) sizes[1] = 0;
   for (size_t i = 0; i < p.stride.size(); ++i) {
@@ -112,10 +112,11 @@ DimVector output_sizes(IntArrayRef input, IntArrayRef weight, const Parameters& 
     sizes.push_back(p.transposed
                         ? (input[i + 2] - 1) * p.stride[i] - 2 * p.padding[i] + kernel + p.output_padding[i]
                         : (input[i + 2] + 2 * p.padding[i] - kernel) / p.stride[i] + 1);
-    TORCH_CHECK(sizes.back() >= 0, "Given input size per channel: (", joined(input.slice(2)),
-                "). Calculated output size per channel: (", joined(IntArrayRef(sizes).slice(2)),
-                "). Output size is too small");
   }
+  const int64_t smallest = may_be_empty ? 0 : 1;
+  TORCH_CHECK(std::all_of(sizes.begin() + 2, sizes.end(), [&](int64_t size) { return size >= smallest; }),
+              "Given input size per channel: (", joined(input.slice(2)), "). Calculated output size per channel: (",
+              joined(IntArrayRef(sizes).slice(2)), "). Output size is too small");
   return sizes;
 }
 
@@ -159,20 +160,80 @@ struct Call {
     format = backend == ConvBackend::Empty || backend == ConvBackend::Overrideable
                  ? MemoryFormat::Contiguous
                  : at::native::_determine_backend_memory_format(input, weight, backend);
+    if (on_slow_kernel() && parameters.groups > 1 && format == MemoryFormat::ChannelsLast) {
+      // One group at a time, and each looks anew at what its part of the operands seems to be.
+      const at::Tensor input_part = part(contiguous_in(input, format), 1);
+      const at::Tensor weight_part = part(contiguous_in(weight, format), 0);
+      if (!at::native::thnn_conv_use_channels_last(input_part, weight_part)) format = MemoryFormat::Contiguous;
+    }
   }
 
   bool on_mkldnn() const { return backend == ConvBackend::Mkldnn || backend == ConvBackend::MkldnnTranspose; }
 
-  // A result of the backend, brought back to the caller's number of dimensions.
-  at::Tensor result(const at::Tensor& dense) const { return one_dimensional ? dense.squeeze(2) : dense; }
-  at::Tensor result(IntArrayRef sizes) const { return result(rules::empty(sizes, input, format)); }
-  at::Tensor gradient(const at::Tensor& operand) const {
-    // zeros_like
-    if (backend == ConvBackend::Empty) return result(rules::empty_like(operand));
-    return result(operand.sizes());
+  // im2col and friends: reject empty results and do one group at a time.
+  bool on_slow_kernel() const {
+    switch (backend) {
+      case ConvBackend::Slow2d:
+      case ConvBackend::Slow3d:
+      case ConvBackend::SlowDilated2d:
+      case ConvBackend::SlowDilated3d:
+      case ConvBackend::SlowTranspose2d:
+      case ConvBackend::SlowTranspose3d:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  at::Tensor output() const {
+    const DimVector sizes = output_sizes(input.sizes(), weight.sizes(), parameters, !on_slow_kernel());
+    if (backend == ConvBackend::Empty) return result(empty_output(sizes));
+    return result(rules::empty(sizes, input, joined_format(sizes, 1, format)));
+  }
+  at::Tensor input_gradient() const {
+    if (backend == ConvBackend::Empty) return result(rules::empty_like(input));
+    return result(rules::empty(input.sizes(), input, joined_format(input.sizes(), 1, format)));
+  }
+  at::Tensor weight_gradient() const {
+    if (backend == ConvBackend::Empty) return result(rules::empty_like(weight));
+    // These follow the weight they get, which may look like either format when a dimension is 1.
+    const bool follows = (backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d) &&
+                         weight.is_contiguous(format);
+    const MemoryFormat own = follows ? weight.suggest_memory_format() : format;
+    return result(rules::empty(weight.sizes(), weight, joined_format(weight.sizes(), 0, own)));
   }
 
  private:
+  // A result of the backend, brought back to the caller's number of dimensions.
+  at::Tensor result(const at::Tensor& dense) const { return one_dimensional ? dense.squeeze(2) : dense; }
+
+  static at::Tensor contiguous_in(const at::Tensor& tensor, MemoryFormat wanted) {
+    if (tensor.is_contiguous(wanted)) return tensor;
+    return stand_in(tensor.sizes(), rules::empty(tensor.sizes(), tensor, wanted).strides(), tensor);
+  }
+  // subtensor (native/Convolution.cpp)
+  at::Tensor part(const at::Tensor& tensor, size_t dimension) const {
+    DimVector sizes(tensor.sizes());
+    sizes[dimension] /= parameters.groups;
+    return contiguous_in(stand_in(sizes, tensor.strides(), tensor), tensor.suggest_memory_format());
+  }
+
+  // cat of the groups' results looks at what each of them seems to be.
+  MemoryFormat joined_format(IntArrayRef sizes, size_t dimension, MemoryFormat of_each) const {
+    if (parameters.groups == 1 || !on_slow_kernel() || of_each == MemoryFormat::Contiguous) return of_each;
+    DimVector group(sizes);
+    group[dimension] /= parameters.groups;
+    return rules::empty(group, input, of_each).suggest_memory_format();
+  }
+
+  // Without batch or channels eager multiplies input and weight elementwise, then views.
+  at::Tensor empty_output(IntArrayRef sizes) const {
+    if (input.size(1) == 0 || sizes != input.sizes()) return rules::empty(sizes, input);
+    const at::Tensor operand = rules::empty_strided(input.sizes(), input.strides(), input.scalar_type());
+    const at::Tensor weight_element = rules::empty({}, weight);
+    return elementwise({operand, weight_element});
+  }
+
   static at::Tensor with_leading_dimension(const at::Tensor& tensor, IntArrayRef strides) {
     const IntArrayRef sizes = tensor.sizes();
     return stand_in({sizes[0], sizes[1], 1, sizes[2]}, {strides[0], strides[1], sizes[2] * strides[2], strides[2]},
@@ -192,7 +253,7 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const 
                        IntArrayRef output_padding, int64_t groups) {
   const Call call(input, weight, bias, std::nullopt,
                   parameters_for(weight, stride, padding, dilation, transposed, output_padding, groups));
-  return call.result(output_sizes(call.input.sizes(), call.weight.sizes(), call.parameters));
+  return call.output();
 }
 
 at::Tensor underscore_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
@@ -212,14 +273,17 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   TORCH_CHECK(grad_output.dim() == input.dim(), "Expected input and grad_output to have the same number of dimensions, "
               "but got: ", input.dim(), " and ", grad_output.dim());
   std::tuple<at::Tensor, at::Tensor, at::Tensor> grads;
-  if (output_mask[0]) std::get<0>(grads) = call.gradient(call.input);
+  if (output_mask[0]) std::get<0>(grads) = call.input_gradient();
   if (output_mask[1]) {
-    std::get<1>(grads) = call.gradient(call.weight);
+    std::get<1>(grads) = call.weight_gradient();
   } else if (output_mask[2] && call.on_mkldnn()) {
     // oneDNN computes both together, and what nobody asked for comes back too, in the library's own dimensions.
     std::get<1>(grads) = rules::empty(call.weight.sizes(), call.weight, call.format);
   }
-  if (output_mask[2]) std::get<2>(grads) = rules::empty({grad_output.size(1)}, grad_output);
+  if (output_mask[2]) {
+    const bool by_sizes = call.backend == ConvBackend::Empty && bias_sizes;
+    std::get<2>(grads) = by_sizes ? rules::empty(*bias_sizes, weight) : rules::empty({grad_output.size(1)}, grad_output);
+  }
   return grads;
 }
 
@@ -227,7 +291,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
 at::Tensor library_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
                                const Parameters& parameters, MemoryFormat format) {
   check_shapes(input, weight, bias, parameters);
-  return rules::empty(output_sizes(input.sizes(), weight.sizes(), parameters), input, format);
+  return rules::empty(output_sizes(input.sizes(), weight.sizes(), parameters, true), input, format);
 }
 
 at::Tensor mkldnn_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -87,6 +88,101 @@ TEST(ConvolutionRules, RandomConvolutionsAgreeWithEager) {
     failures += found.empty() ? 0 : 1;
     ASSERT_LT(failures, 8);
   }
+}
+
+TEST(ConvolutionRules, UnbatchedAndPaddedByNameAgreeWithEager) {
+  const at::Tensor weight = at::rand({4, 3, 3, 3}).requires_grad_(true);
+  EXPECT_EQ(difference({at::rand({3, 6, 7}).requires_grad_(true), weight},
+                       [](const Tensors& in) { return Tensors{at::conv2d(in[0], in[1])}; }),
+            "");
+  EXPECT_EQ(difference({at::rand({2, 3, 6, 7}).requires_grad_(true), weight},
+                       [](const Tensors& in) { return Tensors{at::conv2d(in[0], in[1], {}, 1, "same")}; }),
+            "");
+  EXPECT_EQ(difference({at::rand({2, 3, 6, 7}), weight, at::rand({4})},
+                       [](const Tensors& in) {
+                         return Tensors{at::_convolution(in[0], in[1], in[2], {2, 2}, {1, 1}, {1, 1}, false, {0, 0}, 1,
+                                                         false, false, true, true)};
+                       }),
+            "");
+}
+
+TEST(ConvolutionRules, MkldnnConvolutionAgreesWithEager) {
+  for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
+    const at::Tensor x = at::rand({2, 4, 6, 7}).contiguous(format);
+    EXPECT_EQ(difference({x, at::rand({6, 2, 3, 3}), at::rand({6})},
+                         [](const Tensors& in) {
+                           return Tensors{at::mkldnn_convolution(in[0], in[1], in[2], {1, 1}, {2, 1}, {1, 1}, 2)};
+                         }),
+              "");
+  }
+}
+
+TEST(ConvolutionRules, ErrorsAreEagersOwn) {
+  const auto check = [](const Tensors& in, bool transposed, int64_t padding, int64_t groups) {
+    const Program program = [&](const Tensors& in) {
+      return Tensors{at::convolution(in[0], in[1], in[2], {1, 1}, {padding, padding}, {1, 1}, transposed, {0, 0},
+                                     groups)};
+    };
+    const Outcome real = run_real(in, program);
+    EXPECT_NE(real.error, "");
+    EXPECT_EQ(run_fake(in, program).error, real.error);
+  };
+  const at::Tensor x = at::rand({2, 4, 5, 5});
+  check({x, at::rand({4, 3, 3, 3}), {}}, false, 0, 1);             // channels
+  check({x, at::rand({3, 3, 3}), {}}, false, 0, 1);                // dimensions
+  check({x, at::rand({4, 4, 3, 3}), at::rand({5})}, false, 0, 1);  // bias
+  check({x, at::rand({4, 4, 6, 6}), {}}, false, 0, 1);             // kernel larger than the input
+  check({x, at::rand({4, 4, 3, 3}), {}}, false, -1, 1);            // negative padding
+  check({x, at::rand({3, 2, 3, 3}), {}}, false, 0, 2);             // groups
+  check({x, at::rand({3, 4, 3, 3}), {}}, true, 0, 1);              // transposed channels
+  check({x, at::rand({4, 4, 3, 3}, at::kDouble), {}}, false, 0, 1);
+  check({x.slice(2, 0, 0), at::rand({4, 4, 3, 3}), {}}, false, 2, 1);
+}
+
+// ---- Fake CUDA: cuDNN follows cudnn_conv_suggest_memory_format (native/ConvUtils.h).
+
+Outcome convolution_on_cuda(const at::Tensor& input, const at::Tensor& weight, int64_t groups = 1,
+                            bool transposed = false, DeviceProfile profile = {}) {
+  const std::vector<int64_t> ones(static_cast<size_t>(weight.dim()) - 2, 1);
+  const std::vector<int64_t> zeros(ones.size(), 0);
+  return run_on_fake_cuda(
+      {input.detach().requires_grad_(true), weight.detach().requires_grad_(true)},
+      [&](const Tensors& in) {
+        return Tensors{at::convolution(in[0], in[1], {}, ones, ones, ones, transposed, zeros, groups)};
+      },
+      Backward::kYes, profile);
+}
+
+TEST(ConvolutionRules, CudnnKeepsTheMemoryFormatOfEitherOperand) {
+  using ::testing::ElementsAre;
+  const at::Tensor x = at::rand({2, 4, 5, 6});
+  const at::Tensor w = at::rand({8, 4, 3, 3});
+  const auto last = at::MemoryFormat::ChannelsLast;
+  for (const auto& [input, weight] : {std::pair{x.contiguous(last), w}, std::pair{x, w.contiguous(last)}}) {
+    const Outcome run = convolution_on_cuda(input, weight);
+    EXPECT_EQ(run.error, "");
+    EXPECT_THAT(run.results, ElementsAre("Float[2, 8, 5, 6][240, 1, 48, 8] grad"));
+    EXPECT_THAT(run.log.find("aten::convolution_backward")->results,
+                ElementsAre("Float[2, 4, 5, 6][120, 1, 24, 4]", "Float[8, 4, 3, 3][36, 1, 12, 4]", "undefined"));
+  }
+  EXPECT_THAT(convolution_on_cuda(x, w).results, ElementsAre("Float[2, 8, 5, 6][240, 30, 6, 1] grad"));
+  EXPECT_THAT(convolution_on_cuda(x.contiguous(last), at::rand({4, 8, 3, 3}), 1, true).results,
+              ElementsAre("Float[2, 8, 5, 6][240, 1, 48, 8] grad"));
+  // Double is never channels-last in cuDNN.
+  EXPECT_THAT(convolution_on_cuda(x.to(at::kDouble).contiguous(last), w.to(at::kDouble)).results,
+              ElementsAre("Double[2, 8, 5, 6][240, 30, 6, 1] grad"));
+  // Without cuDNN the im2col kernels take over.
+  EXPECT_THAT(convolution_on_cuda(x.contiguous(last), w, 1, false, {.cudnn = false}).results,
+              ElementsAre("Float[2, 8, 5, 6][240, 30, 6, 1] grad"));
+}
+
+TEST(ConvolutionRules, CudaDepthwiseKernelIsContiguousAndCudnnsIsNot) {
+  using ::testing::ElementsAre;
+  const at::Tensor x = at::rand({2, 4, 5, 6});
+  const at::Tensor w = at::rand({4, 1, 3, 3});
+  EXPECT_THAT(convolution_on_cuda(x, w, 4).results, ElementsAre("Float[2, 4, 5, 6][120, 30, 6, 1] grad"));
+  EXPECT_THAT(convolution_on_cuda(x.contiguous(at::MemoryFormat::ChannelsLast), w, 4).results,
+              ElementsAre("Float[2, 4, 5, 6][120, 1, 24, 4] grad"));
 }
 
 }  // namespace
