@@ -2,6 +2,9 @@
 //
 // Every row is checked by tests/unit/ir_operator_facts_test.cpp, which runs the operators on real tensors and compares
 // contents and storages before and after. To add an operator: add a row, add a call of it to that test.
+//
+// Where the rows come from: the batch norm and dropout families by their schemas, the others from a run of PyTorch's
+// OpInfo samples under a TorchDispatchMode that made the same comparison (3464 samples, 619 operators, CPU).
 #include "ir/operator_facts.h"
 
 namespace shadowgraph {
@@ -30,8 +33,9 @@ constexpr OperatorException kRows[] = {
      .why = "draws its noise into an argument; older schemas do not annotate it"},
     {.name = "aten::rrelu_with_noise_", .writes = "noise", .why = "writes noise beside self"},
     {.name = "aten::_cudnn_rnn",
-     .writes = "weight_buf",
-     .why = "copies the weights into the flat buffer when they are not already parts of it"},
+     .writes = "dropout_state",
+     .when = "train",
+     .why = "advances the state of cuDNN's dropout descriptor; not checked by the test, which has no GPU"},
     {.name = "aten::_fused_moving_avg_obs_fq_helper",
      .writes = "running_min running_max scale zero_point",
      .why = "updates the observer's state"},
@@ -41,6 +45,9 @@ constexpr OperatorException kRows[] = {
 
     // ---- Aliases without annotation
     {.name = "aten::_unsafe_view", .alias_of = "self", .why = "a view that autograd is told nothing of"},
+    {.name = "aten::unsafe_split", .alias_of = "self", .why = "views that autograd is told nothing of"},
+    {.name = "aten::unsafe_split_with_sizes", .alias_of = "self", .why = "as unsafe_split"},
+    {.name = "aten::unsafe_chunk", .alias_of = "self", .why = "as unsafe_split"},
     {.name = "aten::lift", .alias_of = "self", .maybe_alias = true, .why = kMayCopy},
     {.name = "aten::dropout", .alias_of = "input", .maybe_alias = true, .why = "is the input itself outside training"},
     {.name = "aten::feature_dropout", .alias_of = "input", .maybe_alias = true, .why = "as dropout"},

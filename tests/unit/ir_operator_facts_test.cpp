@@ -125,6 +125,9 @@ TEST(IrOperatorFacts, Aliases) {
   const auto x = [] { return at::arange(12, at::kFloat).reshape({3, 4}).clone(); };
   const std::vector<int64_t> flat{12};
   expect_facts_hold("aten::_unsafe_view", "", {x(), flat});
+  expect_facts_hold("aten::unsafe_split", "Tensor", {x(), 2});
+  expect_facts_hold("aten::unsafe_split_with_sizes", "", {x(), std::vector<int64_t>{1, 2}});
+  expect_facts_hold("aten::unsafe_chunk", "", {x(), 2});
   expect_facts_hold("aten::view", "", {x(), flat});
   expect_facts_hold("aten::reshape", "", {x(), flat});
   expect_facts_hold("aten::reshape", "", {x().t(), flat});  // copies
