@@ -55,6 +55,8 @@ at::Tensor FakeTensorImpl::wrap(const c10::TensorImpl& meta, c10::Device device)
   auto fake = c10::make_intrusive<FakeTensorImpl>(c10::Storage(meta.unsafe_storage()), fake_key_set(device),
                                                   meta.dtype(), device);
   fake->set_sizes_and_strides(meta.sizes(), meta.strides(), meta.storage_offset());
+  if (meta.is_conj()) fake->_set_conj(true);
+  if (meta.is_neg()) fake->_set_neg(true);
   return at::Tensor(std::move(fake));
 }
 

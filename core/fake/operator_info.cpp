@@ -51,7 +51,8 @@ bool has_meta_kernel(const c10::OperatorHandle& op) {
 
 void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const std::string& name) {
   const auto difference =
-      c10::findSchemaDifferences(*rule.inferred_schema, op.schema().cloneWithRealTypes(/*with_symint=*/false));
+      c10::findSchemaDifferences(rule.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
+                                 op.schema().cloneWithRealTypes(/*with_symint=*/false));
   if (difference) {
     throw Error("the rule registered for " + name + " does not have the operator's signature " +
                 toString(op.schema()) + ": " + *difference);

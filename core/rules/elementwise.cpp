@@ -61,7 +61,7 @@ Tensor angle(const Tensor& x) {
 
 std::tuple<Tensor, Tensor> frexp(const Tensor& x) {
   TORCH_CHECK(x.is_floating_point(), "torch.frexp() only supports floating-point dtypes");
-  return {elementwise({x}, kSameDtype), elementwise({x}, {.output = c10::kInt})};
+  return {rules::empty_like(x), rules::empty_like(x, c10::kInt)};
 }
 
 template <bool polar>
@@ -73,6 +73,11 @@ Tensor complex_of(const Tensor& x, const Tensor& y) {
   TORCH_CHECK(x.scalar_type() == y.scalar_type(), "Expected object of scalar type ", x.scalar_type(),
               " but got scalar type ", y.scalar_type(), " for second argument");
   return elementwise({x, y}, {.output = c10::toComplexType(x.scalar_type())});
+}
+
+Tensor nan_to_num(const Tensor& x, std::optional<double> /*nan*/, std::optional<double> /*positive_infinity*/,
+                  std::optional<double> /*negative_infinity*/) {
+  return rules::empty_like(x);
 }
 
 // ---- Selection
@@ -147,7 +152,8 @@ Tensor glu_backward(const Tensor& /*grad*/, const Tensor& x, int64_t dim) {
 
 // CUDA recomputes what the CPU keeps in the buffer.
 std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& x) {
-  return {rules::empty_like(x), on_cuda() ? rules::empty({0}, x) : rules::empty(x.sizes(), x)};
+  if (on_cuda()) return {rules::empty_like(x), rules::empty({0}, x)};
+  return {rules::empty(x.sizes(), x), rules::empty(x.sizes(), x)};
 }
 
 Tensor log_sigmoid_backward(const Tensor& grad, const Tensor& /*x*/, const Tensor& /*buffer*/) {
@@ -191,7 +197,9 @@ void register_elementwise(RuleRegistry& registry) {
   add_forms<Binary<kBool>>(registry, "logical_xor");
   add_forms<Unary<kSameDtype>>(registry, "hardswish");
   add_forms<Unary<kSameDtype, OptionalDouble, OptionalDouble, OptionalDouble>>(registry, "nan_to_num");
+  registry.add("aten::nan_to_num", &nan_to_num);
   add_forms<Unary<kFloat, OptionalDouble>>(registry, "logit");
+  registry.add("aten::mvlgamma.out", &Unary<kFloat, int64_t>::out);
   registry.add("aten::isnan", &Unary<kBool>::functional);
   registry.add("aten::conj_physical.out", &Unary<kSameDtype>::out);
   registry.add("aten::floor_divide", &Binary<kPromote>::functional);

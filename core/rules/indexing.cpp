@@ -1,8 +1,5 @@
 // Indexing, embedding, sorted search. Shapes never depend on the data here; what does (nonzero, unique, masks as
 // indices) has no rule and ends in DataDependentError.
-#include <ATen/ExpandUtils.h>
-#include <ATen/ops/add.h>
-
 #include "core/fake/errors.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
@@ -97,7 +94,7 @@ enum BagMode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
 
 using Bag = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-// The CPU fills in the bookkeeping only where its fast path for sums and means of float, half and bfloat16 does not.
+// The CPU leaves offset2bag empty where its fast path for sums does without.
 template <bool with_gradient>
 Bag embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets, bool /*scale_by_frequency*/,
                   int64_t mode, bool /*sparse*/, const OptionalTensor& per_sample_weights, bool include_last_offset,
@@ -106,27 +103,21 @@ Bag embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& off
               indices.dim());
   TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");
   check_integral(indices, "embedding_bag");
+  const auto type = at::promoteTypes(indices.scalar_type(), offsets.scalar_type());
   const int64_t bags = offsets.size(0) - (include_last_offset ? 1 : 0);
-  const auto index_type = at::promoteTypes(indices.scalar_type(), offsets.scalar_type());
   Tensor output = rules::empty({bags, weight.size(1)}, weight);
   if (on_cuda()) {
-    return {output, rules::empty({with_gradient || mode == kMax ? indices.size(0) : 0}, index_type),
-            rules::empty({bags}, index_type),
-            mode == kMax ? rules::empty({bags, weight.size(1)}, index_type) : rules::empty({0}, index_type)};
+    return {output, rules::empty({indices.size(0)}, type), rules::empty(offsets.sizes(), type),
+            rules::empty(mode == kMax ? output.sizes() : c10::IntArrayRef{0}, type)};
   }
-  const auto type = weight.scalar_type();
-  const bool fast_type = type == c10::kFloat || type == c10::kHalf || type == c10::kBFloat16;
-  const bool weighted = given(per_sample_weights);
-  const bool fast = fast_type && weight.stride(1) == 1 && padding_index < 0 &&
-                    (mode == kSum || (mode == kMean && !weighted)) &&
-                    (!weighted || per_sample_weights->stride(0) == 1);
-  const bool needs_bags = mode == kMean || mode == kMax || !fast;
-  Tensor offset_to_bag = rules::empty({needs_bags ? indices.size(0) : 0}, index_type);
-  Tensor bag_size = rules::empty({bags}, index_type);
-  Tensor max_indices = mode == kMax    ? rules::empty({bags, weight.size(1)}, index_type)
-                       : with_gradient ? rules::empty({bags}, index_type)
-                                       : rules::empty({bags}, index_type);
-  return {output, offset_to_bag, bag_size, max_indices};
+  const bool fast = mode == kSum && padding_index < 0 && weight.stride(1) == 1 &&
+                    (weight.scalar_type() == c10::kFloat || weight.scalar_type() == c10::kHalf ||
+                     weight.scalar_type() == c10::kBFloat16) &&
+                    (!given(per_sample_weights) || per_sample_weights->stride(0) == 1);
+  const c10::IntArrayRef per_bag = mode == kMax ? output.sizes() : output.sizes().slice(0, 1);
+  return {output, rules::empty({fast ? 0 : indices.size(0)}, type),
+          with_gradient ? rules::empty({bags}, type) : rules::empty(offsets.sizes(), type),
+          rules::empty(per_bag, type)};
 }
 
 Tensor embedding_bag_dense_backward(const Tensor& grad, const Tensor& /*indices*/, const Tensor& /*offset_to_bag*/,

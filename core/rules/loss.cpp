@@ -1,9 +1,9 @@
 // Losses. A reduced loss is 0-dimensional; gradients are made like the input.
+#include <ATen/core/Reduction.h>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "core/rules/support.h"
-
-#include <ATen/core/Reduction.h>
 
 namespace shadowgraph::rules {
 namespace {
@@ -73,7 +73,9 @@ Tensor nll_loss2d_backward(const Tensor& /*grad*/, const Tensor& input, const Te
                            const OptionalTensor& weight, int64_t /*reduction*/, int64_t /*ignore_index*/,
                            const Tensor& /*total_weight*/) {
   check_nll_loss2d(input, target, weight);
-  return rules::empty(input.sizes(), input);
+  Tensor result = rules::empty_like(input);
+  TORCH_CHECK(result.is_contiguous(), "grad_input must be contiguous");  // so says eager, of its own result
+  return result;
 }
 
 // ---- Margins: a loss for each sample of a batch

@@ -1,7 +1,5 @@
 // Pooling beyond the structured kernels. Whether a result is channels-last is decided by the input's strides; the
 // three-dimensional kernels and unpooling differ between CPU and CUDA.
-#include <ATen/ops/empty.h>
-
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "core/rules/support.h"
@@ -46,13 +44,11 @@ Tensor adaptive_avg_pool2d_backward(const Tensor& /*grad*/, const Tensor& input)
 Tensor adaptive_avg_pool3d(const Tensor& input, IntArrayRef output) {
   TORCH_CHECK(output.size() == 3, "adaptive_avg_pool3d: output_size must be 3");
   check_input(input, 3, "adaptive_avg_pool3d");
-  const auto sizes = with_spatial(input, output);
-  return on_cuda() ? rules::empty(sizes, input) : rules::empty(sizes, input, input.suggest_memory_format());
+  return rules::empty(with_spatial(input, output), input);
 }
 
 Tensor adaptive_avg_pool3d_backward(const Tensor& /*grad*/, const Tensor& input) {
-  return on_cuda() ? rules::empty(input.sizes(), input)
-                   : rules::empty(input.sizes(), input, input.suggest_memory_format());
+  return rules::empty(input.sizes(), input);
 }
 
 // ---- Maximum over volumes: (output, indices)

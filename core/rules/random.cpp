@@ -25,8 +25,8 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& x, double p, std::option
   return {rules::empty_like(x), rules::empty_like(x, c10::kBool)};
 }
 
-Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double /*scale*/) {
-  if (!on_cuda()) return at::mul(grad, mask);
+Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double scale) {
+  if (!on_cuda()) return at::mul(at::mul(grad, mask), at::Scalar(scale));
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be Bool Scalar Type", mask.scalar_type());
   return rules::empty_like(grad, grad.suggest_memory_format());
 }

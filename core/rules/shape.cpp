@@ -46,6 +46,19 @@ Tensor roll(const Tensor& x, IntArrayRef shifts, IntArrayRef dims) {
   return rolled;
 }
 
+// The composite kernel fills a small host tensor, which inside a mode would be a fake one.
+Tensor repeat(const Tensor& x, IntArrayRef repeats) {
+  TORCH_CHECK(static_cast<int64_t>(repeats.size()) >= x.dim(),
+              "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
+  c10::DimVector sizes(repeats);
+  const size_t added = repeats.size() - static_cast<size_t>(x.dim());
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    TORCH_CHECK(sizes[d] >= 0, "Repeats cannot be negative, but got ", repeats);
+    if (d >= added) sizes[d] *= x.size(static_cast<int64_t>(d - added));
+  }
+  return rules::empty(sizes, x);
+}
+
 // The CPU kernels keep channels-last, the CUDA ones go through view and permute.
 MemoryFormat shuffled_format(const Tensor& x) {
   return on_cuda() ? MemoryFormat::Contiguous : x.suggest_memory_format();
@@ -78,6 +91,7 @@ Tensor pixel_unshuffle(const Tensor& x, int64_t factor) {
   TORCH_CHECK(x.dim() >= 3, "pixel_unshuffle expects input to have at least 3 dimensions, but got input with ",
               x.dim(), " dimension(s)");
   TORCH_CHECK(factor > 0, "pixel_unshuffle expects a positive downscale_factor, but got ", factor);
+  if (factor == 1) return rules::empty_like(x);  // a clone
   c10::DimVector sizes(x.sizes());
   const size_t channel = sizes.size() - 3;
   TORCH_CHECK(sizes[channel + 1] % factor == 0 && sizes[channel + 2] % factor == 0,
@@ -193,7 +207,98 @@ Pair cudnn_grid_sampler_backward(const Tensor& x, const Tensor& grid, const Tens
   return {rules::empty(x.sizes(), x), rules::empty(grid.sizes(), grid)};
 }
 
+// ---- Fourier transforms: the libraries transform innermost dimensions, so the result's strides follow the plan
+
+c10::DimVector by_descending_stride(const Tensor& x, IntArrayRef dims) {
+  c10::DimVector sorted(dims);
+  std::stable_sort(sorted.begin(), sorted.end(), [&](int64_t a, int64_t b) { return x.stride(a) > x.stride(b); });
+  return sorted;
+}
+
+// A result whose memory order is: dimensions of the batch as in `x`, then the transformed ones as given.
+Tensor transformed(const Tensor& x, IntArrayRef sizes, IntArrayRef dims, c10::ScalarType dtype) {
+  c10::DimVector order;
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    if (std::find(dims.begin(), dims.end(), d) == dims.end()) order.push_back(d);
+  }
+  order = by_descending_stride(x, order);
+  order.append(dims.begin(), dims.end());
+  c10::DimVector strides(sizes.size());
+  int64_t stride = 1;
+  for (auto d = order.rbegin(); d != order.rend(); ++d) {
+    strides[static_cast<size_t>(*d)] = stride;
+    stride *= std::max<int64_t>(sizes[static_cast<size_t>(*d)], 1);
+  }
+  return rules::empty_strided(sizes, strides, dtype);
+}
+
+constexpr size_t kCufftDimensions = 3;
+
+bool one_cufft_plan(IntArrayRef dims) {
+  return dims.size() <= kCufftDimensions && !(dims.size() >= 2 && dims[0] == 0 && dims[1] == 1);
+}
+
+// Up to three dimensions a time, innermost first.
+Tensor cufft_stages(Tensor x, IntArrayRef dims) {
+  c10::DimVector left(dims);
+  while (!left.empty()) {
+    left = by_descending_stride(x, left);
+    const size_t count = std::min(kCufftDimensions, left.size());
+    const c10::DimVector stage(left.end() - static_cast<std::ptrdiff_t>(count), left.end());
+    x = transformed(x, x.sizes(), stage, x.scalar_type());
+    left.resize(left.size() - count);
+  }
+  return x;
+}
+
+c10::DimVector with_size(const Tensor& x, int64_t dim, int64_t size) {
+  c10::DimVector sizes(x.sizes());
+  sizes[static_cast<size_t>(dim)] = size;
+  return sizes;
+}
+
+Tensor fft_c2c(const Tensor& x, IntArrayRef dims, int64_t /*normalization*/, bool /*forward*/) {
+  TORCH_CHECK(x.is_complex(), "_fft_c2c expects a complex tensor, but got ", x.scalar_type());
+  if (dims.empty()) return rules::empty_like(x);
+  return on_cuda() ? cufft_stages(x, dims) : transformed(x, x.sizes(), by_descending_stride(x, dims), x.scalar_type());
+}
+
+Tensor fft_r2c(const Tensor& x, IntArrayRef dims, int64_t /*normalization*/, bool onesided) {
+  TORCH_CHECK(x.is_floating_point(), "_fft_r2c expects a floating-point tensor, but got ", x.scalar_type());
+  const auto dtype = c10::toComplexType(x.scalar_type());
+  const int64_t last = dims.back();
+  const IntArrayRef others = dims.slice(0, dims.size() - 1);
+  const auto half = with_size(x, last, x.size(last) / 2 + 1);
+  if (!on_cuda()) {
+    auto order = by_descending_stride(x, others);
+    order.push_back(last);
+    return transformed(x, onesided ? IntArrayRef(half) : x.sizes(), order, dtype);
+  }
+  Tensor result = one_cufft_plan(dims) ? transformed(x, half, dims, dtype)
+                                       : cufft_stages(transformed(x, half, last, dtype), others);
+  // The other half is filled in place of a contiguous tensor.
+  return onesided ? result : rules::empty(x.sizes(), dtype);
+}
+
+Tensor fft_c2r(const Tensor& x, IntArrayRef dims, int64_t /*normalization*/, int64_t last_size) {
+  TORCH_CHECK(x.is_complex(), "_fft_c2r expects a complex tensor, but got ", x.scalar_type());
+  const auto dtype = c10::toRealValueType(x.scalar_type());
+  const int64_t last = dims.back();
+  const IntArrayRef others = dims.slice(0, dims.size() - 1);
+  const auto sizes = with_size(x, last, last_size);
+  if (on_cuda() && one_cufft_plan(dims)) {
+    return transformed(rules::empty(x.sizes(), x), sizes, dims, dtype);
+  }
+  if (!others.empty()) return transformed(fft_c2c(x, others, 0, false), sizes, last, dtype);
+  return transformed(on_cuda() ? rules::empty(x.sizes(), x) : x, sizes, last, dtype);
+}
+
 // ---- Distances
+
+c10::DimVector common_batch(const Tensor& x, const Tensor& y) {
+  const auto batch = [](const Tensor& t) { return t.sizes().slice(0, static_cast<size_t>(t.dim()) - 2); };
+  return at::infer_size_dimvector(batch(x), batch(y));
+}
 
 Tensor cdist(const Tensor& x, const Tensor& y, double p, std::optional<int64_t> /*mode*/) {
   TORCH_CHECK(x.dim() >= 2 && y.dim() >= 2, "cdist only supports at least 2D tensors, got: ", x.dim(), "D and ",
@@ -201,15 +306,16 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p, std::optional<int64_t> 
   TORCH_CHECK(x.size(-1) == y.size(-1), "X1 and X2 must have the same number of columns. X1: ", x.size(-1),
               " X2: ", y.size(-1));
   TORCH_CHECK(p >= 0, "cdist only supports non-negative p values");
-  const auto batch = [](const Tensor& t) { return t.sizes().slice(0, static_cast<size_t>(t.dim()) - 2); };
-  c10::DimVector sizes(at::infer_size_dimvector(batch(x), batch(y)));
+  c10::DimVector sizes = common_batch(x, y);
   sizes.append({x.size(-2), y.size(-2)});
   return rules::empty(sizes, x);
 }
 
 Tensor cdist_backward(const Tensor& /*grad*/, const Tensor& x, const Tensor& y, double /*p*/, const Tensor& /*cdist*/) {
-  const auto batch = [](const Tensor& t) { return t.sizes().slice(0, static_cast<size_t>(t.dim()) - 2); };
-  c10::DimVector sizes(at::infer_size_dimvector(batch(x), batch(y)));
+  c10::DimVector sizes = common_batch(x, y);
+  if (x.size(-2) == 0 || x.size(-1) == 0 || y.size(-2) == 0 || c10::multiply_integers(sizes) == 0) {
+    return rules::empty_like(x);
+  }
   sizes.append({x.size(-2), x.size(-1)});
   return rules::empty(sizes, x);
 }
@@ -296,6 +402,7 @@ Tensor& amp_update_scale_(Tensor& scale, Tensor& /*growth_tracker*/, const Tenso
 void register_shape(RuleRegistry& registry) {
   registry.add("aten::flip", &flip);
   registry.add("aten::roll", &roll);
+  registry.add("aten::repeat", &repeat);
   registry.add("aten::channel_shuffle", &channel_shuffle);
   registry.add("aten::pixel_shuffle", &pixel_shuffle);
   registry.add("aten::pixel_unshuffle", &pixel_unshuffle);
@@ -318,6 +425,10 @@ void register_shape(RuleRegistry& registry) {
   registry.add("aten::grid_sampler_3d_backward", &grid_sampler_backward);
   registry.add("aten::cudnn_grid_sampler", &sampled);
   registry.add("aten::cudnn_grid_sampler_backward", &cudnn_grid_sampler_backward);
+
+  registry.add("aten::_fft_c2c", &fft_c2c);
+  registry.add("aten::_fft_r2c", &fft_r2c);
+  registry.add("aten::_fft_c2r", &fft_c2r);
 
   registry.add("aten::_cdist_forward", &cdist);
   registry.add("aten::_cdist_backward", &cdist_backward);
