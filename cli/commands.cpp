@@ -110,11 +110,11 @@ void profile(const ProfileRequest& request) {
   if (request.directory.empty()) return;
   const std::string folder = request.directory + "/";
   const ViewModel view = ViewModel::run(loaded.graph, {});
-  const std::string dot = to_dot(view);
+  const std::string dot = write_dot(view);
   write_graph_file(folder + "graph.sg", loaded.graph);
   write_file(folder + "profile.json", json.dump(2) + "\n");
   write_file(folder + "graph.dot", dot);
-  write_file(folder + "graph.svg", to_svg(dot));
+  write_file(folder + "graph.svg", render_svg(dot));
   std::fputs(fmt::format("wrote {0}graph.sg, {0}profile.json, {0}graph.dot and {0}graph.svg\n", folder).c_str(), stderr);
 }
 
@@ -142,12 +142,16 @@ void draw(const DotRequest& request) {
   ViewOptions options;
   if (request.depth >= 0) options.depth = request.depth;
   options.fold_repeats = !request.unfold;
-  options.all_phases = request.backward;
+  if (request.all_phases) {
+    for (uint32_t i = 0; i < graph.phase_count(); ++i) options.phases.push_back(graph.phase_name(PhaseId(i)));
+  } else {
+    options.phases = request.phases;
+  }
   options.show_views = request.views;
   const ViewModel view = ViewModel::run(graph, options);
   for (const std::string& note : view.notes) std::fputs(("shadowgraph: " + note + "\n").c_str(), stderr);
-  const std::string dot = to_dot(view);
-  const std::string text = request.svg ? to_svg(dot) : dot;
+  const std::string dot = write_dot(view);
+  const std::string text = request.svg ? render_svg(dot) : dot;
   if (request.output.empty()) {
     print_text(text);
   } else {

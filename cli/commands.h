@@ -22,7 +22,8 @@ struct DotRequest {
   bool svg = false;
   int depth = -1;      // module levels to open; -1: as many as stay readable
   bool unfold = false;  // draw repeated layers one by one
-  bool backward = false;  // draw every phase, not forward alone
+  bool all_phases = false;
+  std::vector<std::string> phases;  // which to draw; empty: forward alone if the graph is large
   bool views = false;  // draw views too
 };
 

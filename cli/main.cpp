@@ -138,7 +138,8 @@ int run(int argc, char** argv) {
   dot->add_option("--depth", dot_request.depth, "Module levels to open (default: what stays readable)")
       ->check(CLI::NonNegativeNumber);
   dot->add_flag("--unfold", dot_request.unfold, "Draw repeated layers one by one");
-  dot->add_flag("--all-phases", dot_request.backward, "Draw backward and optimizer too");
+  dot->add_flag("--all-phases", dot_request.all_phases, "Draw backward and optimizer too");
+  dot->add_option("--phase", dot_request.phases, "Draw this phase (repeat for several): forward, backward, optimizer");
   dot->add_flag("--views", dot_request.views, "Draw views and other plumbing too");
 
   try {

@@ -1,6 +1,7 @@
 #include "core/capture/torchscript.h"
 
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
@@ -36,6 +37,16 @@ void flatten(const c10::IValue& value, Tensors& tensors) {
   } else if (value.isGenericDict()) {
     for (const auto& entry : value.toGenericDict()) flatten(entry.value(), tensors);
   }
+}
+
+// Preparing a graph for its first run folds what can be computed from constants. That must happen on real tensors: the
+// results stay in the module, and are constants of the program, not calls that it makes.
+void compile(const torch::jit::Module& module, const std::vector<c10::IValue>& arguments) {
+  const UnfakeGuard real;
+  torch::jit::Stack stack{module._ivalue()};
+  stack.insert(stack.end(), arguments.begin(), arguments.end());
+  auto& function = torch::jit::toGraphFunction(module.get_method("forward").function());
+  function.get_executor().getPlanFor(stack);
 }
 
 struct DtypeName {
@@ -164,6 +175,7 @@ ProgramToCapture ScriptProgram::program(Tensors inputs) const {
   program.forward = [this](const Tensors& tensors) {
     const PlainInterpreter plain;
     std::vector<c10::IValue> arguments(tensors.begin(), tensors.end());
+    compile(module_->module, arguments);
     Tensors outputs;
     flatten(module_->module.forward(std::move(arguments)), outputs);
     return outputs;

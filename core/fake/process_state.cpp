@@ -98,19 +98,29 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
   void deviceSynchronize(c10::DeviceIndex index) const override {}
 };
 
+std::unique_ptr<at::CUDAHooksInterface> make_hooks(at::CUDAHooksArgs arguments) {
+  return std::make_unique<PretendedCudaHooks>(arguments);
+}
+
+bool machine_has_a_gpu() {
+  const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
+  return guard != nullptr && guard->deviceCount() > 0;
+}
+
 // getCUDAHooks() caches its first answer for the life of the process, so this cannot wait for the first mode. A CUDA
-// build of libtorch registers its own hooks from libtorch_cuda's static initialisers, which run before ours.
-[[maybe_unused]] const bool hooks_registered = [] {
-  if (!at::CUDAHooksRegistry()->Has("CUDAHooks")) {
-    at::CUDAHooksRegistry()->Register(
-        "CUDAHooks",
-        [](at::CUDAHooksArgs arguments) -> std::unique_ptr<at::CUDAHooksInterface> {
-          return std::make_unique<PretendedCudaHooks>(arguments);
-        },
-        "", c10::REGISTRY_DEFAULT);
+// build of libtorch registers hooks of its own, before or after ours as the loader likes: on a machine with a GPU they
+// must win, and without one ours must, because theirs then refuse every question about a device.
+void register_hooks() {
+  auto& registry = *at::CUDAHooksRegistry();
+  if (!registry.Has("CUDAHooks")) {
+    registry.Register("CUDAHooks", &make_hooks, "", c10::REGISTRY_FALLBACK);
+  } else if (!machine_has_a_gpu()) {
+    static std::once_flag once;
+    std::call_once(once, [&] { registry.Register("CUDAHooks", &make_hooks, "", c10::REGISTRY_PREFERRED); });
   }
-  return true;
-}();
+}
+
+[[maybe_unused]] const bool kHooksRegistered = (register_hooks(), true);
 
 // ---- Autograd engine
 
@@ -173,6 +183,7 @@ void install_dispatch_keys() {
 void install_process_state() {
   static std::once_flag once;
   std::call_once(once, [] {
+    register_hooks();  // again: libtorch_cuda may have been loaded after this library
     install_engine();
     // Now, while the guard says "no devices", or it would start a worker thread for each pretended one.
     ObservingEngine::instance().initialize_device_threads_pool();

@@ -82,7 +82,7 @@ def check_formulas(tool):
             if flop_reference.flop_registry.get(flop_reference.packet(call["op"])) is not None)
         profile = json.loads(run(tool, "profile", *arguments, "--json"))
         ours = {phase: count for phase, count in profile["flops"].items()}
-        beyond = profile.get("flops_beyond_flop_counter", {})
+        beyond = profile.get("flops_beyond_pytorch", {})
         for phase in ("forward", "backward", "optimizer"):
             counted = ours.get(phase, 0) - beyond.get(phase, 0)
             if counted != theirs.get(phase, 0):
