@@ -98,7 +98,7 @@ class Writer {
       line(indent, "subgraph cluster_{} {{", cluster.id);
       const char* style = cluster.phase ? "style=\"rounded,dashed\", color=\"#5b6470\""
                                         : "style=\"rounded,filled\", color=\"#9aa5b1\"";
-      line(indent + 1, "label=\"{}\\l{}\\l\"; labeljust=l; tooltip=\"{}\"; {};", escape_dot(cluster.title, " "),
+      line(indent + 1, "graph [label=\"{}\\l{}\\l\", labeljust=l, tooltip=\"{}\", {}];", escape_dot(cluster.title, " "),
            escape_dot(cluster.subtitle, " "), escape_dot(cluster.title, " "),
            cluster.phase ? style : fmt::format("{}, fillcolor=\"{}\"", style, indent % 2 == 1 ? "#f7f9fb" : "#eef2f6"));
       contents(child, indent + 1);

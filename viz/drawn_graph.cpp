@@ -218,7 +218,7 @@ DrawnGraph DrawnGraph::run(const Graph& graph, const ViewOptions& options) {
   return drawn;
 }
 
-std::string type_text(const Graph& graph, ValueId value) {
+std::string type_label(const Graph& graph, ValueId value) {
   const Value& v = graph.value(value);
   if (v.kind != ValueKind::kTensor) {
     static constexpr const char* kNames[] = {"tensor", "int", "float", "bool"};

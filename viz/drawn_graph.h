@@ -54,6 +54,6 @@ struct DrawnGraph {
 void fold_repeats(const Graph& graph, DrawnGraph& drawn);
 
 // "f32[8,512,768]"
-std::string type_text(const Graph& graph, ValueId value);
+std::string type_label(const Graph& graph, ValueId value);
 
 }  // namespace shadowgraph

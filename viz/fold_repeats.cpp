@@ -138,7 +138,7 @@ class Folder {
   }
 
   void append_type(std::string& out, ValueId value) const {
-    fmt::format_to(std::back_inserter(out), ":{}", type_text(graph_, value));
+    fmt::format_to(std::back_inserter(out), ":{}", type_label(graph_, value));
     if (graph_.value(value).kind == ValueKind::kTensor) {
       fmt::format_to(std::back_inserter(out), "/{}", fmt::join(graph_.strides(value), ","));
     }

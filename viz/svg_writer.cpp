@@ -3,9 +3,12 @@
 #include <dlfcn.h>
 #include <graphviz/gvc.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "ir/error.h"
@@ -71,6 +74,56 @@ struct MessageGuard {
   throw Error(text);
 }
 
+// Names to ids, counted. Graphviz' own ids are addresses, and subgraphs are laid out and written in the order of ids.
+struct Names {
+  std::unordered_map<std::string, IDTYPE> ids;
+  std::unordered_map<IDTYPE, const std::string*> names;
+  IDTYPE next = 1;
+};
+void* open_names(Agraph_t*, Agdisc_t*) { return new Names; }
+long map_name(void* state, int kind, char* name, IDTYPE* id, int create) {
+  auto* all = static_cast<Names*>(state);
+  if (name == nullptr) {
+    *id = all->next++;
+    return 1;
+  }
+  const std::string key = std::to_string(kind == AGINEDGE ? AGOUTEDGE : kind) + name;
+  const auto found = all->ids.find(key);
+  if (found == all->ids.end() && create == 0) return 0;
+  *id = found != all->ids.end() ? found->second : all->next++;
+  if (found == all->ids.end()) all->names[*id] = &all->ids.emplace(key, *id).first->first;
+  return 1;
+}
+long allow_id(void*, int, IDTYPE) { return 1; }
+void forget_id(void*, int, IDTYPE) {}
+char* name_of(void* state, int, IDTYPE id) {
+  const auto* all = static_cast<Names*>(state);
+  const auto found = all->names.find(id);
+  return found == all->names.end() ? nullptr : const_cast<char*>(found->second->c_str()) + 1;  // after the kind's digit
+}
+void close_names(void* state) { delete static_cast<Names*>(state); }
+void register_id(void*, int, void*) {}
+Agiddisc_t counted_ids{open_names, map_name, allow_id, forget_id, name_of, close_names, register_id};
+
+// Reads from a string, a piece at a time.
+struct Text {
+  std::string_view left;
+};
+int read_text(void* channel, char* buffer, int size) {
+  auto* text = static_cast<Text*>(channel);
+  const size_t count = std::min(text->left.size(), static_cast<size_t>(size));
+  std::memcpy(buffer, text->left.data(), count);
+  text->left.remove_prefix(count);
+  return static_cast<int>(count);
+}
+
+Agraph_t* parse(const std::string& dot) {
+  Agiodisc_t reading{read_text, AgIoDisc.putstr, AgIoDisc.flush};
+  Agdisc_t disciplines{&AgMemDisc, &counted_ids, &reading};
+  Text text{dot};
+  return agread(&text, &disciplines);
+}
+
 struct ContextDeleter {
   void operator()(GVC_t* context) const { gvFreeContext(context); }
 };
@@ -98,7 +151,7 @@ std::string render_svg(const std::string& dot) {
   std::unique_ptr<GVC_t, ContextDeleter> context(plugins().empty() ? gvContext()
                                                                    : gvContextPlugins(plugins().data(), 0));
   if (!context) fail("Graphviz could not be started");
-  std::unique_ptr<Agraph_t, GraphDeleter> graph(agmemread(dot.c_str()));
+  std::unique_ptr<Agraph_t, GraphDeleter> graph(parse(dot));
   if (!graph) fail("not a graph in the DOT language");
   const Layout layout(context.get(), graph.get());
   if (!layout.done) {

@@ -184,7 +184,7 @@ class ViewBuilder {
     if (clusters()[c].repeats > 1) text += " each";
     return text;
   }
-  // "7.44 G" -> "7.44 G", "320" -> "320 ", so that "FLOPs" follows.
+  // "7.44 G" and "FLOPs" make "7.44 GFLOPs", "320" and "FLOPs" make "320 FLOPs".
   static std::string spaced(std::string count) {
     if (std::isdigit(static_cast<unsigned char>(count.back())) != 0) count += ' ';
     return count;
@@ -240,7 +240,7 @@ class ViewBuilder {
     if (target.kind() == TargetKind::kBuiltin) {
       const std::string name = placeholder_name(graph_, id);
       box.lines.push_back(shortened(name.empty() ? operator_label(target.name()) : name));
-      graph_.for_each_output(id, [&](ValueId value) { box.lines.push_back(shortened(type_text(graph_, value))); });
+      graph_.for_each_output(id, [&](ValueId value) { box.lines.push_back(shortened(type_label(graph_, value))); });
     } else {
       box.lines.push_back(operator_label(target.name()));
       if (!options_.show_parameters) add_parameters(id, box.lines);
@@ -269,7 +269,7 @@ class ViewBuilder {
       std::string name = placeholder_name(graph_, producer);
       if (name.empty()) name = "constant";
       if (module.size() > 1 && name.starts_with(module)) name = name.substr(module.size());
-      lines.push_back(shortened(name + " " + type_text(graph_, origin)));
+      lines.push_back(shortened(name + " " + type_label(graph_, origin)));
     });
     if (more > 0) lines.push_back(fmt::format("+{} more", more));
   }
@@ -288,7 +288,7 @@ class ViewBuilder {
       if (!value.empty()) text += fmt::format("\n{} = {}", formal[i].name(), value);
     }
     graph_.for_each_output(id, [&](ValueId value) {
-      text += "\n-> " + type_text(graph_, value);
+      text += "\n-> " + type_label(graph_, value);
       if (graph_.value(value).kind != ValueKind::kTensor) return;
       text += fmt::format(" stride [{}], {} bytes", fmt::join(graph_.strides(value), ","),
                           exact_count(graph_.logical_bytes(value)));
@@ -388,7 +388,7 @@ class ViewBuilder {
           if (output == origin) result = place;
           ++place;
         });
-        const std::string type = type_text(graph_, value);
+        const std::string type = type_label(graph_, value);
         if (!seen.emplace(entry->second, drawn_.stand_in[from_node], result, type).second) return;
         ViewEdge& edge = view_.edges[entry->second];
         if (ways[entry->second]++ == 0) edge.label = shortened(type, 28);
