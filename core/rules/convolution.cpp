@@ -74,7 +74,7 @@ void check_shapes(const at::Tensor& input, const at::Tensor& weight, const Optio
   TORCH_CHECK(weight.size(0) >= p.groups, "Given groups=", p.groups, ", expected weight to be at least ", p.groups,
               " at dimension 0, but got weight of size ", weight.sizes(), " instead");
   TORCH_CHECK(weight.size(0) % p.groups == 0, "Given groups=", p.groups, ", expected weight to be divisible by ",
-              p.groups, " at dimension 0, but got weight of size ", weight.sizes(), " instead");
+              p.groups, " at dimension 0, but got weight of size [", weight.sizes(), "] instead");
   const int64_t output_channels = p.transposed ? weight.size(1) * p.groups : weight.size(0);
   const bool bias_fits = !given(bias) || (bias->dim() == 1 && bias->size(0) == output_channels);
   if (p.transposed) {
@@ -144,8 +144,6 @@ struct Call {
       input = stand_in(given_input);
       weight = stand_in(given_weight);
     }
-    TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "Input type (", input.toString(), ") and weight type (",
-                weight.toString(), ") should be the same");
     const auto symbolic = [](IntArrayRef values) { return c10::fromIntArrayRefSlow(values); };
     c10::OptionalArrayRef<c10::SymInt> symbolic_bias_sizes;
     if (given(bias)) {
@@ -157,6 +155,9 @@ struct Call {
         input, weight, std::nullopt, symbolic(parameters.stride), symbolic(parameters.padding),
         symbolic(parameters.dilation), parameters.transposed, symbolic(parameters.output_padding), parameters.groups,
         symbolic_bias_sizes);
+    TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "Input type (", input.toString(), ") and weight type (",
+                weight.toString(), ") should be the same",
+                on_mkldnn() ? " or input should be a MKLDNN tensor and weight is a dense tensor" : "");
     format = backend == ConvBackend::Empty || backend == ConvBackend::Overrideable
                  ? MemoryFormat::Contiguous
                  : at::native::_determine_backend_memory_format(input, weight, backend);

@@ -74,6 +74,11 @@ class CallLog final : public CallObserver {
 
 struct Outcome {
   CallLog log;
+  // What the first call of this operator returned.
+  std::vector<std::string> results_of(const std::string& name) const {
+    const Call* call = log.find(name);
+    return call == nullptr ? std::vector<std::string>{"not called"} : call->results;
+  }
   std::vector<std::string> results;
   std::vector<std::string> gradients;
   std::string error;

@@ -162,7 +162,7 @@ TEST(ConvolutionRules, CudnnKeepsTheMemoryFormatOfEitherOperand) {
     const Outcome run = convolution_on_cuda(input, weight);
     EXPECT_EQ(run.error, "");
     EXPECT_THAT(run.results, ElementsAre("Float[2, 8, 5, 6][240, 1, 48, 8] grad"));
-    EXPECT_THAT(run.log.find("aten::convolution_backward")->results,
+    EXPECT_THAT(run.results_of("aten::convolution_backward"),
                 ElementsAre("Float[2, 4, 5, 6][120, 1, 24, 4]", "Float[8, 4, 3, 3][36, 1, 12, 4]", "undefined"));
   }
   EXPECT_THAT(convolution_on_cuda(x, w).results, ElementsAre("Float[2, 8, 5, 6][240, 30, 6, 1] grad"));

@@ -196,17 +196,16 @@ TEST(NormalizationRules, BatchNormOnCudaUsesCudnn) {
   const at::Tensor x = at::rand({2, 4, 3, 5}).contiguous(at::MemoryFormat::ChannelsLast);
   Outcome run = batch_norm_on_cuda(x, at::kFloat, true);
   EXPECT_EQ(run.error, "");
-  ASSERT_NE(run.log.find("aten::cudnn_batch_norm"), nullptr);
-  EXPECT_THAT(run.log.find("aten::cudnn_batch_norm")->results,
+  EXPECT_THAT(run.results_of("aten::cudnn_batch_norm"),
               ElementsAre("Float[2, 4, 3, 5][60, 1, 20, 4]", "Float[4][1]", "Float[4][1]", "Byte[0][1]"));
-  EXPECT_THAT(run.log.find("aten::cudnn_batch_norm_backward")->results,
+  EXPECT_THAT(run.results_of("aten::cudnn_batch_norm_backward"),
               ElementsAre("Float[2, 4, 3, 5][60, 1, 20, 4]", "Float[4][1]", "Float[4][1]"));
   // Evaluation goes through cuDNN forward and the native kernel backward.
   run = batch_norm_on_cuda(x, at::kFloat, false);
   EXPECT_EQ(run.error, "");
-  EXPECT_THAT(run.log.find("aten::cudnn_batch_norm")->results,
+  EXPECT_THAT(run.results_of("aten::cudnn_batch_norm"),
               ElementsAre("Float[2, 4, 3, 5][60, 1, 20, 4]", "Float[0][1]", "Float[0][1]", "Byte[0][1]"));
-  EXPECT_THAT(run.log.find("aten::native_batch_norm_backward")->results,
+  EXPECT_THAT(run.results_of("aten::native_batch_norm_backward"),
               ElementsAre("Float[2, 4, 3, 5][60, 15, 5, 1]", "Float[4][1]", "Float[4][1]"));
   // Mixed precision: half with float parameters is cuDNN's, bfloat16 is not.
   EXPECT_THAT(batch_norm_on_cuda(x.to(at::kHalf), at::kFloat, true).log.names(), Contains("aten::cudnn_batch_norm"));
@@ -216,14 +215,13 @@ TEST(NormalizationRules, BatchNormOnCudaElsewhereIsNative) {
   const at::Tensor x = at::rand({2, 4, 3, 5});
   Outcome run = batch_norm_on_cuda(x.to(at::kBFloat16), at::kFloat, true);
   EXPECT_EQ(run.error, "");
-  ASSERT_NE(run.log.find("aten::native_batch_norm"), nullptr);
-  EXPECT_THAT(run.log.find("aten::native_batch_norm")->results,
+  EXPECT_THAT(run.results_of("aten::native_batch_norm"),
               ElementsAre("BFloat16[2, 4, 3, 5][60, 15, 5, 1]", "Float[4][1]", "Float[4][1]"));
-  EXPECT_THAT(run.log.find("aten::native_batch_norm_backward")->results,
+  EXPECT_THAT(run.results_of("aten::native_batch_norm_backward"),
               ElementsAre("BFloat16[2, 4, 3, 5][60, 15, 5, 1]", "Float[4][1]", "Float[4][1]"));
   // Two dimensions are never cuDNN's.
   run = batch_norm_on_cuda(at::rand({6, 4}), at::kFloat, false);
-  EXPECT_THAT(run.log.find("aten::native_batch_norm")->results,
+  EXPECT_THAT(run.results_of("aten::native_batch_norm"),
               ElementsAre("Float[6, 4][4, 1]", "Float[4][1]", "Float[4][1]"));
 }
 
@@ -234,9 +232,9 @@ TEST(NormalizationRules, LayerNormOnCudaKeepsFloatStatistics) {
     return Tensors{at::layer_norm(in[0], {8}, in[1], in[1], 1e-5, true)};
   });
   EXPECT_EQ(run.error, "");
-  EXPECT_THAT(run.log.find("aten::native_layer_norm")->results,
+  EXPECT_THAT(run.results_of("aten::native_layer_norm"),
               ElementsAre("BFloat16[2, 3, 8][24, 8, 1]", "Float[2, 3, 1][3, 1, 1]", "Float[2, 3, 1][3, 1, 1]"));
-  EXPECT_THAT(run.log.find("aten::native_layer_norm_backward")->results,
+  EXPECT_THAT(run.results_of("aten::native_layer_norm_backward"),
               ElementsAre("BFloat16[2, 3, 8][24, 8, 1]", "BFloat16[8][1]", "BFloat16[8][1]"));
 }
 
@@ -246,11 +244,9 @@ TEST(NormalizationRules, RmsNormOnCudaIsOneOperator) {
   const Program program = [](const Tensors& in) { return Tensors{at::rms_norm(in[0], {8}, in[1], 1e-6)}; };
   const Outcome run = run_on_fake_cuda({x, scale}, program);
   EXPECT_EQ(run.error, "");
-  ASSERT_NE(run.log.find("aten::_fused_rms_norm"), nullptr);
-  EXPECT_THAT(run.log.find("aten::_fused_rms_norm")->results,
+  EXPECT_THAT(run.results_of("aten::_fused_rms_norm"),
               ElementsAre("BFloat16[2, 3, 8][24, 8, 1]", "Float[2, 3, 1][3, 1, 1]"));
-  ASSERT_NE(run.log.find("aten::_fused_rms_norm_backward"), nullptr);
-  EXPECT_THAT(run.log.find("aten::_fused_rms_norm_backward")->results,
+  EXPECT_THAT(run.results_of("aten::_fused_rms_norm_backward"),
               ElementsAre("BFloat16[2, 3, 8][24, 8, 1]", "BFloat16[8][1]"));
   EXPECT_THAT(run.gradients, ElementsAre("BFloat16[2, 3, 8][24, 8, 1]", "BFloat16[8][1]"));
   const c10::InferenceMode inference;
@@ -264,7 +260,7 @@ TEST(NormalizationRules, GroupNormOnCudaIsContiguous) {
     return Tensors{at::group_norm(in[0], 2, in[1], in[1])};
   });
   EXPECT_EQ(run.error, "");
-  EXPECT_THAT(run.log.find("aten::native_group_norm")->results,
+  EXPECT_THAT(run.results_of("aten::native_group_norm"),
               ElementsAre("Float[2, 4, 3, 5][60, 15, 5, 1]", "Float[2, 2][2, 1]", "Float[2, 2][2, 1]"));
 }
 
