@@ -13,27 +13,29 @@ void Numbering::number(std::vector<uint32_t>& numbers, std::vector<I>& order, I 
   order.push_back(id);
 }
 
-void Numbering::number_arguments(const Graph& graph, std::span<const Argument> arguments, int depth) {
+bool Numbering::number_arguments(const Graph& graph, std::span<const Argument> arguments, int depth) {
   for (const Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kConstant) {
       number(constants_, constant_order_, argument.constant);
-    } else if (argument.kind == ArgumentKind::kList && depth < kMaxListDepth && graph.in_bounds(argument)) {
-      number_arguments(graph, graph.list(argument), depth + 1);
+    } else if (argument.kind == ArgumentKind::kList && graph.in_bounds(argument)) {
+      if (depth >= kMaxListDepth || !number_arguments(graph, graph.list(argument), depth + 1)) return false;
     }
   }
+  return true;
 }
 
-void Numbering::number_results(const Graph& graph, NodeId node, std::span<const Argument> results, int depth) {
+bool Numbering::number_results(const Graph& graph, NodeId node, std::span<const Argument> results, int depth) {
   for (const Argument& result : results) {
     if (result.kind == ArgumentKind::kValue && result.ref.value.index < values_.size()) {
       number(values_, value_order_, result.ref.value);
       const StorageId storage = graph.value(result.ref.value).storage;
       if (storage.index < storages_.size() && !first_nodes_[storage.index].valid()) first_nodes_[storage.index] = node;
       number(storages_, storage_order_, storage);
-    } else if (result.kind == ArgumentKind::kList && depth < kMaxListDepth && graph.in_bounds(result)) {
-      number_results(graph, node, graph.list(result), depth + 1);
+    } else if (result.kind == ArgumentKind::kList && graph.in_bounds(result)) {
+      if (depth >= kMaxListDepth || !number_results(graph, node, graph.list(result), depth + 1)) return false;
     }
   }
+  return true;
 }
 
 Numbering Numbering::run(const Graph& graph) {

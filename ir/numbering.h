@@ -43,8 +43,9 @@ class Numbering {
   }
   template <class I>
   static void number(std::vector<uint32_t>& numbers, std::vector<I>& order, I id);
-  void number_arguments(const Graph& graph, std::span<const Argument> arguments, int depth);
-  void number_results(const Graph& graph, NodeId node, std::span<const Argument> results, int depth);
+  // False at a list that nests too deep: in a broken graph it may hold itself, and the walk must end.
+  bool number_arguments(const Graph& graph, std::span<const Argument> arguments, int depth);
+  bool number_results(const Graph& graph, NodeId node, std::span<const Argument> results, int depth);
 
   std::vector<uint32_t> nodes_, values_, storages_, constants_, name_copies_;
   std::vector<NodeId> node_order_;

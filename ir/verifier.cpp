@@ -31,8 +31,8 @@ class Verifier {
   template <class... A>
   void report(Rule rule, NodeId node, fmt::format_string<A...> format, A&&... values) {
     std::string message = fmt::format(format, std::forward<A>(values)...);
-    // A node whose references are broken cannot be printed.
-    if (node.index < graph_.node_capacity() && !broken_[node.index]) {
+    // Only a node whose references were checked and found good can be printed.
+    if (live(node) && !broken_[node.index]) {
       if (!numbering_) numbering_ = Numbering::run(graph_);
       message += "\n  " + to_text(graph_, node, *numbering_);
     }
@@ -83,7 +83,7 @@ void Verifier::links() {
   NodeId previous;
   for (NodeId n = graph_.first(); n.valid(); n = graph_.node(n).next) {
     if (n.index >= graph_.node_capacity()) return report(Rule::kLinks, {}, "the node list goes to id {}, which is out of range", n.index);
-    if (ordinals_[n.index] != kNone) return report(Rule::kLinks, n, "the node list comes to a node twice");
+    if (ordinals_[n.index] != kNone) return report(Rule::kLinks, {}, "the node list comes to node id {} twice", n.index);
     if (graph_.is_erased(n)) return report(Rule::kLinks, {}, "the node list comes to id {}, which is erased", n.index);
     ordinals_[n.index] = static_cast<uint32_t>(order_.size());
     order_.push_back(n);

@@ -92,9 +92,11 @@ inline Outcome run_program(const Program& program, const Tensors& inputs, bool g
       for (const auto& input : inputs) {
         if (input.defined() && input.requires_grad()) leaves.push_back(input);
       }
-      const auto given = torch::autograd::grad(roots, leaves, seeds, /*retain_graph=*/std::nullopt,
-                                               /*create_graph=*/false, /*allow_unused=*/true);
-      results.insert(results.end(), given.begin(), given.end());
+      if (!roots.empty() && !leaves.empty()) {
+        const auto given = torch::autograd::grad(roots, leaves, seeds, /*retain_graph=*/std::nullopt,
+                                                 /*create_graph=*/false, /*allow_unused=*/true);
+        results.insert(results.end(), given.begin(), given.end());
+      }
     }
     outcome.text = describe_run(results, inputs, versions);
     outcome.results = std::move(results);

@@ -78,8 +78,9 @@ TEST(IrVerifier, Rule2References) {
   broken([](Graph& g) { g.region(RegionId(1)).name = StringId(7777); });
   // A list that holds itself.
   broken([](Graph& g) {
-    Argument list = g.make_list(std::vector{Argument::none()});
+    Argument list = g.make_list(std::vector{Argument::none(), Argument::none()});
     const_cast<Argument&>(g.list(list)[0]) = list;
+    const_cast<Argument&>(g.list(list)[1]) = list;
     g.insert_before(NodeId(3), target_of(Builtin::kAlias), std::vector{Argument::none()});
     const_cast<Argument&>(g.arguments(NodeId(12))[0]) = list;
   });
@@ -249,6 +250,7 @@ TEST(IrVerifier, NoiseNeverCrashes) {
           if (graph.is_erased(n) || !graph.in_bounds(graph.node(n)) || graph.arguments(n).empty()) break;
           auto& argument = const_cast<Argument&>(graph.arguments(n)[0]);
           argument.kind = static_cast<ArgumentKind>(random() % 13);
+          if (argument.kind == ArgumentKind::kBool) break;  // a bool that is neither true nor false is no C++
           argument.run = {static_cast<uint32_t>(random() % 40), static_cast<uint32_t>(random() % 6)};
           break;
         }

@@ -179,8 +179,8 @@ TEST(Robustness, UnfakeGuardGivesRealTensors) {
 // ---- Real programs do not notice
 
 std::vector<at::Tensor> real_training() {
-  const torch::nn::ModuleHolder<torch::nn::LinearImpl> first(8, 16);
-  const torch::nn::ModuleHolder<torch::nn::LinearImpl> second(16, 4);
+  torch::nn::Linear first(8, 16);
+  torch::nn::Linear second(16, 4);
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(7);
   std::vector<at::Tensor> parameters;
   for (const auto& module : {first, second}) {
