@@ -68,12 +68,12 @@ class Writer {
 
   std::string write() {
     line(0, "digraph \"{}\" {{", escape_dot(model_.title, " "));
-    line(1, "graph [charset=\"UTF-8\", fontname=\"Helvetica\", fontsize=11, rankdir=TB, nodesep=0.25, ranksep=0.35, "
+    line(1, "graph [charset=\"UTF-8\", fontname=\"Helvetica\", fontsize=11, rankdir=TB, nodesep=0.25, ranksep=0.22, "
             "newrank=true, tooltip=\"{}\"{}];",
          escape_dot(model_.title, " "),
          model_.boxes.size() > kManyBoxes ? ", splines=polyline, nslimit=2, nslimit1=2, mclimit=0.2, maxiter=2" : "");
     line(1, "node [shape=box, style=\"filled,rounded\", color=\"#5b6470\", penwidth=0.8, fontname=\"Helvetica\", "
-            "fontsize=10, margin=\"0.1,0.05\", height=0.2];");
+            "fontsize=10, margin=\"0.18,0.05\", height=0.2];");
     line(1, "edge [color=\"#5b6470\", arrowsize=0.6, fontname=\"Helvetica\", fontsize=8, fontcolor=\"#3c434c\"];");
     if (options_.legend) legend();
     if (!model_.clusters.empty()) contents(0, 1);
@@ -117,7 +117,8 @@ class Writer {
   void write_edge(const ViewEdge& edge) {
     // One pixel wide up to a megabyte, then thicker with the logarithm of the bytes.
     const int width = std::max(0, static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(edge.bytes, 1)))) - 20);
-    line(1, "{} -> {} [label=\"{}\", tooltip=\"{}\", labeltooltip=\"{}\", penwidth={:.1f}{}];",
+    // Spaces keep the label off the line where the viewer's font is wider than the one measured with.
+    line(1, "{} -> {} [label=\"  {}  \", tooltip=\"{}\", labeltooltip=\"{}\", penwidth={:.1f}{}];",
          model_.boxes[edge.from].id, model_.boxes[edge.to].id, escape_dot(edge.label, " "), escape_dot(edge.tooltip),
          escape_dot(edge.tooltip), 1.0 + 0.2 * width, edge.to_next_copy ? ", style=dashed, constraint=false" : "");
   }

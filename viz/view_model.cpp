@@ -16,7 +16,7 @@ namespace shadowgraph {
 namespace {
 
 constexpr uint32_t kNone = DrawnGraph::kNone;
-constexpr size_t kLongestLine = 48;  // characters of a label's line
+constexpr size_t kLongestLine = 40;  // characters of a label's line
 constexpr size_t kMostParameterLines = 3;
 constexpr size_t kMostTooltipLines = 12;
 
@@ -250,11 +250,12 @@ class ViewBuilder {
     return static_cast<uint32_t>(view_.boxes.size() - 1);
   }
 
-  // "weight f32[64,3,7,7]" for each parameter, buffer and constant that the node reads, directly or through views.
+  // "weight f32[64,3,7,7]", "weight, bias f32[64]": the parameters, buffers and constants that the node reads, directly
+  // or through views, those of one type on one line.
   void add_parameters(NodeId id, std::vector<std::string>& lines) const {
     const std::string module = module_path(graph_, id) + ".";
     std::vector<ValueId> seen;
-    size_t more = 0;
+    std::vector<std::pair<std::string, std::string>> names_by_type;
     graph_.for_each_input(id, [&](ValueId value) {
       const ValueId origin = drawn_.origin_of(value);
       const NodeId producer = graph_.value(origin).producer;
@@ -262,16 +263,24 @@ class ViewBuilder {
       if (graph_.node(producer).target == target_of(Builtin::kInput)) return;
       if (std::find(seen.begin(), seen.end(), origin) != seen.end()) return;
       seen.push_back(origin);
-      if (seen.size() > kMostParameterLines) {
-        ++more;
-        return;
-      }
       std::string name = placeholder_name(graph_, producer);
       if (name.empty()) name = "constant";
       if (module.size() > 1 && name.starts_with(module)) name = name.substr(module.size());
-      lines.push_back(shortened(name + " " + type_label(graph_, origin)));
+      const std::string type = type_label(graph_, origin);
+      const auto same = std::find_if(names_by_type.begin(), names_by_type.end(), [&](const auto& line) { return line.first == type; });
+      if (same == names_by_type.end()) {
+        names_by_type.emplace_back(type, name);
+      } else {
+        same->second += ", " + name;
+      }
     });
-    if (more > 0) lines.push_back(fmt::format("+{} more", more));
+    for (size_t i = 0; i < names_by_type.size() && i < kMostParameterLines; ++i) {
+      const auto& [type, names] = names_by_type[i];
+      lines.push_back(shortened(names, std::max<size_t>(kLongestLine - std::min(type.size(), kLongestLine - 12), 12)) + " " + type);
+    }
+    if (names_by_type.size() > kMostParameterLines) {
+      lines.push_back(fmt::format("+{} more", names_by_type.size() - kMostParameterLines));
+    }
   }
 
   std::string tooltip(NodeId id) const {
@@ -466,7 +475,11 @@ class ViewBuilder {
       kept.push_back(std::move(cluster));
     }
     view_.clusters = std::move(kept);
-    for (ViewBox& box : view_.boxes) box.cluster = place[box.cluster];
+    for (ViewBox& box : view_.boxes) {
+      box.cluster = place[box.cluster];
+      // A module called relu whose only operator is relu.
+      if (box.lines.size() > 1 && box.lines[0] == box.lines[1]) box.lines.erase(box.lines.begin());
+    }
   }
 
   void write_notes() {

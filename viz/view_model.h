@@ -15,7 +15,7 @@
 //             What flows from one copy to the next is a dashed edge; the edges of the whole run enter and leave the copy
 //             that is drawn.
 // - depth     Modules below `depth` levels are boxes with the number of operators, FLOPs and bytes inside. Without a
-//             wish, the deepest level that keeps the picture to about 200 boxes.
+//             wish, the deepest level that keeps the picture to 120 boxes.
 // - limits    A module with more than 400 boxes directly in it is collapsed; more than 3,000 boxes in all are reduced by
 //             depth, and if need be by joining runs of operators. `notes` says what was left out and why.
 //
@@ -38,7 +38,7 @@ struct ViewOptions {
   bool fold_repeats = true;
   bool show_views = false;
   bool show_parameters = false;     // as boxes of their own
-  size_t comfortable_boxes = 200;   // what the chosen depth aims at
+  size_t comfortable_boxes = 120;   // what the chosen depth aims at
   size_t most_boxes = 3000;
   size_t most_children = 400;       // boxes directly in one module
 };
