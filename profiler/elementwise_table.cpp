@@ -20,7 +20,8 @@ Work scaled(int64_t elements, Work each) {
   return {saturating_multiply(elements, each.flops), saturating_multiply(elements, each.transcendental)};
 }
 
-// ---- Which elements ---------------------------------------------------------------------------------------------------
+// ---- Which elements
+// ---------------------------------------------------------------------------------------------------
 
 MaybeWork nothing(const OperandShapes&, Work) { return Work(); }
 
@@ -35,7 +36,8 @@ MaybeWork per_argument(const OperandShapes& call, Work each) {
   return scaled(element_count(call.argument(kArgument)), each);
 }
 
-// ---- Operators whose cost depends on more than one size ---------------------------------------------------------------
+// ---- Operators whose cost depends on more than one size
+// ---------------------------------------------------------------
 
 // self + alpha * other: a second operation an element unless alpha is 1.
 MaybeWork scaled_sum(const OperandShapes& call, Work each) {
@@ -100,7 +102,8 @@ MaybeWork bias(const OperandShapes& call, Work each) {
 MaybeWork convolution_backward(const OperandShapes& call, Work each) {
   return scaled(call.element(10, 2, 0) != 0 ? element_count(call.argument(0)) : 0, each);
 }
-// Attention: work on every score; query and key follow `kQuery`. Packed calls bound the scores by their greatest lengths.
+// Attention: work on every score; query and key follow `kQuery`. Packed calls bound the scores by their greatest
+// lengths.
 template <size_t kQuery>
 MaybeWork per_score(const OperandShapes& call, Work each) {
   const Shape query = call.shape(kQuery);
@@ -145,8 +148,8 @@ MaybeWork cudnn_rnn(const OperandShapes& call, Work each) {
   if (input.empty()) return std::nullopt;
   const int64_t tokens = product_of(input.first(input.size() - 1));
   const int64_t directions = call.flag(kMode + 7) ? 2 : 1;
-  const int64_t units = product_of({each.flops, tokens, directions, call.integer(kMode + 1, 0),
-                                    call.integer(kMode + 3, 1)});
+  const int64_t units =
+      product_of({each.flops, tokens, directions, call.integer(kMode + 1, 0), call.integer(kMode + 3, 1)});
   return scaled(units, recurrent_unit(call.number(kMode, 2)));
 }
 

@@ -132,8 +132,8 @@ Count convolution_backward(const OperandShapes& call) {
     flops = *count;
   }
   if (call.element(10, 1, 0) != 0) {
-    // The weight's gradient pairs every channel of the input with every channel of the output: groups are not discounted,
-    // as in PyTorch 2.13.0 (pytorch/pytorch#183405 changes that later).
+    // The weight's gradient pairs every channel of the input with every channel of the output: groups are not
+    // discounted, as in PyTorch 2.13.0 (pytorch/pytorch#183405 changes that later).
     const Shape points = transposed ? input : gradient;
     flops = saturating_add(flops, product_of({kFlopsPerMac, gradient[0], input[1], gradient[1],
                                               product_of(weight.subspan(2)), product_of(points.subspan(2))}));
@@ -154,8 +154,8 @@ Count attention_count(Shape query, Shape key, Shape value) {
 // Five products: scores again, gradients of scores, value, query and key.
 Count attention_backward_count(Shape gradient, Shape query, Shape key, Shape value) {
   if (gradient.size() != 4 || !attention_count(query, key, value)) return std::nullopt;
-  const bool fits = gradient[0] == query[0] && gradient[1] == query[1] && gradient[2] == query[2] &&
-                    gradient[3] == value[3];
+  const bool fits =
+      gradient[0] == query[0] && gradient[1] == query[1] && gradient[2] == query[2] && gradient[3] == value[3];
   if (!fits) return std::nullopt;
   const int64_t depth = saturating_add(saturating_multiply(3, query[3]), saturating_multiply(2, value[3]));
   return product_of({kFlopsPerMac, query[0], query[1], query[2], key[2], depth});
@@ -176,8 +176,7 @@ struct PackedSequences {
 std::optional<PackedSequences> packed_sequences(const OperandShapes& call, size_t offsets, size_t longest) {
   if (call.rank(offsets) != 1 || call.rank(offsets + 1) != 1) return std::nullopt;
   if (call.shape(offsets)[0] != call.shape(offsets + 1)[0] || call.shape(offsets)[0] < 1) return std::nullopt;
-  return PackedSequences{call.shape(offsets)[0] - 1, call.integer(longest, 0),
-                         call.integer(longest + 1, 0)};
+  return PackedSequences{call.shape(offsets)[0] - 1, call.integer(longest, 0), call.integer(longest + 1, 0)};
 }
 
 // Tensors are (tokens, heads, depth) for flash attention, (1, tokens, heads, depth) for efficient attention.
@@ -212,7 +211,8 @@ Count varlen_attention_backward(const OperandShapes& call) {
   return one ? Count(saturating_multiply(*one, packed->count)) : std::nullopt;
 }
 
-// ---- Recurrent layers: the gates' matrix products, once per token of the batch ------------------------------------------
+// ---- Recurrent layers: the gates' matrix products, once per token of the batch
+// ------------------------------------------
 
 Count recurrent(Shape input, std::initializer_list<Shape> matrices, int64_t passes) {
   if (input.empty() || input.back() == 0) return std::nullopt;

@@ -2,7 +2,8 @@
 //
 // A group is any set of nodes: a module, a composite call, an operator. Bytes are those of whole storages, each counted
 // once in a group, so that views are free and shared tensors are not counted twice.
-//   incremental      storages saved for backward (activations: not what existed before), charged to the group of the first
+//   incremental      storages saved for backward (activations: not what existed before), charged to the group of the
+//   first
 //                    forward node that saves them; the sum over all groups is saved_activation_bytes
 //   output           storages allocated by the group's forward nodes that autograd saves somewhere
 //   temporary        storages allocated by the group's forward nodes that nobody saves

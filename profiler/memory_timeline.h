@@ -1,8 +1,8 @@
 // Live bytes at every node, by kind, and the peak.
 //
-// The boundary rule. A step is one node in program order. The bytes *at* a node are those live while it runs: after it has
-// allocated its results, before what died at it is freed. A storage freed "after node n" (Node::frees of n) is live at n
-// and not at its successor:
+// The boundary rule. A step is one node in program order. The bytes *at* a node are those live while it runs: after it
+// has allocated its results, before what died at it is freed. A storage freed "after node n" (Node::frees of n) is live
+// at n and not at its successor:
 //
 //     node      n0         n1         n2         n3
 //     born      A          B                     C
@@ -12,8 +12,8 @@
 //
 // Storages that existed before the program (born at a placeholder: parameters, buffers, inputs, constants) are counted
 // from the first step, wherever their placeholder stands. Bytes are whole storages: a view costs nothing, a view that
-// outlives its base keeps all of the base. Scratch memory that an operator takes and gives back inside one call is not in
-// the graph and not counted. A second track rounds each storage up to 512 bytes, the least block of CUDA's caching
+// outlives its base keeps all of the base. Scratch memory that an operator takes and gives back inside one call is not
+// in the graph and not counted. A second track rounds each storage up to 512 bytes, the least block of CUDA's caching
 // allocator (c10/cuda/CUDACachingAllocator: kMinBlockSize).
 //
 //     const auto timeline = MemoryTimeline::run(graph);

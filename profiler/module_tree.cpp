@@ -21,7 +21,8 @@ class Builder {
       const uint32_t depth = tree_.modules[at].depth + 1;
       const size_t dot = depth < kDeepest ? path.find('.', end == 0 ? 0 : end + 1) : std::string::npos;
       end = dot == std::string::npos ? path.size() : dot;
-      const auto [entry, added] = by_path_.try_emplace(path.substr(0, end), static_cast<uint32_t>(tree_.modules.size()));
+      const auto [entry, added] =
+          by_path_.try_emplace(path.substr(0, end), static_cast<uint32_t>(tree_.modules.size()));
       if (added) {
         tree_.modules.push_back({.path = entry->first, .depth = depth, .parent = at});
         tree_.modules[at].children.push_back(entry->second);

@@ -1,8 +1,8 @@
 // The modules of a program as a tree of paths, and what a node belongs to.
 //
-// "layer1.0.conv1" is a child of "layer1.0", that of "layer1"; containers that no region names (a ModuleList) stand in the
-// tree by their path alone. All calls of a module are one entry. A backward node belongs to the module of the forward node
-// it differentiates; a node outside every module belongs to the root, whose path is empty.
+// "layer1.0.conv1" is a child of "layer1.0", that of "layer1"; containers that no region names (a ModuleList) stand in
+// the tree by their path alone. All calls of a module are one entry. A backward node belongs to the module of the
+// forward node it differentiates; a node outside every module belongs to the root, whose path is empty.
 #pragma once
 
 #include <cstdint>

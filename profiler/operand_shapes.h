@@ -1,7 +1,7 @@
 // What a cost rule sees of one call: the shapes of its tensors and its numbers, by schema position, and no graph.
 //
-// Cost rules (flop_table.h, elementwise_table.h) are pure functions of this, so that they are tested on shapes written by
-// hand. A rule must not trust ranks or counts: graphs come from files too. Reading past the end answers kAbsent.
+// Cost rules (flop_table.h, elementwise_table.h) are pure functions of this, so that they are tested on shapes written
+// by hand. A rule must not trust ranks or counts: graphs come from files too. Reading past the end answers kAbsent.
 //
 //     std::vector<int64_t> a{2, 3}, b{3, 5};
 //     Operand arguments[] = {Operand::of_tensor(a), Operand::of_tensor(b)};
@@ -69,7 +69,8 @@ struct OperandShapes {
   static constexpr Operand kAbsentOperand{};
 };
 
-// Counts saturate at the largest int64 instead of overflowing: absurd shapes from a file must not be undefined behaviour.
+// Counts saturate at the largest int64 instead of overflowing: absurd shapes from a file must not be undefined
+// behaviour.
 inline int64_t saturating_multiply(int64_t a, int64_t b) {
   int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
@@ -83,7 +84,9 @@ inline int64_t product_of(Shape sizes) {
   for (int64_t size : sizes) product = saturating_multiply(product, size);
   return product;
 }
-inline int64_t product_of(std::initializer_list<int64_t> sizes) { return product_of(Shape(sizes.begin(), sizes.size())); }
+inline int64_t product_of(std::initializer_list<int64_t> sizes) {
+  return product_of(Shape(sizes.begin(), sizes.size()));
+}
 // Elements of a tensor, or of all tensors of a list; 0 for anything else.
 inline int64_t element_count(const Operand& operand) {
   if (operand.kind == Operand::Kind::kTensor) return product_of(operand.shape);

@@ -17,8 +17,8 @@ ParameterCount ParameterCount::run(const Graph& graph) {
       const Value& value = graph.value(id);
       const auto sizes = graph.sizes(id);
       if (value.kind != ValueKind::kTensor) return;
-      const bool fresh =
-          !value.storage.valid() || seen.emplace(value.storage, value.offset, std::vector(sizes.begin(), sizes.end())).second;
+      const bool fresh = !value.storage.valid() ||
+                         seen.emplace(value.storage, value.offset, std::vector(sizes.begin(), sizes.end())).second;
       if (!fresh) return;
       (parameter ? count.parameters : count.buffers) += graph.numel(id);
       (parameter ? count.parameter_bytes : count.buffer_bytes) += graph.logical_bytes(id);

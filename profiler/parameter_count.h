@@ -1,8 +1,8 @@
 // How large the model is: elements and bytes of its parameters and buffers, shared ones once.
 //
-// Two placeholders are the same tensor if they have the same storage, offset and sizes (tied weights). Parameters that are
-// different parts of one storage (flattened recurrent weights) count each; bytes are those of the tensors, not of the
-// storages, which may be padded.
+// Two placeholders are the same tensor if they have the same storage, offset and sizes (tied weights). Parameters that
+// are different parts of one storage (flattened recurrent weights) count each; bytes are those of the tensors, not of
+// the storages, which may be padded.
 #pragma once
 
 #include "ir/graph.h"

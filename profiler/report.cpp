@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "ir/words.h"
 #include "profiler/module_tree.h"
@@ -43,7 +43,8 @@ std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph)
   std::vector<std::pair<c10::Device, int64_t>> devices;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const Storage& storage = graph.storage(StorageId(i));
-    auto found = std::find_if(devices.begin(), devices.end(), [&](const auto& d) { return d.first == storage.device(); });
+    auto found =
+        std::find_if(devices.begin(), devices.end(), [&](const auto& d) { return d.first == storage.device(); });
     if (found == devices.end()) found = devices.insert(devices.end(), {storage.device(), 0});
     found->second += storage.bytes;
   }
@@ -131,19 +132,18 @@ json to_json(const BytesByKind& bytes) {
 json to_json(const std::vector<ModuleProfile>& modules, uint32_t at) {
   const ModuleProfile& module = modules[at];
   const GroupFigures& f = module.figures;
-  json object{{"path", module.path},
-              {"calls", module.calls},
-              {"nodes", {{"forward", f.forward_nodes}, {"backward", f.backward_nodes}}},
-              {"flops", {{"forward", f.forward_flops.matmul}, {"backward", f.backward_flops.matmul}}},
-              {"elementwise_flops",
-               {{"forward", f.forward_flops.elementwise}, {"backward", f.backward_flops.elementwise}}},
-              {"transcendental",
-               {{"forward", f.forward_flops.transcendental}, {"backward", f.backward_flops.transcendental}}},
-              {"parameter_bytes", f.parameters},
-              {"saved_activation_bytes", f.incremental},
-              {"output_bytes", f.output},
-              {"temporary_bytes", f.temporary},
-              {"backward_bytes", f.backward}};
+  json object{
+      {"path", module.path},
+      {"calls", module.calls},
+      {"nodes", {{"forward", f.forward_nodes}, {"backward", f.backward_nodes}}},
+      {"flops", {{"forward", f.forward_flops.matmul}, {"backward", f.backward_flops.matmul}}},
+      {"elementwise_flops", {{"forward", f.forward_flops.elementwise}, {"backward", f.backward_flops.elementwise}}},
+      {"transcendental", {{"forward", f.forward_flops.transcendental}, {"backward", f.backward_flops.transcendental}}},
+      {"parameter_bytes", f.parameters},
+      {"saved_activation_bytes", f.incremental},
+      {"output_bytes", f.output},
+      {"temporary_bytes", f.temporary},
+      {"backward_bytes", f.backward}};
   if (!module.class_name.empty()) object["class"] = module.class_name;
   if (!module.children.empty()) {
     json& children = object["children"] = json::array();
@@ -291,8 +291,8 @@ std::string to_text(const Profile& profile) {
   optional_line("mode", profile.mode);
   optional_line("optimizer", profile.optimizer);
   line("nodes", exact_count(profile.nodes));
-  line("parameters", fmt::format("{} ({})", exact_count(profile.size.parameters),
-                                 human_bytes(profile.size.parameter_bytes)));
+  line("parameters",
+       fmt::format("{} ({})", exact_count(profile.size.parameters), human_bytes(profile.size.parameter_bytes)));
   if (profile.size.buffers > 0) {
     line("buffers", fmt::format("{} ({})", exact_count(profile.size.buffers), human_bytes(profile.size.buffer_bytes)));
   }
@@ -328,7 +328,8 @@ std::string to_text(const Profile& profile) {
     beyond = saturating_add(beyond, flops.beyond_pytorch);
     if (std::find(std::begin(kFirst), std::end(kFirst), phase) == std::end(kFirst)) flops_line(phase, flops);
   }
-  if (beyond > 0) text += fmt::format("  of matmul, {} in operators that FlopCounterMode does not count\n", human_count(beyond));
+  if (beyond > 0)
+    text += fmt::format("  of matmul, {} in operators that FlopCounterMode does not count\n", human_count(beyond));
   if (!profile.uncovered.empty()) {
     text += "\nno FLOP formula, not in the sums above:\n";
     for (const UncoveredOperator& row : profile.uncovered) text += fmt::format("  {} x{}\n", row.op, row.count);

@@ -8,9 +8,10 @@
 // docs/profiling.md defines every figure.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -80,7 +81,7 @@ struct Profile {
   int64_t peak_rounded_bytes = 0;
   std::vector<DevicePeak> other_devices;  // peaks of the other devices that hold storages
   std::vector<LiveStorage> top_at_peak;
-  std::vector<ModuleProfile> modules;  // [0] is the root
+  std::vector<ModuleProfile> modules;              // [0] is the root
   std::optional<std::vector<OutputInfo>> outputs;  // absent if the graph has no sg::output
   std::optional<MemoryTimeline> timeline;
 

@@ -1,7 +1,8 @@
 // Bytes that autograd keeps between forward and backward, by storage.
 //
 //   all          every storage that a saved-tensor hook sees, once, whole
-//   activations  the part that the step itself made: without parameters, buffers, inputs and constants, which exist anyway
+//   activations  the part that the step itself made: without parameters, buffers, inputs and constants, which exist
+//   anyway
 #pragma once
 
 #include "ir/graph.h"

@@ -64,9 +64,8 @@ IdMap<StorageId, StorageKind> StorageKinds::run(const Graph& graph) {
       kind = StorageKind::kGradient;
     } else if (kind == StorageKind::kTemporary && born) {
       const PhaseId phase = graph.node(storage.born).phase;
-      const bool alive_at_backward =
-          first_backward.valid() &&
-          (!storage.freed_after.valid() || order[storage.freed_after] >= order[first_backward]);
+      const bool alive_at_backward = first_backward.valid() && (!storage.freed_after.valid() ||
+                                                                order[storage.freed_after] >= order[first_backward]);
       if (phase == Graph::kOptimizer && !storage.freed_after.valid()) {
         kind = StorageKind::kOptimizerState;
       } else if (phase == Graph::kForward && (saved[id] != 0 || alive_at_backward)) {

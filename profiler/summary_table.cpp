@@ -88,8 +88,7 @@ class ModuleRows {
     const auto start = number(name_of(modules[first]));
     size_t last = first + 1;
     if (!start || rows[first].empty()) return last;
-    while (last < modules.size() &&
-           number(name_of(modules[last])) == *start + static_cast<int64_t>(last - first) &&
+    while (last < modules.size() && number(name_of(modules[last])) == *start + static_cast<int64_t>(last - first) &&
            equal(rows[first], tree_.modules[modules[first]].path.size(), rows[last],
                  tree_.modules[modules[last]].path.size())) {
       ++last;
@@ -173,8 +172,8 @@ std::vector<SummaryRow> call_rows(const Graph& graph, const IdMap<StorageId, Sto
     if (row >= rows.size()) {
       row = static_cast<uint32_t>(rows.size());
       const std::string module = by_name ? std::string() : module_path(graph, id);
-      rows.push_back({.op_type = composite.valid() ? "composite" : "operator",
-                      .op = module.empty() ? name : module + " " + name});
+      rows.push_back(
+          {.op_type = composite.valid() ? "composite" : "operator", .op = module.empty() ? name : module + " " + name});
       if (by_name) rows.back().repeats = 0;
       if (!by_name && composite.valid()) row_of_region[composite] = row;
     }

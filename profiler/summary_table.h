@@ -35,8 +35,8 @@ enum class SummaryGrouping : uint8_t {
 
 struct SummaryOptions {
   SummaryGrouping grouping = SummaryGrouping::kModule;
-  int depth = 0;          // kModule: levels of the module tree; 0: the deepest that fits into max_rows
-  size_t max_rows = 40;   // what is beyond is summed in a last row; 0: no limit
+  int depth = 0;             // kModule: levels of the module tree; 0: the deepest that fits into max_rows
+  size_t max_rows = 40;      // what is beyond is summed in a last row; 0: no limit
   bool fold_repeats = true;  // kModule: adjacent numbered siblings with equal figures become one row
 };
 

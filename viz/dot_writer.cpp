@@ -68,12 +68,14 @@ class Writer {
 
   std::string write() {
     line(0, "digraph \"{}\" {{", escape_dot(model_.title, " "));
-    line(1, "graph [charset=\"UTF-8\", fontname=\"Helvetica\", fontsize=11, rankdir=TB, nodesep=0.25, ranksep=0.22, "
-            "newrank=true, tooltip=\"{}\"{}];",
+    line(1,
+         "graph [charset=\"UTF-8\", fontname=\"Helvetica\", fontsize=11, rankdir=TB, nodesep=0.25, ranksep=0.22, "
+         "newrank=true, tooltip=\"{}\"{}];",
          escape_dot(model_.title, " "),
          model_.boxes.size() > kManyBoxes ? ", splines=polyline, nslimit=2, nslimit1=2, mclimit=0.2, maxiter=2" : "");
-    line(1, "node [shape=box, style=\"filled,rounded\", color=\"#5b6470\", penwidth=0.8, fontname=\"Helvetica\", "
-            "fontsize=10, margin=\"0.18,0.05\", height=0.2];");
+    line(1,
+         "node [shape=box, style=\"filled,rounded\", color=\"#5b6470\", penwidth=0.8, fontname=\"Helvetica\", "
+         "fontsize=10, margin=\"0.18,0.05\", height=0.2];");
     line(1, "edge [color=\"#5b6470\", arrowsize=0.6, fontname=\"Helvetica\", fontsize=8, fontcolor=\"#3c434c\"];");
     if (options_.legend) legend();
     if (!model_.clusters.empty()) contents(0, 1);
@@ -96,8 +98,8 @@ class Writer {
     for (uint32_t child : children_[c]) {
       const ViewCluster& cluster = model_.clusters[child];
       line(indent, "subgraph cluster_{} {{", cluster.id);
-      const char* style = cluster.phase ? "style=\"rounded,dashed\", color=\"#5b6470\""
-                                        : "style=\"rounded,filled\", color=\"#9aa5b1\"";
+      const char* style =
+          cluster.phase ? "style=\"rounded,dashed\", color=\"#5b6470\"" : "style=\"rounded,filled\", color=\"#9aa5b1\"";
       line(indent + 1, "graph [label=\"{}\\l{}\\l\", labeljust=l, tooltip=\"{}\", {}];", escape_dot(cluster.title, " "),
            escape_dot(cluster.subtitle, " "), escape_dot(cluster.title, " "),
            cluster.phase ? style : fmt::format("{}, fillcolor=\"{}\"", style, indent % 2 == 1 ? "#f7f9fb" : "#eef2f6"));
@@ -116,7 +118,8 @@ class Writer {
 
   void write_edge(const ViewEdge& edge) {
     // One pixel wide up to a megabyte, then thicker with the logarithm of the bytes.
-    const int width = std::max(0, static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(edge.bytes, 1)))) - 20);
+    const int width =
+        std::max(0, static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(edge.bytes, 1)))) - 20);
     // Spaces keep the label off the line where the viewer's font is wider than the one measured with.
     line(1, "{} -> {} [label=\"  {}  \", tooltip=\"{}\", labeltooltip=\"{}\", penwidth={:.1f}{}];",
          model_.boxes[edge.from].id, model_.boxes[edge.to].id, escape_dot(edge.label, " "), escape_dot(edge.tooltip),
@@ -133,7 +136,8 @@ class Writer {
       if (!used[static_cast<size_t>(style.category)]) continue;
       line(2, "<TR><TD ALIGN=\"LEFT\" BGCOLOR=\"{}\">{}</TD></TR>", style.fill, escape_html(style.name));
     }
-    const bool copies = std::any_of(model_.edges.begin(), model_.edges.end(), [](const auto& e) { return e.to_next_copy; });
+    const bool copies =
+        std::any_of(model_.edges.begin(), model_.edges.end(), [](const auto& e) { return e.to_next_copy; });
     if (copies) line(2, "<TR><TD ALIGN=\"LEFT\">dashed: into the next copy</TD></TR>");
     for (const std::string& note : model_.notes) line(2, "<TR><TD ALIGN=\"LEFT\">{}</TD></TR>", escape_html(note));
     line(2, "</TABLE>>];");

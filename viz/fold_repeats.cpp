@@ -91,9 +91,8 @@ class Folder {
     const ModuleCluster& end = drawn_.clusters[siblings[last - 1]];
     original.repeats = static_cast<uint32_t>(last - first);
     original.run = siblings[first];
-    original.span = original.name == end.name
-                        ? fmt::format("{} (calls {}..{})", original.name, original.call, end.call)
-                        : fmt::format("{{{}..{}}}", original.name, end.name);
+    original.span = original.name == end.name ? fmt::format("{} (calls {}..{})", original.name, original.call, end.call)
+                                              : fmt::format("{{{}..{}}}", original.name, end.name);
     for (size_t i = first + 1; i < last; ++i) {
       drawn_.clusters[siblings[i]].stands_for = siblings[first];
       drawn_.clusters[siblings[i]].run = siblings[first];

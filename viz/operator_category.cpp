@@ -58,15 +58,17 @@ constexpr NameRule kNameRules[] = {
     {"fused_adagrad", kOptimizer},
 };
 
-constexpr std::string_view kActivations[] = {
-    "relu",     "relu6",   "gelu",  "silu",        "sigmoid", "tanh", "elu",  "selu",          "celu",      "leaky_relu",
-    "hardtanh", "mish",    "prelu", "_prelu_kernel", "softplus", "glu", "threshold", "hardsigmoid", "hardswish",
-    "log_sigmoid_forward", "log_sigmoid"};
+constexpr std::string_view kActivations[] = {"relu",       "relu6",         "gelu",      "silu",
+                                             "sigmoid",    "tanh",          "elu",       "selu",
+                                             "celu",       "leaky_relu",    "hardtanh",  "mish",
+                                             "prelu",      "_prelu_kernel", "softplus",  "glu",
+                                             "threshold",  "hardsigmoid",   "hardswish", "log_sigmoid_forward",
+                                             "log_sigmoid"};
 
-constexpr std::string_view kReductions[] = {"sum",    "mean",   "prod",    "amax",     "amin",     "max",       "min",
-                                            "argmax", "argmin", "any",     "all",      "var",      "std",       "var_mean",
-                                            "norm",   "cumsum", "cumprod", "logsumexp", "aminmax", "count_nonzero",
-                                            "sort",   "argsort", "topk",   "std_mean", "nansum"};
+constexpr std::string_view kReductions[] = {
+    "sum",     "mean",          "prod", "amax",    "amin",     "max",      "min",    "argmax",  "argmin",
+    "any",     "all",           "var",  "std",     "var_mean", "norm",     "cumsum", "cumprod", "logsumexp",
+    "aminmax", "count_nonzero", "sort", "argsort", "topk",     "std_mean", "nansum"};
 
 template <size_t N>
 bool contains(const std::string_view (&names)[N], std::string_view name) {

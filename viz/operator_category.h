@@ -1,7 +1,8 @@
 // What kind of work an operator is: what a picture colours by.
 //
-// The first that applies: the graph's own nodes are placeholders; nodes of phase optimizer are optimizer; then by name and
-// by the cost tables (profiler/flop_table.h, profiler/elementwise_table.h), so that an operator with a cost has a colour.
+// The first that applies: the graph's own nodes are placeholders; nodes of phase optimizer are optimizer; then by name
+// and by the cost tables (profiler/flop_table.h, profiler/elementwise_table.h), so that an operator with a cost has a
+// colour.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +14,16 @@
 namespace shadowgraph {
 
 enum class OperatorCategory : uint8_t {
-  kMatmul,       // matrix products, convolutions, recurrent layers
+  kMatmul,  // matrix products, convolutions, recurrent layers
   kAttention,
   kNorm,
-  kActivation,   // softmax included
-  kPooling,      // and resampling
+  kActivation,  // softmax included
+  kPooling,     // and resampling
   kElementwise,
-  kReduction,    // losses included
-  kRandom,       // dropout included
+  kReduction,  // losses included
+  kRandom,     // dropout included
   kView,
-  kCopy,         // copies, casts, fills, gathers, scatters
+  kCopy,  // copies, casts, fills, gathers, scatters
   kOptimizer,
   kPlaceholder,  // inputs, parameters, outputs
   kModule,       // a collapsed module

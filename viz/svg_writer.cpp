@@ -1,10 +1,10 @@
 #include "viz/svg_writer.h"
 
-#include <dlfcn.h>
 #include <graphviz/gvc.h>
 
 #include <algorithm>
 #include <cstring>
+#include <dlfcn.h>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -155,8 +155,9 @@ std::string render_svg(const std::string& dot) {
   if (!graph) fail("not a graph in the DOT language");
   const Layout layout(context.get(), graph.get());
   if (!layout.done) {
-    fail("Graphviz could not lay the graph out; if it has no layout engine 'dot', install its plugins "
-         "(Debian: libgvc6) or write DOT instead");
+    fail(
+        "Graphviz could not lay the graph out; if it has no layout engine 'dot', install its plugins "
+        "(Debian: libgvc6) or write DOT instead");
   }
   char* data = nullptr;
   unsigned int length = 0;

@@ -38,9 +38,9 @@ std::string operator_label(const std::string& name) {
 struct Contents {
   int64_t operators = 0;
   int64_t flops = 0;
-  int64_t bytes = 0;          // allocated
-  uint32_t visible = 0;       // drawn nodes that no fold hides
-  uint32_t first = kNone;     // the first of those
+  int64_t bytes = 0;       // allocated
+  uint32_t visible = 0;    // drawn nodes that no fold hides
+  uint32_t first = kNone;  // the first of those
 };
 
 class ViewBuilder {
@@ -130,8 +130,8 @@ class ViewBuilder {
     view_.depth = wish;
     while (view_.depth > 0 && boxes[static_cast<size_t>(view_.depth)] > limit) --view_.depth;
     if (asked && view_.depth < wish) {
-      view_.notes.push_back(fmt::format("depth {} instead of {}: more than {} boxes", view_.depth, wish,
-                                        options_.most_boxes));
+      view_.notes.push_back(
+          fmt::format("depth {} instead of {}: more than {} boxes", view_.depth, wish, options_.most_boxes));
     } else if (!asked && view_.depth < deepest) {
       view_.notes.push_back(fmt::format("modules below level {} are collapsed", view_.depth));
     }
@@ -156,8 +156,8 @@ class ViewBuilder {
       ++crowded;
     }
     if (crowded > 0) {
-      view_.notes.push_back(fmt::format("{} modules with more than {} boxes are collapsed", crowded,
-                                        options_.most_children));
+      view_.notes.push_back(
+          fmt::format("{} modules with more than {} boxes are collapsed", crowded, options_.most_children));
     }
     // The outermost collapsed cluster around each.
     box_of_cluster_.assign(clusters().size(), kNone);
@@ -210,7 +210,8 @@ class ViewBuilder {
         box_of_node_[node] = box_of_cluster_[module];
       }
     }
-    for (uint32_t node = 0; node < drawn_.nodes.size(); ++node) box_of_node_[node] = box_of_node_[drawn_.stand_in[node]];
+    for (uint32_t node = 0; node < drawn_.nodes.size(); ++node)
+      box_of_node_[node] = box_of_node_[drawn_.stand_in[node]];
   }
 
   uint32_t add_module_box(uint32_t first_node, uint32_t module) {
@@ -267,7 +268,8 @@ class ViewBuilder {
       if (name.empty()) name = "constant";
       if (module.size() > 1 && name.starts_with(module)) name = name.substr(module.size());
       const std::string type = type_label(graph_, origin);
-      const auto same = std::find_if(names_by_type.begin(), names_by_type.end(), [&](const auto& line) { return line.first == type; });
+      const auto same = std::find_if(names_by_type.begin(), names_by_type.end(),
+                                     [&](const auto& line) { return line.first == type; });
       if (same == names_by_type.end()) {
         names_by_type.emplace_back(type, name);
       } else {
@@ -276,7 +278,8 @@ class ViewBuilder {
     });
     for (size_t i = 0; i < names_by_type.size() && i < kMostParameterLines; ++i) {
       const auto& [type, names] = names_by_type[i];
-      lines.push_back(shortened(names, std::max<size_t>(kLongestLine - std::min(type.size(), kLongestLine - 12), 12)) + " " + type);
+      lines.push_back(shortened(names, std::max<size_t>(kLongestLine - std::min(type.size(), kLongestLine - 12), 12)) +
+                      " " + type);
     }
     if (names_by_type.size() > kMostParameterLines) {
       lines.push_back(fmt::format("+{} more", names_by_type.size() - kMostParameterLines));
@@ -293,7 +296,8 @@ class ViewBuilder {
       if (actual[i].kind == ArgumentKind::kInt) value = std::to_string(actual[i].i);
       if (actual[i].kind == ArgumentKind::kFloat) value = fmt::format("{}", actual[i].d);
       if (actual[i].kind == ArgumentKind::kBool) value = actual[i].b ? "true" : "false";
-      if (actual[i].kind == ArgumentKind::kIntList) value = fmt::format("[{}]", fmt::join(graph_.ints(actual[i]), ", "));
+      if (actual[i].kind == ArgumentKind::kIntList)
+        value = fmt::format("[{}]", fmt::join(graph_.ints(actual[i]), ", "));
       if (!value.empty()) text += fmt::format("\n{} = {}", formal[i].name(), value);
     }
     graph_.for_each_output(id, [&](ValueId value) {
@@ -349,8 +353,8 @@ class ViewBuilder {
       }
       joined_into[b] = static_cast<uint32_t>(joined.size() - 1);
     }
-    view_.notes.push_back(fmt::format("runs of up to {} boxes are joined: {} would be more than {}", each, count,
-                                      options_.most_boxes));
+    view_.notes.push_back(
+        fmt::format("runs of up to {} boxes are joined: {} would be more than {}", each, count, options_.most_boxes));
     view_.boxes = std::move(joined);
     named_.clear();
     for (uint32_t& box : box_of_node_) box = box == kNone ? kNone : joined_into[box];

@@ -3,21 +3,21 @@
 //     const ViewModel model = ViewModel::run(graph, {.depth = 2});
 //     write_dot(model);
 //
-// A box is one operator or one collapsed module; boxes lie in nested clusters, one a module call (all calls of a container
-// that no region names are one). What makes a large graph readable, each with an option to switch it off:
+// A box is one operator or one collapsed module; boxes lie in nested clusters, one a module call (all calls of a
+// container that no region names are one). What makes a large graph readable, each with an option to switch it off:
 //
-// - phases    A graph of more than 300 nodes shows its forward phase only; a smaller one shows all, each phase but forward
-//             in a cluster of its own.
+// - phases    A graph of more than 300 nodes shows its forward phase only; a smaller one shows all, each phase but
+//             forward in a cluster of its own.
 // - plumbing  Views, detach and aliases are not drawn: their users are joined to what they are views of. Parameters,
 //             buffers and constants stand in the labels of their users.
-// - repeats   Numbered siblings (encoder.layer.0..11), adjacent in order, whose contents have the same structure are drawn
-//             once, "x12". Structure is a text: operators, constant arguments, shapes and wiring inside, compared in full.
-//             What flows from one copy to the next is a dashed edge; the edges of the whole run enter and leave the copy
-//             that is drawn.
+// - repeats   Numbered siblings (encoder.layer.0..11), adjacent in order, whose contents have the same structure are
+//             drawn once, "x12". Structure is a text: operators, constant arguments, shapes and wiring inside, compared
+//             in full. What flows from one copy to the next is a dashed edge; the edges of the whole run enter and
+//             leave the copy that is drawn.
 // - depth     Modules below `depth` levels are boxes with the number of operators, FLOPs and bytes inside. Without a
 //             wish, the deepest level that keeps the picture to 120 boxes.
-// - limits    A module with more than 400 boxes directly in it is collapsed; more than 3,000 boxes in all are reduced by
-//             depth, and if need be by joining runs of operators. `notes` says what was left out and why.
+// - limits    A module with more than 400 boxes directly in it is collapsed; more than 3,000 boxes in all are reduced
+//             by depth, and if need be by joining runs of operators. `notes` says what was left out and why.
 //
 // A module with a single box is not a cluster: the box carries its name. Deterministic; nothing in it is an address.
 #pragma once
@@ -37,10 +37,10 @@ struct ViewOptions {
   std::vector<std::string> phases;  // names to show; empty: chosen
   bool fold_repeats = true;
   bool show_views = false;
-  bool show_parameters = false;     // as boxes of their own
-  size_t comfortable_boxes = 120;   // what the chosen depth aims at
+  bool show_parameters = false;    // as boxes of their own
+  size_t comfortable_boxes = 120;  // what the chosen depth aims at
   size_t most_boxes = 3000;
-  size_t most_children = 400;       // boxes directly in one module
+  size_t most_children = 400;  // boxes directly in one module
 };
 
 struct ViewBox {
@@ -54,9 +54,9 @@ struct ViewBox {
 struct ViewEdge {
   uint32_t from = 0;  // boxes
   uint32_t to = 0;
-  std::string label;    // "f32[8,512,768]"; "+2" if more tensors take the same way
-  std::string tooltip;  // all of them, in full
-  int64_t bytes = 0;    // of the largest
+  std::string label;          // "f32[8,512,768]"; "+2" if more tensors take the same way
+  std::string tooltip;        // all of them, in full
+  int64_t bytes = 0;          // of the largest
   bool to_next_copy = false;  // from one copy of a folded module to the next
 };
 
@@ -74,8 +74,8 @@ struct ViewModel {
   std::vector<ViewCluster> clusters;  // parents before children
   std::vector<ViewBox> boxes;         // in program order
   std::vector<ViewEdge> edges;
-  std::vector<std::string> notes;     // what is not shown, and why
-  int depth = 0;                      // levels of modules that are open
+  std::vector<std::string> notes;  // what is not shown, and why
+  int depth = 0;                   // levels of modules that are open
 
   // Throws Error if an option names a phase that the graph does not have.
   static ViewModel run(const Graph& graph, const ViewOptions& options = {});

@@ -78,12 +78,13 @@ TEST(ElementwiseTable, ReductionsAndPooling) {
   EXPECT_EQ(work(t, "aten::mean.dim", {x, t.ints({2, 3})}, {{1, 2}}).elementwise, 128);
   EXPECT_EQ(work(t, "aten::var_mean.correction", {x}, {{}, {}}).elementwise, 512);
   // 2*4*4 results of a 3x3 window; a single number is the window's side in both directions.
-  EXPECT_EQ(work(t, "aten::max_pool2d_with_indices", {x, t.ints({3, 3})}, {{1, 2, 4, 4}, {1, 2, 4, 4}}).elementwise, 288);
+  EXPECT_EQ(work(t, "aten::max_pool2d_with_indices", {x, t.ints({3, 3})}, {{1, 2, 4, 4}, {1, 2, 4, 4}}).elementwise,
+            288);
   EXPECT_EQ(work(t, "aten::avg_pool2d", {x, t.ints({3})}, {{1, 2, 4, 4}}).elementwise, 288);
   const auto gradient = t.input("g", {1, 2, 4, 4});
   EXPECT_EQ(work(t, "aten::avg_pool2d_backward", {gradient, x, t.ints({3, 3})}, {{1, 2, 8, 8}}).elementwise, 288);
-  EXPECT_EQ(work(t, "aten::max_pool2d_with_indices_backward", {gradient, x, t.ints({3, 3})}, {{1, 2, 8, 8}}).elementwise,
-            32);
+  EXPECT_EQ(
+      work(t, "aten::max_pool2d_with_indices_backward", {gradient, x, t.ints({3, 3})}, {{1, 2, 8, 8}}).elementwise, 32);
   EXPECT_EQ(work(t, "aten::_adaptive_avg_pool2d", {x, t.ints({1, 1})}, {{1, 2, 1, 1}}).elementwise, 128);
   EXPECT_EQ(work(t, "aten::sort", {x}, {{1, 2, 8, 8}, {1, 2, 8, 8}}).elementwise, 128 * 3);  // log2 of 8
 }
@@ -111,10 +112,10 @@ TEST(ElementwiseTable, BiasOfProducts) {
   EXPECT_EQ(work(t, "aten::convolution", convolution, {{2, 5, 4, 4}}).elementwise, 0);
 
   const auto gradient = t.input("gradient", {2, 5, 4, 4});
-  const NodeFlops backward =
-      work(t, "aten::convolution_backward",
-           {gradient, image, weight, t.ints({5}), ones, zeros, ones, no, zeros, Argument::of_int(1), t.bools({true, true, true})},
-           {{2, 3, 4, 4}, {5, 3, 1, 1}, {5}});
+  const NodeFlops backward = work(t, "aten::convolution_backward",
+                                  {gradient, image, weight, t.ints({5}), ones, zeros, ones, no, zeros,
+                                   Argument::of_int(1), t.bools({true, true, true})},
+                                  {{2, 3, 4, 4}, {5, 3, 1, 1}, {5}});
   EXPECT_EQ(backward.matmul, 1920);
   EXPECT_EQ(backward.elementwise, 160);
 }
@@ -123,10 +124,10 @@ TEST(ElementwiseTable, AttentionAndRecurrentLayers) {
   TestGraph t;
   const auto q = t.input("q", {2, 4, 3, 8});
   const auto k = t.input("k", {2, 4, 5, 8});
-  const NodeFlops attention = work(t, "aten::_scaled_dot_product_flash_attention_for_cpu", {q, k, k},
-                                   {{2, 4, 3, 8}, {2, 4, 3}});
-  EXPECT_EQ(attention.matmul, 3840);       // 2 * 2*4*3*5 * 16
-  EXPECT_EQ(attention.elementwise, 600);   // 120 scores * 5
+  const NodeFlops attention =
+      work(t, "aten::_scaled_dot_product_flash_attention_for_cpu", {q, k, k}, {{2, 4, 3, 8}, {2, 4, 3}});
+  EXPECT_EQ(attention.matmul, 3840);      // 2 * 2*4*3*5 * 16
+  EXPECT_EQ(attention.elementwise, 600);  // 120 scores * 5
   EXPECT_EQ(attention.transcendental, 120);
   EXPECT_EQ(attention.beyond_pytorch, 3840);
 
@@ -171,12 +172,12 @@ TEST(ElementwiseTable, ScatterAddsOnlyWhenItAccumulates) {
 TEST(Flops, ViewsAreFreeTagsCountAndTheRestIsListed) {
   TestGraph t;
   const auto x = t.input("x", {2, 3});
-  t.view("aten::t", {x}, x.value(), {3, 2});                                         // a view by its schema
-  t.view("aten::unfold", {x}, x.value(), {2, 1, 3});                                 // another, without a row
-  const auto tagged = t.call("aten::i0", {x}, {{2, 3}});                             // no row, but tagged pointwise
-  t.call("aten::fft_fft", {x}, {{2, 3}});                                            // no formula
+  t.view("aten::t", {x}, x.value(), {3, 2});              // a view by its schema
+  t.view("aten::unfold", {x}, x.value(), {2, 1, 3});      // another, without a row
+  const auto tagged = t.call("aten::i0", {x}, {{2, 3}});  // no row, but tagged pointwise
+  t.call("aten::fft_fft", {x}, {{2, 3}});                 // no formula
   t.call("aten::fft_fft", {x}, {{2, 3}});
-  t.call("aten::mm", {x, x}, {{2, 3}});                                              // cannot be: 3 against 2
+  t.call("aten::mm", {x, x}, {{2, 3}});  // cannot be: 3 against 2
   t.graph.append(t.graph.intern_target(Target(TargetKind::kFunction, "mine::fused(Tensor x) -> Tensor")), {x});
   const Flops flops = Flops::run(t.graph);
   EXPECT_EQ(ElementwiseFormula::of(t.graph.target(tagged.node)).coverage, ElementwiseCoverage::kPointwiseTag);
@@ -204,8 +205,8 @@ TEST(Flops, ByPhase) {
 TEST(ElementwiseTable, NoRuleTrustsItsOperands) {
   std::set<std::string_view> names;
   const std::vector<int64_t> empty;
-  const Operand kinds[] = {{}, Operand::of_tensor(empty), Operand::of_tensors({}), Operand::of_ints(empty),
-                           Operand::of_number(1e300)};
+  const Operand kinds[] = {
+      {}, Operand::of_tensor(empty), Operand::of_tensors({}), Operand::of_ints(empty), Operand::of_number(1e300)};
   for (const ElementwiseRow& row : elementwise_table()) {
     EXPECT_TRUE(names.insert(row.name).second) << row.name;
     row.rule({}, row.each);
@@ -227,7 +228,8 @@ TEST(ElementwiseTable, EveryRowNamesAnOperator) {
   };
   for (const ElementwiseRow& row : elementwise_table()) EXPECT_TRUE(exists(std::string(row.name))) << row.name;
   for (const FlopRow& row : flop_table()) EXPECT_TRUE(exists(std::string(row.name))) << row.name;
-  // What has matrix work has an elementwise row too, or its reports would say "no formula"; composites are the exception.
+  // What has matrix work has an elementwise row too, or its reports would say "no formula"; composites are the
+  // exception.
   for (const FlopRow& row : flop_table()) {
     const bool composite = row.name.starts_with("aten::lstm") || row.name.starts_with("aten::gru") ||
                            row.name.starts_with("aten::rnn_") || row.name == "aten::miopen_rnn";

@@ -1,9 +1,9 @@
 // Every row of the FLOP table on shapes written by hand, the sums in the comments; and PyTorch's own formulas
 // (tests/golden/profiler/flop_calls.jsonl, made by make_flop_calls.py beside it) to the last digit.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "profiler/flop_table.h"

@@ -22,20 +22,20 @@ struct TrainingStep {
   TestGraph t;
   TestGraph::Call x, w, mm, relu, loss, grad_relu, w_t, grad_w, momentum, step;
   TrainingStep() {
-    x = t.input("x", {2, 3});                                                    // 24 bytes, node 0
-    w = t.parameter("w", {3, 200});                                              // 2400, node 1
-    mm = t.call("aten::mm", {x, w}, {{2, 200}});                                 // 1600, node 2
-    relu = t.call("aten::relu", {mm}, {{2, 200}});                               // 1600, node 3
-    loss = t.call("aten::sum", {relu}, {{}});                                    // 4, node 4
+    x = t.input("x", {2, 3});                       // 24 bytes, node 0
+    w = t.parameter("w", {3, 200});                 // 2400, node 1
+    mm = t.call("aten::mm", {x, w}, {{2, 200}});    // 1600, node 2
+    relu = t.call("aten::relu", {mm}, {{2, 200}});  // 1600, node 3
+    loss = t.call("aten::sum", {relu}, {{}});       // 4, node 4
     t.phase = Graph::kBackward;
     grad_relu = t.call("aten::threshold_backward", {relu, relu, Argument::of_int(0)}, {{2, 200}}, relu.node);  // node 5
-    w_t = t.view("aten::t", {x}, x.value(), {3, 2}, mm.node);                    // node 6
-    grad_w = t.call("aten::mm", {w_t, grad_relu}, {{3, 200}}, mm.node);          // 2400, node 7
+    w_t = t.view("aten::t", {x}, x.value(), {3, 2}, mm.node);                                                  // node 6
+    grad_w = t.call("aten::mm", {w_t, grad_relu}, {{3, 200}}, mm.node);  // 2400, node 7
     t.phase = Graph::kOptimizer;
-    momentum = t.call("aten::clone", {grad_w}, {{3, 200}});                      // 2400, node 8
+    momentum = t.call("aten::clone", {grad_w}, {{3, 200}});                                            // 2400, node 8
     step = t.view("aten::add_.Tensor", {w, momentum, Argument::of_float(-0.1)}, w.value(), {3, 200});  // node 9
-    t.gradient(w, grad_w);                                                       // node 10
-    t.output({loss});                                                            // node 11
+    t.gradient(w, grad_w);                                                                             // node 10
+    t.output({loss});                                                                                  // node 11
     t.save(mm.node, {x.value(), w.value()});
     t.save(relu.node, {relu.value()});
     t.free_after(relu.node, {t.storage(mm)});
@@ -49,12 +49,31 @@ TEST(StorageKinds, FromHowTheGraphUsesThem) {
   const auto kinds = StorageKinds::run(s.t.graph);
   EXPECT_EQ(kinds[s.t.storage(s.x)], StorageKind::kInput);
   EXPECT_EQ(kinds[s.t.storage(s.w)], StorageKind::kParameter);
-  EXPECT_EQ(kinds[s.t.storage(s.mm)], StorageKind::kTemporary);   // died in forward, not saved
+  EXPECT_EQ(kinds[s.t.storage(s.mm)], StorageKind::kTemporary);  // died in forward, not saved
   EXPECT_EQ(kinds[s.t.storage(s.relu)], StorageKind::kActivation);
   EXPECT_EQ(kinds[s.t.storage(s.loss)], StorageKind::kActivation);  // alive when backward starts
   EXPECT_EQ(kinds[s.t.storage(s.grad_relu)], StorageKind::kTemporary);
   EXPECT_EQ(kinds[s.t.storage(s.grad_w)], StorageKind::kGradient);
   EXPECT_EQ(kinds[s.t.storage(s.momentum)], StorageKind::kOptimizerState);
+}
+
+TEST(StorageKinds, AliveAtTheFirstBackwardNodeIsAnActivation) {
+  TestGraph t;
+  const auto x = t.input("x", {4});
+  const auto early = t.call("aten::relu", {x}, {{4}});
+  const auto late = t.call("aten::relu", {x}, {{4}});
+  const auto last = t.call("aten::relu", {x}, {{4}});
+  t.phase = Graph::kBackward;
+  const auto first_backward = t.call("aten::neg", {x}, {{4}});
+  const auto second_backward = t.call("aten::neg", {x}, {{4}});
+  t.free_after(last.node, {t.storage(early)});  // before the first backward node: nobody saved it
+  t.free_after(first_backward.node, {t.storage(late)});
+  t.free_after(second_backward.node, {t.storage(last)});
+  const auto kinds = StorageKinds::run(t.graph);
+  EXPECT_EQ(kinds[t.storage(early)], StorageKind::kTemporary);
+  EXPECT_EQ(kinds[t.storage(late)], StorageKind::kActivation);
+  EXPECT_EQ(kinds[t.storage(last)], StorageKind::kActivation);
+  EXPECT_EQ(kinds[t.storage(first_backward)], StorageKind::kTemporary);
 }
 
 TEST(StorageKinds, RecorderIsBelieved) {
@@ -77,18 +96,18 @@ TEST(MemoryTimeline, CountsAtTheNodeAfterAllocationBeforeFrees) {
   ASSERT_EQ(timeline.steps(), 12U);
   const int64_t resident = 24 + 2400;
   const int64_t expected[] = {
-      resident,                                  // x: the parameter exists from the start
-      resident,                                  // w
-      resident + 1600,                           // mm
-      resident + 1600 + 1600,                    // relu, mm's result still there
-      resident + 1600 + 4,                       // sum, mm's result gone
-      resident + 1600 + 4 + 1600,                // threshold_backward, relu's result still there
-      resident + 4 + 1600,                       // t: a view costs nothing
-      resident + 4 + 1600 + 2400,                // mm: gradient
-      resident + 4 + 2400 + 2400,                // clone: momentum
-      resident + 4 + 2400 + 2400,                // add_
-      resident + 4 + 2400 + 2400,                // sg::gradient
-      resident + 4 + 2400 + 2400,                // sg::output
+      resident,                    // x: the parameter exists from the start
+      resident,                    // w
+      resident + 1600,             // mm
+      resident + 1600 + 1600,      // relu, mm's result still there
+      resident + 1600 + 4,         // sum, mm's result gone
+      resident + 1600 + 4 + 1600,  // threshold_backward, relu's result still there
+      resident + 4 + 1600,         // t: a view costs nothing
+      resident + 4 + 1600 + 2400,  // mm: gradient
+      resident + 4 + 2400 + 2400,  // clone: momentum
+      resident + 4 + 2400 + 2400,  // add_
+      resident + 4 + 2400 + 2400,  // sg::gradient
+      resident + 4 + 2400 + 2400,  // sg::output
   };
   for (uint32_t step = 0; step < timeline.steps(); ++step) EXPECT_EQ(timeline.total(step), expected[step]) << step;
 

@@ -1,9 +1,9 @@
 // The module tree, the summary table, and the report, on a small training step with repeated blocks.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "profiler/module_tree.h"
@@ -94,7 +94,8 @@ TEST(ModuleTree, PathsRegionsAndBackwardNodes) {
   const ModuleTree tree = ModuleTree::run(graph);
   std::vector<std::string> paths;
   for (const Module& module : tree.modules) paths.push_back(module.path);
-  EXPECT_EQ(paths, (std::vector<std::string>{"", "layers", "layers.0", "layers.0.fc", "layers.1", "layers.1.fc", "head"}));
+  EXPECT_EQ(paths,
+            (std::vector<std::string>{"", "layers", "layers.0", "layers.0.fc", "layers.1", "layers.1.fc", "head"}));
   EXPECT_EQ(tree.modules[0].class_name, "Net");
   EXPECT_EQ(tree.modules[1].class_name, "");  // a container no region names
   EXPECT_EQ(tree.modules[2].class_name, "Block");
@@ -127,7 +128,8 @@ TEST(SummaryTable, FoldsRepeatedLayersAndAddsUp) {
   EXPECT_EQ(profile.saved.activations, 4 * 128);
   EXPECT_EQ(sum.incremental, 4 * 128);
   EXPECT_EQ(table.rows.back().accumulate, 4 * 128);
-  // Four products of 2*4*8*8 and the head's 2*4*8*2; backward twice that, but the first block's input needs no gradient.
+  // Four products of 2*4*8*8 and the head's 2*4*8*2; backward twice that, but the first block's input needs no
+  // gradient.
   EXPECT_EQ(sum.forward_flops.matmul, 4 * 512 + 128);
   EXPECT_EQ(sum.backward_flops.matmul, 2 * 128 + 2 * 4 * 512 - 512);
   EXPECT_EQ(profile.flops.at("forward").matmul, sum.forward_flops.matmul);
@@ -141,11 +143,11 @@ TEST(SummaryTable, FiguresOfOneBlock) {
   const SummaryRow& block = table.rows[2];
   EXPECT_EQ(block.op, "layers.1");
   EXPECT_EQ(block.op_type, "Block");
-  EXPECT_EQ(block.figures.forward_nodes, 3);    // t, mm, relu
-  EXPECT_EQ(block.figures.incremental, 128);    // its relu's result: block 0's was charged there
-  EXPECT_EQ(block.figures.output, 128);         // relu's result is kept for the head
-  EXPECT_EQ(block.figures.temporary, 128);      // mm's result is not
-  EXPECT_EQ(block.figures.parameters, 256);     // 8*8 floats, seen through t
+  EXPECT_EQ(block.figures.forward_nodes, 3);     // t, mm, relu
+  EXPECT_EQ(block.figures.incremental, 128);     // its relu's result: block 0's was charged there
+  EXPECT_EQ(block.figures.output, 128);          // relu's result is kept for the head
+  EXPECT_EQ(block.figures.temporary, 128);       // mm's result is not
+  EXPECT_EQ(block.figures.parameters, 256);      // 8*8 floats, seen through t
   EXPECT_EQ(block.figures.backward, 256 + 128);  // weight's and input's gradient
   EXPECT_EQ(block.accumulate, 256);
 }
@@ -155,9 +157,9 @@ TEST(SummaryTable, ByCallAndByOperator) {
   const auto by_call = SummaryTable::run(net.t.graph, {.grouping = SummaryGrouping::kComposite});
   std::vector<std::string> ops;
   for (const SummaryRow& row : by_call.rows) ops.push_back(row.op);
-  EXPECT_EQ(ops, (std::vector<std::string>{"layers.0.fc aten::linear", "layers.0 aten::relu",
-                                           "layers.1.fc aten::linear", "layers.1 aten::relu", "head aten::linear",
-                                           "aten::sum", "aten::ones_like"}));
+  EXPECT_EQ(ops,
+            (std::vector<std::string>{"layers.0.fc aten::linear", "layers.0 aten::relu", "layers.1.fc aten::linear",
+                                      "layers.1 aten::relu", "head aten::linear", "aten::sum", "aten::ones_like"}));
   EXPECT_EQ(by_call.rows[0].op_type, "composite");
   EXPECT_EQ(by_call.rows[0].figures.forward_nodes, 2);
   const auto by_operator = SummaryTable::run(net.t.graph, {.grouping = SummaryGrouping::kOperator});

@@ -92,12 +92,8 @@ struct TestGraph {
     for (ValueId value : values) saved.push_back({.value = value, .role = SavedRole::kArgument});
     graph.set_saved(node, saved);
   }
-  void gradient(const Call& parameter, const Call& value) {
-    append(target_of(Builtin::kGradient), {parameter, value});
-  }
-  void output(const std::vector<Argument>& values) {
-    append(target_of(Builtin::kOutput), {graph.make_list(values)});
-  }
+  void gradient(const Call& parameter, const Call& value) { append(target_of(Builtin::kGradient), {parameter, value}); }
+  void output(const std::vector<Argument>& values) { append(target_of(Builtin::kOutput), {graph.make_list(values)}); }
 
   // Enters a region under the current one until the returned guard dies.
   struct Scope {
@@ -106,7 +102,9 @@ struct TestGraph {
     ~Scope() { owner.region = before; }
   };
   Scope module(const std::string& path, const std::string& class_name, uint32_t call = 0) {
-    return enter({.kind = RegionKind::kModule, .name = graph.intern(path), .class_name = graph.intern(class_name),
+    return enter({.kind = RegionKind::kModule,
+                  .name = graph.intern(path),
+                  .class_name = graph.intern(class_name),
                   .call = call});
   }
   Scope composite(const std::string& name) {

@@ -13,10 +13,10 @@
 namespace shadowgraph {
 namespace {
 
-using testing::TestGraph;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::TestGraph;
 
 // encoder.layer.0..n-1, each: fc (Linear: t, addmm), relu, add with the layer's input.
 struct Encoder {
@@ -75,11 +75,12 @@ TEST(ViewModel, EqualLayersAreDrawnOnce) {
   const ViewModel model = ViewModel::run(encoder.t.graph);
   EXPECT_THAT(titles(model), ElementsAre("encoder.layer.{0..11} x12"));
   EXPECT_EQ(model.clusters[1].subtitle, "Layer: 3 operators, 512 FLOPs each");
-  EXPECT_THAT(labels(model), ElementsAre("tokens|f32[4,8]", "fc|addmm|bias f32[8]|weight f32[8,8]", "relu", "add", "output"));
+  EXPECT_THAT(labels(model),
+              ElementsAre("tokens|f32[4,8]", "fc|addmm|bias f32[8]|weight f32[8,8]", "relu", "add", "output"));
   // The input enters the first copy, the last copy leaves, and what goes on to the next copy is marked.
-  EXPECT_THAT(edges(model), ElementsAre("tokens->fc f32[4,8]", "fc->relu f32[4,8]", "relu->add f32[4,8]",
-                                        "tokens->add f32[4,8]", "add~>fc f32[4,8]", "add~>add f32[4,8]",
-                                        "add->output f32[4,8]"));
+  EXPECT_THAT(edges(model),
+              ElementsAre("tokens->fc f32[4,8]", "fc->relu f32[4,8]", "relu->add f32[4,8]", "tokens->add f32[4,8]",
+                          "add~>fc f32[4,8]", "add~>add f32[4,8]", "add->output f32[4,8]"));
   EXPECT_THAT(model.notes, Contains("33 operators are in repeated layers drawn once"));
 }
 
@@ -236,7 +237,8 @@ TEST(ViewModel, LargeTrainingGraphsShowForwardOnly) {
 
 TEST(ViewModel, Categories) {
   const auto of = [](const char* name) {
-    return category_of(Target(TargetKind::kOperator, c10::Dispatcher::singleton().findSchemaOrThrow(name, "").schema()));
+    return category_of(
+        Target(TargetKind::kOperator, c10::Dispatcher::singleton().findSchemaOrThrow(name, "").schema()));
   };
   EXPECT_EQ(of("aten::mm"), OperatorCategory::kMatmul);
   EXPECT_EQ(of("aten::convolution_backward"), OperatorCategory::kMatmul);

@@ -66,7 +66,8 @@ std::string xml_error(const std::string& xml) {
       ++at;
     } else if (xml.compare(at, 4, "<!--") == 0) {
       const size_t end = xml.find("-->", at);
-      if (end == std::string::npos || xml.substr(at + 4, end - at - 4).find("--") != std::string::npos) return "comment";
+      if (end == std::string::npos || xml.substr(at + 4, end - at - 4).find("--") != std::string::npos)
+        return "comment";
       at = end + 3;
     } else if (xml[at + 1] == '?' || xml[at + 1] == '!') {
       at = xml.find('>', at) + 1;
@@ -80,7 +81,8 @@ std::string xml_error(const std::string& xml) {
       }
       if (end == xml.size()) return "tag without end at " + std::to_string(at);
       const std::string tag = xml.substr(at + 1, end - at - 1);
-      const std::string name = tag.substr(tag[0] == '/' ? 1 : 0, tag.find_first_of(" \n/", 1) - (tag[0] == '/' ? 1 : 0));
+      const std::string name =
+          tag.substr(tag[0] == '/' ? 1 : 0, tag.find_first_of(" \n/", 1) - (tag[0] == '/' ? 1 : 0));
       ++elements;
       if (tag[0] == '/') {
         if (open.empty() || open.back() != tag.substr(1)) return "closes " + tag;
@@ -113,8 +115,8 @@ TEST(DotWriter, Escapes) {
   EXPECT_EQ(escape_dot("two\nlines"), "two\\nlines");
   EXPECT_EQ(escape_dot("two\nlines", " "), "two lines");
   EXPECT_EQ(escape_dot("gr\xC3\xBC\xC3\x9F \xE5\xB1\x82"), "gr\xC3\xBC\xC3\x9F \xE5\xB1\x82");
-  EXPECT_EQ(escape_dot("\xFF\xC3("), "\?\?(");            // not UTF-8
-  EXPECT_EQ(escape_dot("\xED\xA0\x80"), "\?\?\?");            // a surrogate
+  EXPECT_EQ(escape_dot("\xFF\xC3("), "\?\?(");      // not UTF-8
+  EXPECT_EQ(escape_dot("\xED\xA0\x80"), "\?\?\?");  // a surrogate
   EXPECT_EQ(escape_dot(std::string("a\0b\x1b", 4)), "a b ");
 }
 
@@ -123,13 +125,15 @@ TEST(SvgWriter, IsWellFormedAndNamesEveryBox) {
   const std::string svg = render_svg(write_dot(model));
   EXPECT_EQ(xml_error(svg), "");
   EXPECT_NE(svg.find("<svg"), std::string::npos);
-  for (const ViewBox& box : model.boxes) EXPECT_NE(svg.find("<title>" + box.id + "</title>"), std::string::npos) << box.id;
+  for (const ViewBox& box : model.boxes)
+    EXPECT_NE(svg.find("<title>" + box.id + "</title>"), std::string::npos) << box.id;
   EXPECT_TRUE(render_svg(write_dot(model)) == svg);  // twice the same; not EXPECT_EQ, which would print both
 }
 
 TEST(SvgWriter, AnyNameIsDrawn) {
-  const std::string names[] = {R"("quoted")", R"(back\slash\N\G)", "{brace|pipe}", "<b>angle</b>", "a & b &lt; c",
-                               "gr\xC3\xBC\xC3\x9F", "\xE5\xB1\x82", "\xFF\xFE", "new\nline", "]]>", "<!-- -->", "-->"};
+  const std::string names[] = {
+      R"("quoted")",  R"(back\slash\N\G)", "{brace|pipe}", "<b>angle</b>", "a & b &lt; c", "gr\xC3\xBC\xC3\x9F",
+      "\xE5\xB1\x82", "\xFF\xFE",          "new\nline",    "]]>",          "<!-- -->",     "-->"};
   for (const std::string& name : names) {
     TestGraph t;
     t.graph.metadata["model"] = name;
