@@ -1,9 +1,382 @@
+// Recurrent layers.
+//
+// On a CPU libtorch's own composites decide: LSTMs of float and bfloat16 without projections become one mkldnn_rnn_layer
+// per layer and direction, everything else its cells. Fakes need rules for the fused operator alone.
+//
+// On CUDA the composites call into libtorch_cuda for cuDNN, which may not be there. The overrides here make the call
+// that native/cudnn/RNN.cpp makes, above autograd. Parameters that were flattened into one buffer
+// (_cudnn_rnn_flatten_weight) are recognised and passed as that buffer; otherwise cuDNN copies them into a new one at
+// each call, as in eager. Note that the flatten_parameters() of C++ modules gives up on fakes: it compares data
+// pointers, and they have none.
+//
+// Sizes that only the library knows are estimates: the reserve of cuDNN's forward, its dropout state, and oneDNN's
+// workspace except for float32 (see mkldnn_workspace).
+#include <ATen/Context.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/_cudnn_init_dropout_state.h>
+#include <ATen/ops/_cudnn_rnn.h>
+#include <c10/core/GradMode.h>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "core/rules/support.h"
 
 namespace shadowgraph::rules {
+namespace {
 
-void register_recurrent(RuleRegistry& /*registry*/) {}
+using at::ScalarType;
+using at::TensorList;
+using c10::IntArrayRef;
+using OptionalTensor = std::optional<at::Tensor>;
+using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using FiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+// cuDNN's numbering, which libtorch uses throughout.
+enum class Mode : int64_t { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };
+
+int64_t gate_count(Mode mode) { return mode == Mode::kLstm ? 4 : mode == Mode::kGru ? 3 : 1; }
+
+at::Tensor empty_contiguous_like(const at::Tensor& like) { return rules::empty(like.sizes(), like); }
+
+int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+// ---- oneDNN (native/mkldnn/RNN.cpp)
+
+// Bytes of what oneDNN's reference LSTM keeps for backward (set_offsets in its cpu/rnn/rnn_utils.cpp): seven arrays, each
+// starting on a page, rows padded to cache lines and away from multiples of 256 elements. The sum equals what the
+// installed library asks for in float32 (compared on random sizes); in bfloat16 it is within 15 %.
+int64_t mkldnn_workspace(int64_t steps, int64_t batch, int64_t input_size, int64_t hidden, int64_t element_size) {
+  constexpr int64_t kPage = 4096;
+  constexpr int64_t kFloat = 4;
+  const auto row_bytes = [](int64_t length, int64_t size) {
+    const int64_t padded = rounded_up(length, 64 / size);
+    return (padded % 256 == 0 ? padded + 64 / size : padded) * size;
+  };
+  const int64_t cells = steps * batch;
+  const int64_t states = 2 * (steps + 1) * batch;  // of the layer below and of this one, before each step and after all
+  const int64_t widest = std::max(input_size, hidden);
+  return rounded_up(cells * row_bytes(4 * hidden, element_size), kPage) +       // gates
+         rounded_up(cells * row_bytes(hidden, element_size), kPage) +           // h
+         2 * rounded_up(states * row_bytes(widest, element_size), kPage) +      // states over layers, over steps
+         rounded_up(states * row_bytes(widest, kFloat), kPage) +                // and their gradients
+         2 * rounded_up(states * hidden * kFloat, kPage);                       // cell states and their gradients
+}
+
+FourTensors mkldnn_rnn_layer(const at::Tensor& input, const at::Tensor& weight_ih, const at::Tensor& weight_hh,
+                             const at::Tensor& bias_ih, const at::Tensor& bias_hh, const at::Tensor& hx,
+                             const at::Tensor& cx, bool reverse, IntArrayRef batch_sizes, int64_t mode,
+                             int64_t hidden_size, int64_t num_layers, bool has_biases, bool bidirectional,
+                             bool batch_first, bool train) {
+  TORCH_CHECK(input.dim() == 3, "mkldnn_rnn_layer: expected input of 3 dimensions, but got ", input.dim());
+  // The input has been made [steps, batch, features] already, whatever batch_first says.
+  at::Tensor workspace;
+  if (at::GradMode::is_enabled()) {
+    workspace = rules::empty({mkldnn_workspace(input.size(0), input.size(1), input.size(2), hidden_size,
+                                               static_cast<int64_t>(input.element_size()))},
+                             at::kByte);
+  }
+  return {rules::empty({input.size(0), input.size(1), hidden_size}, input), empty_contiguous_like(hx),
+          empty_contiguous_like(cx), workspace};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+mkldnn_rnn_layer_backward(const at::Tensor& input, const at::Tensor& weight_ih, const at::Tensor& weight_hh,
+                          const at::Tensor& bias_ih, const at::Tensor& bias_hh, const at::Tensor& hx,
+                          const at::Tensor& cx, const at::Tensor& output, const at::Tensor& hy, const at::Tensor& cy,
+                          const OptionalTensor& grad_output, const OptionalTensor& grad_hy,
+                          const OptionalTensor& grad_cy, bool reverse, int64_t mode, int64_t hidden_size,
+                          int64_t num_layers, bool has_biases, bool train, bool bidirectional, IntArrayRef batch_sizes,
+                          bool batch_first, const at::Tensor& workspace) {
+  if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) return {};
+  // Always float32, and one tensor for both biases.
+  const auto gradient = [](const at::Tensor& of) { return rules::empty(of.sizes(), at::kFloat); };
+  const int64_t bias_size = static_cast<Mode>(mode) == Mode::kGru ? 4 * hidden_size : bias_ih.size(0);
+  const at::Tensor bias = rules::empty({bias_size}, at::kFloat);
+  return {gradient(input), gradient(weight_ih), gradient(weight_hh), bias, bias, gradient(hx), gradient(cx)};
+}
+
+// ---- cuDNN (native/cudnn/RNN.cpp)
+
+// Where each parameter lies in cuDNN's buffer, in elements: all matrices, then all biases. A layer's parameters are
+// weight_ih, weight_hh, bias_ih, bias_hh, weight_hr as far as they exist; `stride` of them make a layer and direction.
+std::vector<int64_t> flat_offsets(TensorList weights, int64_t* total) {
+  std::vector<int64_t> offsets(weights.size());
+  int64_t offset = 0;
+  for (const int64_t dimensions : {2, 1}) {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (weights[i].dim() != dimensions) continue;
+      offsets[i] = offset;
+      offset += weights[i].numel();
+    }
+  }
+  *total = offset;
+  return offsets;
+}
+
+int64_t flat_size(TensorList weights) {
+  int64_t total = 0;
+  for (const at::Tensor& weight : weights) total += weight.numel();
+  return total;
+}
+
+at::Tensor flatten_weight(TensorList weights, int64_t weight_stride0, int64_t input_size, int64_t mode,
+                          int64_t hidden_size, int64_t proj_size, int64_t num_layers, bool batch_first,
+                          bool bidirectional) {
+  TORCH_CHECK(!weights.empty(), "_cudnn_rnn_flatten_weight_: cannot flatten empty weight list");
+  int64_t total = 0;
+  const auto offsets = flat_offsets(weights, &total);
+  const at::Tensor buffer = rules::empty({total}, weights[0]);
+  // The parameters become views of the buffer, which the schema does not tell.
+  for (size_t i = 0; i < weights.size(); ++i) {
+    c10::TensorImpl* weight = weights[i].unsafeGetTensorImpl();
+    const c10::DimVector sizes(weight->sizes());
+    weight->set_storage_keep_dtype(buffer.storage());
+    weight->set_sizes_and_strides(sizes, contiguous_strides(sizes), offsets[i]);
+  }
+  return buffer;
+}
+
+// Estimate. Per step, layer and direction cuDNN must keep the activated gates and the states they produce; dropout
+// between layers keeps one bit an element.
+int64_t cudnn_reserve(Mode mode, int64_t steps, int64_t batch, int64_t hidden, int64_t layers, int64_t directions,
+                      double dropout, int64_t element_size) {
+  const int64_t kept = gate_count(mode) + (mode == Mode::kLstm ? 2 : mode == Mode::kGru ? 2 : 0);
+  const int64_t cells = steps * batch * hidden * directions;
+  return cells * layers * kept * element_size + (dropout > 0.0 ? (layers - 1) * cells / 8 : 0);
+}
+
+FiveTensors cudnn_rnn(const at::Tensor& input, TensorList weights, int64_t weight_stride0,
+                      const OptionalTensor& weight_buffer, const at::Tensor& hx, const OptionalTensor& cx, int64_t mode,
+                      int64_t hidden_size, int64_t proj_size, int64_t num_layers, bool batch_first, double dropout,
+                      bool train, bool bidirectional, IntArrayRef batch_sizes, const OptionalTensor& dropout_state) {
+  const bool packed = !batch_sizes.empty();
+  const bool transposed = batch_first && !packed;
+  const int64_t steps = packed ? static_cast<int64_t>(batch_sizes.size()) : input.size(transposed ? 1 : 0);
+  const int64_t batch = packed ? batch_sizes[0] : input.size(transposed ? 0 : 1);
+  const int64_t directions = bidirectional ? 2 : 1;
+  const int64_t output_size = proj_size != 0 ? proj_size : hidden_size;
+  const c10::DimVector hidden_sizes{num_layers * directions, batch, output_size};
+  const c10::DimVector cell_sizes{num_layers * directions, batch, hidden_size};
+  TORCH_CHECK(hx.sizes().equals(hidden_sizes), "Expected hidden size ", IntArrayRef(hidden_sizes), ", got ", hx.sizes());
+  TORCH_CHECK(hx.is_contiguous(), "rnn: hx is not contiguous");
+  TORCH_CHECK(!given(cx) || cx->sizes().equals(cell_sizes), "Expected cell size ", IntArrayRef(cell_sizes), ", got ",
+              given(cx) ? cx->sizes() : hx.sizes());
+  TORCH_CHECK(!given(cx) || cx->is_contiguous(), "rnn: cx is not contiguous");
+
+  at::Tensor output = packed ? rules::empty({input.size(0), output_size * directions}, input)
+                             : rules::empty({steps, batch, output_size * directions}, input);
+  if (transposed) output = output.transpose(0, 1);
+  const int64_t reserve = train ? cudnn_reserve(static_cast<Mode>(mode), steps, batch, hidden_size, num_layers, directions,
+                                                dropout, static_cast<int64_t>(input.element_size()))
+                                : 0;
+  return {output, rules::empty(hidden_sizes, hx),
+          given(cx) ? rules::empty(cell_sizes, *cx) : rules::empty({0}, hx), rules::empty({reserve}, at::kByte),
+          given(weight_buffer) ? *weight_buffer : rules::empty({flat_size(weights)}, weights[0])};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> cudnn_rnn_backward(
+    const at::Tensor& input, TensorList weights, int64_t weight_stride0, const at::Tensor& weight_buffer,
+    const at::Tensor& hx, const OptionalTensor& cx, const at::Tensor& output, const OptionalTensor& grad_output,
+    const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, int64_t mode, int64_t hidden_size, int64_t proj_size,
+    int64_t num_layers, bool batch_first, double dropout, bool train, bool bidirectional, IntArrayRef batch_sizes,
+    const OptionalTensor& dropout_state, const at::Tensor& reserve, std::array<bool, 4> output_mask) {
+  if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) {
+    return {at::Tensor(), at::Tensor(), at::Tensor(), std::vector<at::Tensor>(weights.size())};
+  }
+  at::Tensor grad_input;
+  if (batch_first && batch_sizes.empty()) {
+    grad_input = rules::empty({input.size(1), input.size(0), input.size(2)}, input).transpose(0, 1);
+  } else {
+    grad_input = empty_contiguous_like(input);
+  }
+  std::vector<at::Tensor> grad_weights;
+  if (output_mask[3]) {
+    // Views of one buffer, like the parameters.
+    int64_t total = 0;
+    const auto offsets = flat_offsets(weights, &total);
+    const at::Tensor buffer = rules::empty({total}, weights[0]);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const auto sizes = weights[i].sizes();
+      grad_weights.push_back(buffer.as_strided(sizes, contiguous_strides(sizes), offsets[i]));
+    }
+  }
+  // The gradients of the input and of the states are computed whether or not they are wanted.
+  return {grad_input, empty_contiguous_like(hx), given(cx) ? empty_contiguous_like(*cx) : at::Tensor(), grad_weights};
+}
+
+// Estimate ("slightly over 2MB", native/cudnn/RNN.cpp).
+constexpr int64_t kDropoutStateBytes = 2 << 20;
+
+at::Tensor cudnn_init_dropout_state(double dropout, bool train, int64_t seed, std::optional<ScalarType> dtype,
+                                    std::optional<at::Layout> layout, std::optional<at::Device> device,
+                                    std::optional<bool> pin_memory) {
+  return rules::empty({kDropoutStateBytes}, at::kByte);
+}
+
+// ---- The composites on CUDA
+
+// use_cudnn (native/RNN.cpp)
+bool uses_cudnn(const at::Tensor& input) {
+  if (!device_profile().cudnn || !at::globalContext().userEnabledCuDNN() || input.numel() == 0) return false;
+  switch (input.scalar_type()) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+      return true;
+    case at::kBFloat16:
+      return device_profile().sm_major >= 8;
+    default:
+      return false;
+  }
+}
+
+// The buffer that all parameters are views of, undefined if they are not laid out as cuDNN wants them.
+at::Tensor shared_buffer(TensorList weights) {
+  int64_t total = 0;
+  const auto offsets = flat_offsets(weights, &total);
+  const c10::StorageImpl* storage = weights[0].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const c10::TensorImpl* weight = weights[i].unsafeGetTensorImpl();
+    if (weight->unsafe_storage().unsafeGetStorageImpl() != storage || weight->storage_offset() != offsets[i] ||
+        !weight->is_contiguous() || weight->dtype() != weights[0].dtype()) {
+      return {};
+    }
+  }
+  const at::NoGradGuard no_grad;
+  return weights[0].as_strided({total}, {1}, 0);
+}
+
+FiveTensors call_cudnn(Mode mode, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& cx,
+                       TensorList weights, bool has_biases, int64_t num_layers, double dropout, bool train,
+                       bool bidirectional, bool batch_first) {
+  int64_t hidden_size = hx.size(2);
+  int64_t proj_size = 0;
+  if (cx.defined() && cx.size(2) != hx.size(2)) {
+    hidden_size = cx.size(2);
+    proj_size = hx.size(2);
+  }
+  const auto optional = [](const at::Tensor& tensor) {
+    return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
+  };
+  // Eager makes one state per device and process.
+  at::Tensor dropout_state;
+  if (train && dropout > 0.0) {
+    dropout_state = at::_cudnn_init_dropout_state(dropout, train, /*dropout_seed=*/0, input.options().dtype(at::kByte));
+  }
+  return at::_cudnn_rnn(input, weights, has_biases ? 4 : 2, optional(shared_buffer(weights)), hx, optional(cx),
+                        static_cast<int64_t>(mode), hidden_size, proj_size, num_layers, batch_first, dropout, train,
+                        bidirectional, /*batch_sizes=*/{}, optional(dropout_state));
+}
+
+// The composite's own decomposition: for inputs that are not cuDNN's it asks no library.
+std::vector<at::Tensor> decomposed(const char* name, torch::jit::Stack stack) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "input");
+  op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
+  std::vector<at::Tensor> results;
+  for (auto& result : stack) results.push_back(std::move(result).toTensor());
+  return results;
+}
+
+ThreeTensors lstm(const at::Tensor& input, TensorList hx, TensorList weights, bool has_biases, int64_t num_layers,
+                  double dropout, bool train, bool bidirectional, bool batch_first) {
+  TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
+  if (!uses_cudnn(input)) {
+    const auto r = decomposed("aten::lstm", {input, hx.vec(), weights.vec(), has_biases, num_layers, dropout, train,
+                                             bidirectional, batch_first});
+    return {r[0], r[1], r[2]};
+  }
+  const auto r = call_cudnn(Mode::kLstm, input, hx[0], hx[1], weights, has_biases, num_layers, dropout, train,
+                            bidirectional, batch_first);
+  return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
+}
+
+TwoTensors one_state(Mode mode, const char* name, const at::Tensor& input, const at::Tensor& hx, TensorList weights,
+                     bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
+                     bool batch_first) {
+  if (!uses_cudnn(input)) {
+    const auto r = decomposed(name, {input, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional,
+                                     batch_first});
+    return {r[0], r[1]};
+  }
+  const auto r = call_cudnn(mode, input, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional,
+                            batch_first);
+  return {std::get<0>(r), std::get<1>(r)};
+}
+
+TwoTensors gru(const at::Tensor& input, const at::Tensor& hx, TensorList weights, bool has_biases, int64_t num_layers,
+               double dropout, bool train, bool bidirectional, bool batch_first) {
+  return one_state(Mode::kGru, "aten::gru", input, hx, weights, has_biases, num_layers, dropout, train, bidirectional,
+                   batch_first);
+}
+
+TwoTensors rnn_tanh(const at::Tensor& input, const at::Tensor& hx, TensorList weights, bool has_biases,
+                    int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+  return one_state(Mode::kTanh, "aten::rnn_tanh", input, hx, weights, has_biases, num_layers, dropout, train,
+                   bidirectional, batch_first);
+}
+
+TwoTensors rnn_relu(const at::Tensor& input, const at::Tensor& hx, TensorList weights, bool has_biases,
+                    int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+  return one_state(Mode::kRelu, "aten::rnn_relu", input, hx, weights, has_biases, num_layers, dropout, train,
+                   bidirectional, batch_first);
+}
+
+// ---- Fused cells on CUDA (native/cuda/RNN.cu)
+
+ThreeTensors fused_lstm_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& cx,
+                             const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+  TORCH_CHECK(input_gates.dim() == 2 && input_gates.sizes() == hidden_gates.sizes(),
+              "_thnn_fused_lstm_cell: expected gates of equal, 2-dimensional sizes, but got ", input_gates.sizes(),
+              " and ", hidden_gates.sizes());
+  TORCH_CHECK(cx.numel() * 4 == input_gates.numel(), "_thnn_fused_lstm_cell: expected a cell of a quarter of the gates' ",
+              input_gates.sizes(), ", but got ", cx.sizes());
+  return {empty_contiguous_like(cx), empty_contiguous_like(cx), empty_contiguous_like(input_gates)};
+}
+
+ThreeTensors fused_lstm_cell_backward(const OptionalTensor& grad_hy, const OptionalTensor& grad_cy,
+                                      const at::Tensor& cx, const at::Tensor& cy, const at::Tensor& workspace,
+                                      bool has_bias) {
+  if (!given(grad_hy) && !given(grad_cy)) return {};
+  return {empty_contiguous_like(workspace), empty_contiguous_like(cx),
+          has_bias ? rules::empty({workspace.size(1)}, workspace) : at::Tensor()};
+}
+
+constexpr int64_t kGruWorkspacePerState = 5;
+
+TwoTensors fused_gru_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& hx,
+                          const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+  TORCH_CHECK(input_gates.dim() == 2 && input_gates.sizes() == hidden_gates.sizes(),
+              "_thnn_fused_gru_cell: expected gates of equal, 2-dimensional sizes, but got ", input_gates.sizes(),
+              " and ", hidden_gates.sizes());
+  return {empty_contiguous_like(hx), rules::empty({hx.size(0), hx.size(1) * kGruWorkspacePerState}, hx)};
+}
+
+FiveTensors fused_gru_cell_backward(const at::Tensor& grad_hy, const at::Tensor& workspace, bool has_bias) {
+  const int64_t gates = workspace.size(1) / kGruWorkspacePerState * 3;
+  const auto gate_gradient = [&] { return rules::empty({workspace.size(0), gates}, workspace); };
+  const auto bias_gradient = [&] { return has_bias ? rules::empty({gates}, workspace) : at::Tensor(); };
+  return {gate_gradient(), gate_gradient(), empty_contiguous_like(grad_hy), bias_gradient(), bias_gradient()};
+}
+
+}  // namespace
+
+void register_recurrent(RuleRegistry& registry) {
+  registry.add("aten::mkldnn_rnn_layer", &mkldnn_rnn_layer);
+  registry.add("aten::mkldnn_rnn_layer_backward", &mkldnn_rnn_layer_backward);
+  registry.add("aten::_cudnn_rnn_flatten_weight", &flatten_weight);
+  registry.add("aten::_cudnn_rnn", &cudnn_rnn);
+  registry.add("aten::_cudnn_rnn_backward", &cudnn_rnn_backward);
+  registry.add("aten::_cudnn_init_dropout_state", &cudnn_init_dropout_state);
+  registry.add_composite("aten::lstm.input", &lstm);
+  registry.add_composite("aten::gru.input", &gru);
+  registry.add_composite("aten::rnn_tanh.input", &rnn_tanh);
+  registry.add_composite("aten::rnn_relu.input", &rnn_relu);
+  registry.add("aten::_thnn_fused_lstm_cell", &fused_lstm_cell);
+  registry.add("aten::_thnn_fused_lstm_cell_backward_impl", &fused_lstm_cell_backward);
+  registry.add("aten::_thnn_fused_gru_cell", &fused_gru_cell);
+  registry.add("aten::_thnn_fused_gru_cell_backward", &fused_gru_cell_backward);
+}
 
 }  // namespace shadowgraph::rules
