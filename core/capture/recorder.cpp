@@ -446,7 +446,10 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   flush_deaths();
   const auto declare_value = [&](const at::Tensor& tensor) { return argument_of_tensor(tensor); };
   for (const auto& [parameter, gradient] : gradients) {
-    const Argument pair[] = {declare_value(parameter), declare_value(gradient)};
+    // The parameter as it was declared, not as the optimizer's last in-place update left it.
+    const Argument last = declare_value(parameter);
+    const ValueId declared = storage_root_[graph_.value(last.ref.value).storage.index];
+    const Argument pair[] = {Argument::of_value(declared), declare_value(gradient)};
     graph_.append(target_of(Builtin::kGradient), pair);
   }
   std::vector<Argument> values;

@@ -11,26 +11,23 @@ namespace shadowgraph {
 
 thread_local constinit ThreadState thread_state;
 
-c10::DispatchKeySet fake_key_set(c10::Device device) {
-  using c10::DispatchKey;
+namespace {
+
+c10::DispatchKeySet make_key_set(c10::DispatchKey backend_key) {
   using c10::DispatchKeySet;
-  const auto make = [](DispatchKey backend_key) {
-    const auto backend = c10::toBackendComponent(backend_key);
-    return DispatchKeySet(backend) | DispatchKeySet(DispatchKey::Dense) | DispatchKeySet(kFakeKey) |
-           c10::getAutogradRelatedKeySetFromBackend(backend) | c10::getAutocastRelatedKeySetFromBackend(backend) |
-           DispatchKeySet(DispatchKey::ADInplaceOrView);
-  };
-  static const DispatchKeySet cpu = make(DispatchKey::CPU);
-  static const DispatchKeySet cuda = make(DispatchKey::CUDA);
-  static const DispatchKeySet meta = make(DispatchKey::Meta);
-  switch (device.type()) {
-    case c10::DeviceType::CPU:
-      return cpu;
-    case c10::DeviceType::CUDA:
-      return cuda;
-    default:
-      return meta;
-  }
+  const auto backend = c10::toBackendComponent(backend_key);
+  return DispatchKeySet(backend) | DispatchKeySet(c10::DispatchKey::Dense) | DispatchKeySet(kFakeKey) |
+         c10::getAutogradRelatedKeySetFromBackend(backend) | c10::getAutocastRelatedKeySetFromBackend(backend) |
+         DispatchKeySet(c10::DispatchKey::ADInplaceOrView);
+}
+const c10::DispatchKeySet kCpuKeys = make_key_set(c10::DispatchKey::CPU);
+const c10::DispatchKeySet kCudaKeys = make_key_set(c10::DispatchKey::CUDA);
+const c10::DispatchKeySet kMetaKeys = make_key_set(c10::DispatchKey::Meta);
+
+}  // namespace
+
+c10::DispatchKeySet fake_key_set(c10::Device device) {
+  return device.is_cuda() ? kCudaKeys : device.is_cpu() ? kCpuKeys : kMetaKeys;
 }
 
 FakeTensorImpl* as_fake(c10::TensorImpl* impl) {
@@ -51,13 +48,20 @@ FakeTensorImpl::FakeTensorImpl(c10::Storage&& storage, c10::DispatchKeySet keys,
   set_custom_device(true);
 }
 
+// Copies the geometry with everything libtorch has derived from it (contiguity and the like) instead of deriving it again:
+// this runs for every result of every call.
+FakeTensorImpl::FakeTensorImpl(const c10::TensorImpl& meta, c10::Device device)
+    : TensorImpl(fake_key_set(device), meta.dtype(), c10::Device(c10::DeviceType::Meta)), pretended_device_(device) {
+  const c10::DispatchKeySet keys = key_set_;  // without autograd's in inference mode
+  copy_tensor_metadata(&meta, this, version_counter(), /*allow_tensor_metadata_change=*/true);
+  key_set_ = keys;
+  set_custom_device(true);
+  if (C10_UNLIKELY(meta.is_conj())) _set_conj(true);
+  if (C10_UNLIKELY(meta.is_neg())) _set_neg(true);
+}
+
 at::Tensor FakeTensorImpl::wrap(const c10::TensorImpl& meta, c10::Device device) {
-  auto fake = c10::make_intrusive<FakeTensorImpl>(c10::Storage(meta.unsafe_storage()), fake_key_set(device),
-                                                  meta.dtype(), device);
-  fake->set_sizes_and_strides(meta.sizes(), meta.strides(), meta.storage_offset());
-  if (meta.is_conj()) fake->_set_conj(true);
-  if (meta.is_neg()) fake->_set_neg(true);
-  return at::Tensor(std::move(fake));
+  return at::Tensor(c10::make_intrusive<FakeTensorImpl>(meta, device));
 }
 
 void FakeTensorImpl::watch_size_reads() { set_custom_sizes_strides(SizesStridesPolicy::CustomSizes); }

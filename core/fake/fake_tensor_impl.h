@@ -22,6 +22,7 @@ class FakeTensorImpl final : public c10::TensorImpl {
   static at::Tensor wrap(const c10::TensorImpl& meta, c10::Device device);
 
   FakeTensorImpl(c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, c10::Device device);
+  FakeTensorImpl(const c10::TensorImpl& meta, c10::Device device);
 
   c10::Device pretended_device() const { return pretended_device_; }
 

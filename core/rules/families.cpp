@@ -14,6 +14,7 @@ void register_all(RuleRegistry& registry) {
   register_recurrent(registry);
   register_loss(registry);
   register_shape(registry);
+  register_views(registry);
 }
 
 }  // namespace shadowgraph::rules

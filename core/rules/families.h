@@ -18,6 +18,7 @@ void register_attention(RuleRegistry& registry);
 void register_recurrent(RuleRegistry& registry);
 void register_loss(RuleRegistry& registry);
 void register_shape(RuleRegistry& registry);
+void register_views(RuleRegistry& registry);
 
 // All of the above.
 void register_all(RuleRegistry& registry);

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""The tool as scripts see it: exit codes, messages, files written whole or not at all, the keys of `profile --json`.
+
+    check_tool.py TOOL
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+TOOL = sys.argv[1]
+failures = []
+
+
+def run(*arguments, stdin=None):
+    result = subprocess.run([TOOL, *map(str, arguments)], capture_output=True, text=True, timeout=300, input=stdin)
+    return result.returncode, result.stdout, result.stderr
+
+
+def expect(code, *arguments, says=(), prints=()):
+    got, out, err = run(*arguments)
+    what = f"shadowgraph {' '.join(map(str, arguments))}"
+    if got != code:
+        failures.append(f"{what}: exit code {got}, not {code}\n{err[:400]}")
+    for text in says:
+        if text not in err:
+            failures.append(f"{what}: stderr lacks '{text}':\n{err[:400]}")
+    for text in prints:
+        if text not in out:
+            failures.append(f"{what}: stdout lacks '{text}':\n{out[:400]}")
+    for trace in ("Exception raised from", "frame #", "terminate called", "std::"):
+        if trace in err:
+            failures.append(f"{what}: stderr shows '{trace}':\n{err[:400]}")
+    return out
+
+
+def usage():
+    expect(0, "--help", prints=("profile", "capture", "Examples", "Exit codes"))
+    expect(0, "profile", "--help", prints=("--input", "--batch", "--optimizer"))
+    expect(0, "--version", prints=("shadowgraph 0.",))
+    expect(2)
+    expect(2, "frobnicate")
+    expect(2, "profile")
+    expect(2, "profile", "resnet18", "--device", "tpu")
+    expect(2, "profile", "resnet18", "--batch", "-1")
+    expect(2, "profile", "resnet18", "--mode", "dream")
+    expect(2, "capture", "resnet18")
+    expect(0, "models", prints=("llama3_8b", "8,030,261,248"))
+
+
+def inputs(folder):
+    expect(1, "profile", "resnet19", says=("resnet19", "resnet18", "llama3_8b"))
+    expect(1, "profile", "resnet18", "--seq", "7")
+    expect(1, "profile", "resnet18", "--input", "f32[1]", says=("TorchScript",))
+    expect(1, "print", folder / "absent.sg", says=("absent.sg",))
+    garbage = folder / "garbage.sg"
+    garbage.write_bytes(bytes(range(256)) * 8)
+    for command in ("print", "verify", "dot", "profile"):
+        expect(1, command, garbage, says=("garbage.sg:1:",))
+    (folder / "empty.sg").write_text("")
+    expect(1, "print", folder / "empty.sg")
+    expect(1, "print", folder)
+    (folder / "future.sg").write_text("shadowgraph 999 libtorch 9.9.9\n")
+    expect(1, "print", folder / "future.sg", says=("999",))
+    zipped = folder / "net.pt"
+    zipped.write_bytes(b"PK\x03\x04" + b"\0" * 60)
+    expect(1, "profile", zipped, says=("--input",))
+    expect(1, "profile", zipped, "--input", "f32[2,2]", says=("TorchScript",))
+    for spec in ("f32", "f33[2]", "f32[2,,3]", "f32[a]", "f32[-1]", "[2]", "f32[2", "f32[9999999999,9999999999]"):
+        expect(1, "profile", zipped, "--input", spec, says=("write for example",))
+    expect(1, "capture", "resnet18", "-o", folder / "no" / "such" / "g.sg", says=("g.sg",))
+    (folder / "file").write_text("")
+    expect(1, "profile", "resnet18", "-o", folder / "file" / "out")
+    leftovers = [path.name for path in folder.rglob("*tmp*")]
+    if leftovers:
+        failures.append(f"half-written files: {leftovers}")
+
+
+def round_trip(folder):
+    graph = folder / "g.sg"
+    expect(0, "capture", "resnet18", "--mode", "train", "--batch", 2, "-o", graph)
+    text = expect(0, "print", graph)
+    if text != graph.read_text():
+        failures.append("print does not give back the graph file")
+    expect(0, "verify", graph, prints=("every invariant holds",))
+    json.loads(expect(0, "print", graph, "--json"))
+    expect(0, "print", graph, "--preset", "short")
+    expect(0, "dot", graph, prints=("digraph",))
+    svg = expect(0, "dot", graph, "--svg", prints=("<svg", "</svg>"))
+    expect(0, "dot", graph, "--svg", "--all-phases", "-o", folder / "g.svg")
+    expect(1, "capture", graph, "-o", folder / "h.sg", says=("not a model",))
+    expect(2, "dot", graph, "--depth", "-3")
+    broken = folder / "broken.sg"
+    broken.write_text("\n".join(line for line in text.splitlines() if "aten::relu_(" not in line) + "\n")
+    expect(1, "verify", broken, says=("broken.sg:",))
+    broken.write_text(text[: len(text) // 2])
+    expect(1, "verify", broken, says=("broken.sg:",))
+    direct = json.loads(expect(0, "profile", "resnet18", "--mode", "train", "--batch", 2, "--json"))
+    saved = json.loads(expect(0, "profile", graph, "--json"))
+    if "capture_seconds" in saved or direct.pop("capture_seconds") <= 0:
+        failures.append("capture_seconds belongs to a capture, and only to that")
+    if direct != saved:
+        failures.append("profile of the model and of its saved graph differ")
+
+
+def report(folder):
+    for mode in ("infer", "train"):
+        for device in ("cpu", "cuda", "cuda:3"):
+            out = expect(0, "profile", "resnet18", "--mode", mode, "--device", device, "--batch", 2, "--json")
+            profile = json.loads(out)
+            keys = {"model", "device", "mode", "nodes", "parameters", "parameter_bytes", "flops", "elementwise_flops",
+                    "uncovered_operators", "saved_bytes", "peak", "outputs", "capture_seconds"}
+            if keys - set(profile):
+                failures.append(f"profile lacks {keys - set(profile)}")
+            if profile["parameters"] != 11689512 or profile["parameter_bytes"] != 4 * 11689512:
+                failures.append("resnet18 has 11,689,512 parameters")
+            if profile["device"] != (device if ":" in device or device == "cpu" else "cuda:0"):
+                failures.append(f"device is {profile['device']}, asked {device}")
+            if set(profile["peak"]) < {"bytes", "node", "phase", "by_kind"}:
+                failures.append("peak lacks keys")
+            if sum(profile["peak"]["by_kind"].values()) != profile["peak"]["bytes"]:
+                failures.append("the kinds do not add up to the peak")
+            if mode == "infer" and (profile["flops"]["backward"] or profile["saved_bytes"]):
+                failures.append("inference has no backward and saves nothing")
+            if mode == "infer" and profile["outputs"] != [
+                    {"shape": [2, 1000], "dtype": "float32", "stride": [1000, 1], "device": profile["device"]}]:
+                failures.append(f"outputs {profile['outputs']}")
+    out = folder / "deep" / "folder"
+    expect(0, "profile", "resnet18", "--batch", 2, "-o", out, prints=("parameters",))
+    written = {path.name for path in out.iterdir()}
+    if written != {"graph.sg", "profile.json", "graph.dot", "graph.svg"}:
+        failures.append(f"profile -o wrote {written}")
+
+
+def main():
+    usage()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        inputs(folder)
+        round_trip(folder)
+        report(folder)
+    for failure in failures:
+        print(failure)
+    print(f"{len(failures)} failures")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
