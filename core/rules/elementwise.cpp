@@ -1,5 +1,6 @@
 // Pointwise operators: TensorIterator configurations. Each row of register_elementwise names an operator and how its
 // operands and result are typed; the functional, in-place and out= forms follow from that.
+#include <ATen/ScalarOps.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/sub.h>
 
@@ -50,13 +51,14 @@ Tensor abs(const Tensor& x) { return elementwise({x}, {.output = real_type(x)});
 
 Tensor& abs_(Tensor& x) {
   TORCH_CHECK(!x.is_complex(), "In-place abs is not supported for complex tensors.");
-  return x;
+  return elementwise_into(x, {x}, kSameDtype);
 }
 
 Tensor& abs_out(const Tensor& x, Tensor& result) { return elementwise_into(result, {x}, {.output = real_type(x)}); }
 
+// Complex angles are computed in a complex tensor and copied to a contiguous real one.
 Tensor angle(const Tensor& x) {
-  return x.is_complex() ? elementwise({x}, {.output = real_type(x)}) : elementwise({x}, kFloat);
+  return x.is_complex() ? rules::empty(x.sizes(), real_type(x)) : elementwise({x}, kFloat);
 }
 
 std::tuple<Tensor, Tensor> frexp(const Tensor& x) {
@@ -111,6 +113,13 @@ Tensor& masked_fill_tensor_(Tensor& x, const Tensor& mask, const Tensor& value) 
 
 Tensor rsub(const Tensor& x, const Tensor& y, const Scalar& alpha) { return at::sub(y, x, alpha); }
 
+Tensor with_number(const Tensor& x, const Scalar& number) {
+  const Tensor wrapped = at::native::wrapped_scalar_tensor(number);
+  return elementwise({x, wrapped});
+}
+
+Tensor number_with(const Scalar& number, const Tensor& x) { return with_number(x, number); }
+
 // ---- Activations and their backwards
 
 Tensor relu(const Tensor& x) {
@@ -120,7 +129,7 @@ Tensor relu(const Tensor& x) {
 
 Tensor& relu_(Tensor& x) {
   TORCH_CHECK(x.scalar_type() != c10::kBool, "Boolean inputs not supported for relu");
-  return x;
+  return elementwise_into(x, {x}, kSameDtype);
 }
 
 void check_hardtanh(const Tensor& x, const Scalar& low, const Scalar& high) {
@@ -136,7 +145,7 @@ Tensor hardtanh(const Tensor& x, const Scalar& low, const Scalar& high) {
 
 Tensor& hardtanh_(Tensor& x, const Scalar& low, const Scalar& high) {
   check_hardtanh(x, low, high);
-  return x;
+  return elementwise_into(x, {x}, kSameDtype);
 }
 
 Tensor hardtanh_backward(const Tensor& grad, const Tensor& x, const Scalar& /*low*/, const Scalar& /*high*/) {
@@ -219,6 +228,11 @@ void register_elementwise(RuleRegistry& registry) {
   registry.add("aten::masked_fill_.Scalar", &masked_fill_scalar_);
   registry.add("aten::masked_fill_.Tensor", &masked_fill_tensor_);
   registry.add("aten::rsub.Tensor", &rsub);
+  registry.add("aten::__lshift__.Tensor", &Binary<kPromote>::functional);
+  registry.add("aten::__rshift__.Tensor", &Binary<kPromote>::functional);
+  registry.add("aten::__lshift__.Scalar", &with_number);
+  registry.add("aten::__rshift__.Scalar", &with_number);
+  registry.add("aten::remainder.Scalar_Tensor", &number_with);
 
   registry.add("aten::relu", &relu);
   registry.add("aten::relu_", &relu_);

@@ -1,5 +1,7 @@
 // Indexing, embedding, sorted search. Shapes never depend on the data here; what does (nonzero, unique, masks as
 // indices) has no rule and ends in DataDependentError.
+#include <ATen/MemoryOverlap.h>
+
 #include "core/fake/errors.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
@@ -43,6 +45,7 @@ Tensor& masked_scatter_(Tensor& x, const Tensor& mask, const Tensor& source) {
               source.scalar_type());
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_scatter_ only supports boolean masks, but got mask with dtype ",
               mask.scalar_type());
+  at::assert_no_internal_overlap(x);
   (void)mask.expand(x.sizes());  // throws if it does not fit
   return x;
 }
@@ -70,7 +73,7 @@ Tensor embedding(const Tensor& weight, const Tensor& indices, int64_t /*padding_
   TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");
   TORCH_CHECK(indices.scalar_type() == c10::kLong || indices.scalar_type() == c10::kInt,
               "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got ",
-              indices.toString(), " instead (while checking arguments for embedding)");
+              stand_in(indices).toString(), " instead (while checking arguments for embedding)");
   c10::DimVector sizes(indices.sizes());
   sizes.push_back(weight.size(1));
   return rules::empty(sizes, weight);
@@ -114,10 +117,9 @@ Bag embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& off
                     (weight.scalar_type() == c10::kFloat || weight.scalar_type() == c10::kHalf ||
                      weight.scalar_type() == c10::kBFloat16) &&
                     (!given(per_sample_weights) || per_sample_weights->stride(0) == 1);
-  const c10::IntArrayRef per_bag = mode == kMax ? output.sizes() : output.sizes().slice(0, 1);
-  return {output, rules::empty({fast ? 0 : indices.size(0)}, type),
-          with_gradient ? rules::empty({bags}, type) : rules::empty(offsets.sizes(), type),
-          rules::empty(per_bag, type)};
+  Tensor bag_size = rules::empty({with_gradient || mode != kSum ? bags : offsets.size(0)}, type);
+  return {output, rules::empty({fast ? 0 : indices.size(0)}, type), bag_size,
+          rules::empty(mode == kMax ? output.sizes() : bag_size.sizes(), type)};
 }
 
 Tensor embedding_bag_dense_backward(const Tensor& grad, const Tensor& /*indices*/, const Tensor& /*offset_to_bag*/,

@@ -105,6 +105,21 @@ Tensor multilabel_margin_loss_backward(const Tensor& /*grad*/, const Tensor& inp
   return rules::empty(input.sizes(), input);
 }
 
+// ---- Connectionist temporal classification (the forward has a Meta kernel)
+
+Tensor ctc_loss_backward(const Tensor& /*grad*/, const Tensor& log_probabilities, const Tensor& /*targets*/,
+                         c10::IntArrayRef /*input_lengths*/, c10::IntArrayRef /*target_lengths*/,
+                         const Tensor& /*negative_log_likelihood*/, const Tensor& /*log_alpha*/, int64_t /*blank*/,
+                         bool /*zero_infinity*/) {
+  return rules::empty(log_probabilities.sizes(), log_probabilities);
+}
+
+// cuDNN's is for int32 targets on the CPU only, which nobody has beside probabilities on the GPU.
+bool use_cudnn_ctc_loss(const Tensor& /*log_probabilities*/, const Tensor& /*targets*/,
+                        c10::IntArrayRef /*input_lengths*/, c10::IntArrayRef /*target_lengths*/, int64_t /*blank*/) {
+  return false;
+}
+
 }  // namespace
 
 void register_loss(RuleRegistry& registry) {
@@ -120,6 +135,8 @@ void register_loss(RuleRegistry& registry) {
   registry.add("aten::multi_margin_loss_backward", &multi_margin_loss_backward);
   registry.add("aten::multilabel_margin_loss_forward", &multilabel_margin_loss_forward);
   registry.add("aten::multilabel_margin_loss_backward", &multilabel_margin_loss_backward);
+  registry.add("aten::_ctc_loss_backward", &ctc_loss_backward);
+  registry.add("aten::_use_cudnn_ctc_loss", &use_cudnn_ctc_loss);
 }
 
 }  // namespace shadowgraph::rules

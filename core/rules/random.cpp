@@ -1,4 +1,5 @@
 // Dropout and random numbers. Rules draw nothing: the generator is not touched.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/mul.h>
 
 #include "core/rules/families.h"
@@ -17,11 +18,10 @@ void check_probability(double p, const char* name) {
 
 // ---- Dropout: (output, mask)
 
-std::tuple<Tensor, Tensor> native_dropout(const Tensor& x, double p, std::optional<bool> train) {
+std::tuple<Tensor, Tensor> native_dropout(const Tensor& x, double p, std::optional<bool> /*train*/) {
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
-  // The CPU returns its input as it is when there is nothing to do.
-  if (!on_cuda() && x.numel() == 0) return {x, rules::empty_like(x, c10::kBool)};
-  (void)train;
+  // The CPU returns its input as it is when there is nothing to do, with a mask that is not boolean.
+  if (!on_cuda() && x.numel() == 0) return {x, rules::empty_like(x)};
   return {rules::empty_like(x), rules::empty_like(x, c10::kBool)};
 }
 
@@ -37,10 +37,20 @@ Tensor bernoulli(const Tensor& p, Generator /*generator*/) { return rules::empty
 
 Tensor bernoulli_p(const Tensor& like, double p, Generator /*generator*/) {
   check_probability(p, "bernoulli_");
-  return rules::empty_like(like);
+  return rules::empty(like.sizes(), like);
 }
 
 Tensor poisson(const Tensor& rates, Generator /*generator*/) { return rules::empty(rates.sizes(), rates); }
+
+// The gradient of a sample has the sample's shape.
+Tensor standard_gamma(const Tensor& alpha, Generator /*generator*/) { return rules::empty(alpha.sizes(), alpha); }
+
+Tensor binomial(const Tensor& count, const Tensor& p, Generator /*generator*/) {
+  Tensor result = rules::empty(count.sizes(), count);
+  return elementwise_into(result, {count, p});
+}
+
+Tensor sample_gradient(const Tensor& parameter, const Tensor& sample) { return elementwise({parameter, sample}); }
 
 Tensor multinomial(const Tensor& weights, int64_t samples, bool replacement, Generator /*generator*/) {
   TORCH_CHECK(weights.dim() > 0 && weights.dim() <= 2, "prob_dist must be 1 or 2 dim");
@@ -67,14 +77,20 @@ Tensor randperm_generator(int64_t n, Generator /*generator*/, std::optional<at::
 
 // ---- In place
 
+// As every TensorIterator that writes does.
+Tensor& written(Tensor& self) {
+  at::assert_no_internal_overlap(self);
+  return self;
+}
+
 Tensor& bernoulli_(Tensor& self, double p, Generator /*generator*/) {
   check_probability(p, "bernoulli_");
-  return self;
+  return written(self);
 }
 
 Tensor& bernoulli_tensor_(Tensor& self, const Tensor& p, Generator /*generator*/) {
   (void)p.expand(self.sizes());  // throws if it does not fit
-  return self;
+  return written(self);
 }
 
 void check_floating(const Tensor& self, const char* name) {
@@ -85,24 +101,24 @@ void check_floating(const Tensor& self, const char* name) {
 Tensor& exponential_(Tensor& self, double lambda, Generator /*generator*/) {
   TORCH_CHECK(lambda > 0, "exponential_ expects lambda > 0.0, but found lambda=", lambda);
   check_floating(self, "exponential_");
-  return self;
+  return written(self);
 }
 
 Tensor& geometric_(Tensor& self, double p, Generator /*generator*/) {
   TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
-  return self;
+  return written(self);
 }
 
 Tensor& cauchy_(Tensor& self, double /*median*/, double sigma, Generator /*generator*/) {
   TORCH_CHECK(sigma > 0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
   check_floating(self, "cauchy_");
-  return self;
+  return written(self);
 }
 
 Tensor& log_normal_(Tensor& self, double /*mean*/, double deviation, Generator /*generator*/) {
   TORCH_CHECK(deviation > 0, "log_normal_ expects std > 0.0, but found std=", deviation);
   check_floating(self, "log_normal_");
-  return self;
+  return written(self);
 }
 
 }  // namespace
@@ -113,6 +129,10 @@ void register_random(RuleRegistry& registry) {
   registry.add("aten::bernoulli", &bernoulli);
   registry.add("aten::bernoulli.p", &bernoulli_p);
   registry.add("aten::poisson", &poisson);
+  registry.add("aten::_standard_gamma", &standard_gamma);
+  registry.add("aten::_sample_dirichlet", &standard_gamma);
+  registry.add("aten::_standard_gamma_grad", &sample_gradient);
+  registry.add("aten::binomial", &binomial);
   registry.add("aten::multinomial", &multinomial);
   registry.add("aten::randperm", &randperm);
   registry.add("aten::randperm.generator", &randperm_generator);

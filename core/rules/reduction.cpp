@@ -19,15 +19,20 @@ ScalarType sum_type(const Tensor& x, std::optional<ScalarType> asked) {
   return c10::isIntegralType(x.scalar_type(), /*includeBool=*/true) ? c10::kLong : x.scalar_type();
 }
 
+void check_variance(const Tensor& x, const char* names) {
+  TORCH_CHECK(x.is_floating_point() || x.is_complex(), names, " only support floating point and complex dtypes");
+}
+
 Tensor variance(const Tensor& x, OptionalIntArrayRef dims, const std::optional<Scalar>& /*correction*/, bool keepdim) {
-  TORCH_CHECK(x.is_floating_point() || x.is_complex(), "std and var only support floating point and complex dtypes");
+  check_variance(x, "std and var");
   return rules::empty(reduced_sizes(x, dims, keepdim), c10::toRealValueType(x.scalar_type()));
 }
 
-Pair variance_and_mean(const Tensor& x, OptionalIntArrayRef dims, const std::optional<Scalar>& correction,
-                       bool keepdim) {
-  Tensor result = variance(x, dims, correction, keepdim);
-  return {result, rules::empty(result.sizes(), x)};
+template <bool is_variance>
+Pair with_mean(const Tensor& x, OptionalIntArrayRef dims, const std::optional<Scalar>& /*correction*/, bool keepdim) {
+  check_variance(x, is_variance ? "var_mean" : "std_mean");
+  const auto sizes = reduced_sizes(x, dims, keepdim);
+  return {rules::empty(sizes, c10::toRealValueType(x.scalar_type())), rules::empty(sizes, x)};
 }
 
 template <bool is_max>
@@ -79,7 +84,10 @@ Pair kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
 
 void cumulative_extremum(const Tensor& /*x*/, Tensor& /*values*/, Tensor& /*indices*/, int64_t /*dim*/) {}
 
-Tensor logcumsumexp(const Tensor& x, int64_t /*dim*/) { return rules::empty(x.sizes(), x); }
+Tensor logcumsumexp(const Tensor& x, int64_t dim) {
+  (void)c10::maybe_wrap_dim(dim, x.dim());  // throws if there is no such dimension
+  return rules::empty(x.sizes(), x);
+}
 
 // ---- Products
 
@@ -116,19 +124,54 @@ Tensor& addbmm_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& /*
   return self;
 }
 
+// ---- Products of narrow types with a result of another
+
+Tensor int_mm(const Tensor& a, const Tensor& b) {
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "_int_mm: cannot multiply ", a.sizes(), " and ",
+              b.sizes());
+  TORCH_CHECK(a.scalar_type() == c10::kChar && b.scalar_type() == c10::kChar, "Expected both operands to be int8, got ",
+              a.scalar_type(), " and ", b.scalar_type());
+  return rules::empty({a.size(0), b.size(1)}, c10::kInt);
+}
+
+Tensor scaled_mm(const Tensor& a, const Tensor& b, const Tensor& /*scale_a*/, const Tensor& /*scale_b*/,
+                 const std::optional<Tensor>& /*bias*/, const std::optional<Tensor>& /*scale_result*/,
+                 std::optional<ScalarType> dtype, bool /*fast_accumulation*/) {
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2, "mat1 and mat2 must be matrices");
+  TORCH_CHECK(a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (", a.size(0), "x", a.size(1), " and ",
+              b.size(0), "x", b.size(1), ")");
+  return rules::empty({a.size(0), b.size(1)}, dtype.value_or(a.scalar_type()));
+}
+
+Tensor mm_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (",
+              a.sizes(), " and ", b.sizes(), ")");
+  return rules::empty({a.size(0), b.size(1)}, dtype);
+}
+
+Tensor bmm_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {
+  TORCH_CHECK(a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1),
+              "batch1 and batch2 shapes cannot be multiplied (", a.sizes(), " and ", b.sizes(), ")");
+  return rules::empty({a.size(0), a.size(1), b.size(2)}, dtype);
+}
+
 Tensor histc(const Tensor& x, int64_t bins, const Scalar& low, const Scalar& high) {
   TORCH_CHECK(bins > 0, "bins must be > 0");
   TORCH_CHECK(low.to<double>() <= high.to<double>(), "max must be larger than min");
   return rules::empty({bins}, x);
 }
 
+// An assertion about data passes.
+void assertion(const Tensor& /*x*/) {}
+void assertion_with_message(const Tensor& /*x*/, std::string_view /*message*/) {}
+
 }  // namespace
 
 void register_reduction(RuleRegistry& registry) {
   registry.add("aten::var.correction", &variance);
   registry.add("aten::std.correction", &variance);
-  registry.add("aten::var_mean.correction", &variance_and_mean);
-  registry.add("aten::std_mean.correction", &variance_and_mean);
+  registry.add("aten::var_mean.correction", &with_mean<true>);
+  registry.add("aten::std_mean.correction", &with_mean<false>);
   registry.add("aten::max", &extremum<true>);
   registry.add("aten::min", &extremum<false>);
   registry.add("aten::median", &scalar_like);
@@ -148,7 +191,13 @@ void register_reduction(RuleRegistry& registry) {
   registry.add("aten::vdot", &dot);
   registry.add("aten::addbmm", &addbmm);
   registry.add("aten::addbmm_", &addbmm_);
+  registry.add("aten::_int_mm", &int_mm);
+  registry.add("aten::_scaled_mm", &scaled_mm);
+  registry.add("aten::mm.dtype", &mm_dtype);
+  registry.add("aten::bmm.dtype", &bmm_dtype);
   registry.add("aten::histc", &histc);
+  registry.add("aten::_assert_async", &assertion);
+  registry.add("aten::_assert_async.msg", &assertion_with_message);
 }
 
 }  // namespace shadowgraph::rules
