@@ -93,6 +93,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   void claim_sequence(NodeId node);
   void attach_saved_tensors();
   void infer_modules_from_neighbours();
+  void put_parents_first();
 
   ModeState& mode_;
   const uint32_t session_;

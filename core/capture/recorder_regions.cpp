@@ -171,6 +171,25 @@ void Recorder::infer_modules_from_neighbours() {
     const NodeId forward = graph_.node(node).forward;
     if (forward.valid()) graph_.node(node).region = graph_.node(forward).region;
   }
+  put_parents_first();
+}
+
+// Regions inferred at the end were appended after what they hold; a graph wants parents before children.
+void Recorder::put_parents_first() {
+  std::vector<Region> ordered;
+  std::vector<RegionId> moved(graph_.region_count());
+  std::vector<RegionId> chain;
+  for (uint32_t i = 0; i < graph_.region_count(); ++i) {
+    for (RegionId id(i); id.valid() && !moved[id.index].valid(); id = graph_.region(id).parent) chain.push_back(id);
+    for (; !chain.empty(); chain.pop_back()) {
+      Region region = graph_.region(chain.back());
+      if (region.parent.valid()) region.parent = moved[region.parent.index];
+      moved[chain.back().index] = RegionId(static_cast<uint32_t>(ordered.size()));
+      ordered.push_back(region);
+    }
+  }
+  for (uint32_t i = 0; i < ordered.size(); ++i) graph_.region(RegionId(i)) = ordered[i];
+  for (const NodeId node : graph_.nodes()) graph_.node(node).region = moved[graph_.node(node).region.index];
 }
 
 }  // namespace shadowgraph

@@ -219,13 +219,44 @@ void wrap_results(Stack& stack, size_t begin, c10::Device device, bool watch) {
   }
 }
 
+// Whether the call computes from host scalars alone: real CPU tensors of one element, such as the sizes that a TorchScript
+// trace turns into tensors and back. Those keep their values, so the call runs for real.
+bool computes_on_host_scalars(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  if (info.writes || info.random || info.tensor_arguments.empty()) return false;
+  bool any = false;
+  const auto is_host_scalar = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return true;
+    any = true;
+    return tensor.unsafeGetTensorImpl()->numel() == 1 && !is_fake(tensor) && tensor.device().is_cpu() &&
+           !tensor.requires_grad() && tensor.layout() == c10::Layout::Strided;
+  };
+  for (const uint16_t position : info.tensor_arguments) {
+    const c10::IValue& argument = stack[begin + position];
+    if (argument.isTensor()) {
+      if (!is_host_scalar(argument.toTensor())) return false;
+    } else if (argument.isList()) {
+      for (const c10::IValue& element : argument.toListRef()) {
+        if (element.isTensor() && !is_host_scalar(element.toTensor())) return false;
+      }
+    }
+  }
+  if (info.device_argument >= 0) {
+    const c10::IValue& device = stack[begin + static_cast<size_t>(info.device_argument)];
+    if (device.isDevice() && !device.toDevice().is_cpu()) return false;
+  }
+  return any;
+}
+
+void run_for_real(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* stack) {
+  static const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kFakeKey);
+  const c10::impl::ExcludeDispatchKeyGuard exclude(kFakeKey);
+  info.op.redispatchBoxed(keys & below, stack);
+}
+
 // A mode that shows real calls without changing them.
 void observe_real_call(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* stack, CallObserver& observer) {
-  static const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kFakeKey);
-  const size_t begin = stack->size() - info.argument_count;
-  const c10::impl::ExcludeDispatchKeyGuard exclude(kFakeKey);
-  observer.begin_call(info, *stack, begin);
-  info.op.redispatchBoxed(keys & below, stack);
+  observer.begin_call(info, *stack, stack->size() - info.argument_count);
+  run_for_real(info, keys, stack);
   observer.end_call(info, *stack, stack->size() - info.return_count);
 }
 
@@ -250,6 +281,10 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   }
 
   const size_t begin = stack->size() - info.argument_count;
+  if (!keys.has(c10::DispatchKey::CUDA) && computes_on_host_scalars(info, *stack, begin)) {
+    run_for_real(info, keys, stack);
+    return;
+  }
   const KernelScope kernel;
   OperandScan scan(info, mode);
   scan.run(*stack, begin);

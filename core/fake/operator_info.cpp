@@ -67,6 +67,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
       key(reinterpret_cast<const void*>(std::hash<c10::OperatorHandle>{}(handle))),
       id(dense_id),
       generation(RuleRegistry::global().generation()) {
+  random = op.hasTag(at::Tag::nondeterministic_seeded);
   const auto& schema = op.schema();
   argument_count = static_cast<uint16_t>(schema.arguments().size());
   return_count = static_cast<uint16_t>(schema.returns().size());

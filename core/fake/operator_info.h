@@ -41,6 +41,7 @@ struct OperatorInfo {
   uint16_t return_count = 0;
   int16_t device_argument = -1;
   bool writes = false;  // some argument is written
+  bool random = false;
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   uint64_t written_arguments = 0;                  // bit i: argument i is written (first 64)
   std::shared_ptr<const ShapeRule> rule;
