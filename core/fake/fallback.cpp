@@ -292,7 +292,11 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   try {
     const c10::Device device = result_device(info, scan.device(), mode, *stack, begin);
     thread_state.set_kernel_device(device);
+    const c10::IValue written = info.counts_writes ? (*stack)[begin] : c10::IValue();
     run_on_meta(info, stack);
+    if (info.counts_writes) {
+      for (const c10::IValue& element : written.toListRef()) element.toTensor().unsafeGetTensorImpl()->bump_version();
+    }
     const size_t results = stack->size() - info.return_count;
     wrap_results(*stack, results, device, mode != nullptr && mode->watch_size_reads);
     if (observer != nullptr) observer->end_call(info, *stack, results);

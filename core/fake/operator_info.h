@@ -41,6 +41,7 @@ struct OperatorInfo {
   uint16_t return_count = 0;
   int16_t device_argument = -1;
   bool writes = false;  // some argument is written
+  bool counts_writes = false;  // eager's kernel, not autograd, raises the versions of the first argument: _foreach_add_
   bool random = false;
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   uint64_t written_arguments = 0;                  // bit i: argument i is written (first 64)

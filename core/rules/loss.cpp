@@ -114,8 +114,8 @@ Tensor ctc_loss_backward(const Tensor& /*grad*/, const Tensor& log_probabilities
   return rules::empty(log_probabilities.sizes(), log_probabilities);
 }
 
-// cuDNN's is for int32 targets on the CPU only, which nobody has beside probabilities on the GPU.
-bool use_cudnn_ctc_loss(const Tensor& /*log_probabilities*/, const Tensor& /*targets*/,
+// cuDNN's and MIOpen's want int32 targets on the CPU beside probabilities on the GPU, which nobody has.
+bool use_library_ctc_loss(const Tensor& /*log_probabilities*/, const Tensor& /*targets*/,
                         c10::IntArrayRef /*input_lengths*/, c10::IntArrayRef /*target_lengths*/, int64_t /*blank*/) {
   return false;
 }
@@ -136,7 +136,8 @@ void register_loss(RuleRegistry& registry) {
   registry.add("aten::multilabel_margin_loss_forward", &multilabel_margin_loss_forward);
   registry.add("aten::multilabel_margin_loss_backward", &multilabel_margin_loss_backward);
   registry.add("aten::_ctc_loss_backward", &ctc_loss_backward);
-  registry.add("aten::_use_cudnn_ctc_loss", &use_cudnn_ctc_loss);
+  registry.add("aten::_use_cudnn_ctc_loss", &use_library_ctc_loss);
+  registry.add("aten::_use_miopen_ctc_loss", &use_library_ctc_loss);
 }
 
 }  // namespace shadowgraph::rules

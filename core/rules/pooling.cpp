@@ -117,9 +117,13 @@ Tensor max_unpool2d(const Tensor& input, const Tensor& indices, IntArrayRef outp
                                        : rules::empty(sizes, input, input.suggest_memory_format());
 }
 
-Tensor max_unpool3d(const Tensor& input, const Tensor& indices, IntArrayRef output, IntArrayRef /*stride*/,
-                    IntArrayRef /*padding*/) {
+Tensor max_unpool3d(const Tensor& input, const Tensor& indices, IntArrayRef output, IntArrayRef stride,
+                    IntArrayRef padding) {
   check_unpool(input, indices, output, 3);
+  TORCH_CHECK(stride.size() == 3, "There should be exactly three elements (depth, height, width) in stride, but got: ",
+              stride.size(), " elements.");
+  TORCH_CHECK(padding.size() == 3, "There should be exactly three elements (depth, height, width) in padding, but got: ",
+              padding.size(), " elements.");
   check_input(input, 3, "max_unpooling3d_forward");
   return rules::empty(with_spatial(input, output), input);
 }

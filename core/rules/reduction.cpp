@@ -57,7 +57,7 @@ Tensor count_nonzero(const Tensor& x, c10::IntArrayRef dims) {
 }
 
 Tensor trace(const Tensor& x) {
-  TORCH_CHECK(x.dim() == 2, "trace: expected a matrix");
+  TORCH_CHECK(x.dim() == 2, "trace: expected a matrix, but got tensor with dim ", x.dim());
   return rules::empty({}, sum_type(x, std::nullopt));
 }
 

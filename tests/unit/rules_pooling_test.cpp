@@ -75,7 +75,7 @@ TEST(RulesPooling, Unpooling) {
                       {x, at::zeros(x.sizes(), at::kLong)}, {.gradients = true, .cuda = cuda});
   }
   for (const auto& x : volumes()) {
-    expect_like_eager([](const Tensors& t) { return Tensors{at::max_unpool3d(t[0], t[1], {12, 16, 18}, 2, 0)}; },
+    expect_like_eager([](const Tensors& t) { return Tensors{at::max_unpool3d(t[0], t[1], {12, 16, 18}, {2, 2, 2}, {0, 0, 0})}; },
                       {x, at::zeros(x.sizes(), at::kLong)}, {.gradients = true});
   }
 }
