@@ -4,7 +4,10 @@
 //   - CPU (oneDNN, slow_conv*, NNPACK) is compared with eager in tests/unit/rules_convolution_test.cpp;
 //   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward first makes
 //     grad_output follow the input, pytorch#171622), the depthwise and slow kernels allocate contiguous.
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/native/ConvUtils.h>
+#include <c10/util/SmallVector.h>
 
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
@@ -120,18 +123,109 @@ DimVector output_sizes(IntArrayRef input, IntArrayRef weight, const Parameters& 
   return sizes;
 }
 
+struct Choice {
+  ConvBackend backend;
+  MemoryFormat format;
+};
+
+bool is_slow_kernel(ConvBackend backend) {
+  switch (backend) {  // im2col and friends
+    case ConvBackend::Slow2d:
+    case ConvBackend::Slow3d:
+    case ConvBackend::SlowDilated2d:
+    case ConvBackend::SlowDilated3d:
+    case ConvBackend::SlowTranspose2d:
+    case ConvBackend::SlowTranspose3d:
+      return true;
+    default:
+      return false;
+  }
+}
+
+at::Tensor contiguous_in(const at::Tensor& tensor, MemoryFormat wanted) {
+  if (tensor.is_contiguous(wanted)) return tensor;
+  return stand_in(tensor.sizes(), rules::empty(tensor.sizes(), tensor, wanted).strides(), tensor);
+}
+
+// subtensor (native/Convolution.cpp): one group's part of an operand
+at::Tensor part(const at::Tensor& tensor, size_t dimension, int64_t groups) {
+  DimVector sizes(tensor.sizes());
+  sizes[dimension] /= groups;
+  return contiguous_in(stand_in(sizes, tensor.strides(), tensor), tensor.suggest_memory_format());
+}
+
+Choice ask_libtorch(const at::Tensor& meta_input, const at::Tensor& meta_weight, const Parameters& p) {
+  const at::Tensor input = stand_in(meta_input);
+  const at::Tensor weight = stand_in(meta_weight);
+  const auto symbolic = [](IntArrayRef values) { return c10::fromIntArrayRefSlow(values); };
+  const ConvBackend backend = at::native::select_conv_backend(
+      input, weight, std::nullopt, symbolic(p.stride), symbolic(p.padding), symbolic(p.dilation), p.transposed,
+      symbolic(p.output_padding), p.groups, c10::OptionalArrayRef<c10::SymInt>());
+  if (backend == ConvBackend::Empty || backend == ConvBackend::Overrideable) {
+    return {backend, MemoryFormat::Contiguous};
+  }
+  MemoryFormat format = at::native::_determine_backend_memory_format(input, weight, backend);
+  if (is_slow_kernel(backend) && p.groups > 1 && format == MemoryFormat::ChannelsLast) {
+    // One group at a time, and each looks anew at what its part of the operands seems to be.
+    const at::Tensor input_part = part(contiguous_in(input, format), 1, p.groups);
+    const at::Tensor weight_part = part(contiguous_in(weight, format), 0, p.groups);
+    if (!at::native::thnn_conv_use_channels_last(input_part, weight_part)) format = MemoryFormat::Contiguous;
+  }
+  return {backend, format};
+}
+
+// Asking takes a microsecond, and a network asks the same few dozen questions at every step: the answers are kept, with
+// all they depend on.
+Choice choose(const at::Tensor& input, const at::Tensor& weight, const Parameters& p) {
+  using Key = c10::SmallVector<int64_t, 48>;
+  struct Entry {
+    Key key;
+    Choice choice;
+  };
+  thread_local std::array<Entry, 128> answers;
+
+  const auto& context = at::globalContext();
+  const DeviceProfile& device = device_profile();
+  Key key{static_cast<int64_t>(pretended_device().type()),
+          static_cast<int64_t>(input.scalar_type()),
+          static_cast<int64_t>(weight.scalar_type()),
+          context.userEnabledCuDNN() | context.userEnabledMkldnn() << 1 | context.userEnabledNNPACK() << 2 |
+              context.deterministicCuDNN() << 3 | context.deterministicAlgorithms() << 4 |
+              context.benchmarkCuDNN() << 5 | device.cudnn << 6 | p.transposed << 7,
+          device.cudnn_version,
+          device.sm_major * 10 + device.sm_minor,
+          at::get_num_threads(),
+          p.groups};
+  for (const IntArrayRef part : {input.sizes(), input.strides(), weight.sizes(), weight.strides(),
+                                 IntArrayRef(p.stride), IntArrayRef(p.padding), IntArrayRef(p.dilation),
+                                 IntArrayRef(p.output_padding)}) {
+    key.append(part.begin(), part.end());
+  }
+  size_t hash = 0;
+  for (const int64_t word : key) hash = (hash ^ static_cast<size_t>(word)) * 0x9e3779b97f4a7c15u;
+  Entry& entry = answers[(hash >> 32) % answers.size()];
+  if (entry.key != key) {
+    entry.choice = ask_libtorch(input, weight, p);
+    entry.key = std::move(key);
+  }
+  return entry.choice;
+}
+
 // The call as eager's backends see it: one spatial dimension made two, a backend chosen.
 struct Call {
   Parameters parameters;
   bool one_dimensional;
-  at::Tensor input;   // stand-ins
+  at::Tensor input;
   at::Tensor weight;
   ConvBackend backend;
   MemoryFormat format;
 
   Call(const at::Tensor& given_input, const at::Tensor& given_weight, const OptionalTensor& bias,
-       std::optional<IntArrayRef> bias_sizes, Parameters given_parameters)
-      : parameters(std::move(given_parameters)), one_dimensional(given_weight.dim() == 3) {
+       Parameters given_parameters)
+      : parameters(std::move(given_parameters)),
+        one_dimensional(given_weight.dim() == 3),
+        input(given_input),
+        weight(given_weight) {
     check_shapes(given_input, given_weight, bias, parameters);
     if (one_dimensional) {
       parameters.insert_leading_dimension();
@@ -140,51 +234,19 @@ struct Call {
                                                       ? DimVector(given_input.strides())
                                                       : contiguous_strides(given_input.sizes()));
       weight = with_leading_dimension(given_weight, given_weight.strides());
-    } else {
-      input = stand_in(given_input);
-      weight = stand_in(given_weight);
     }
-    const auto symbolic = [](IntArrayRef values) { return c10::fromIntArrayRefSlow(values); };
-    c10::OptionalArrayRef<c10::SymInt> symbolic_bias_sizes;
-    if (given(bias)) {
-      symbolic_bias_sizes = symbolic(bias->sizes());
-    } else if (bias_sizes) {
-      symbolic_bias_sizes = symbolic(*bias_sizes);
-    }
-    backend = at::native::select_conv_backend(
-        input, weight, std::nullopt, symbolic(parameters.stride), symbolic(parameters.padding),
-        symbolic(parameters.dilation), parameters.transposed, symbolic(parameters.output_padding), parameters.groups,
-        symbolic_bias_sizes);
-    TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "Input type (", input.toString(), ") and weight type (",
-                weight.toString(), ") should be the same",
+    const Choice choice = choose(input, weight, parameters);
+    backend = choice.backend;
+    format = choice.format;
+    TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "Input type (", stand_in(input).toString(),
+                ") and weight type (", stand_in(weight).toString(), ") should be the same",
                 on_mkldnn() ? " or input should be a MKLDNN tensor and weight is a dense tensor" : "");
-    format = backend == ConvBackend::Empty || backend == ConvBackend::Overrideable
-                 ? MemoryFormat::Contiguous
-                 : at::native::_determine_backend_memory_format(input, weight, backend);
-    if (on_slow_kernel() && parameters.groups > 1 && format == MemoryFormat::ChannelsLast) {
-      // One group at a time, and each looks anew at what its part of the operands seems to be.
-      const at::Tensor input_part = part(contiguous_in(input, format), 1);
-      const at::Tensor weight_part = part(contiguous_in(weight, format), 0);
-      if (!at::native::thnn_conv_use_channels_last(input_part, weight_part)) format = MemoryFormat::Contiguous;
-    }
   }
 
   bool on_mkldnn() const { return backend == ConvBackend::Mkldnn || backend == ConvBackend::MkldnnTranspose; }
 
-  // im2col and friends: reject empty results and do one group at a time.
-  bool on_slow_kernel() const {
-    switch (backend) {
-      case ConvBackend::Slow2d:
-      case ConvBackend::Slow3d:
-      case ConvBackend::SlowDilated2d:
-      case ConvBackend::SlowDilated3d:
-      case ConvBackend::SlowTranspose2d:
-      case ConvBackend::SlowTranspose3d:
-        return true;
-      default:
-        return false;
-    }
-  }
+  // The slow kernels reject empty results and do one group at a time.
+  bool on_slow_kernel() const { return is_slow_kernel(backend); }
 
   at::Tensor output() const {
     const DimVector sizes = output_sizes(input.sizes(), weight.sizes(), parameters, !on_slow_kernel());
@@ -207,17 +269,6 @@ struct Call {
  private:
   // A result of the backend, brought back to the caller's number of dimensions.
   at::Tensor result(const at::Tensor& dense) const { return one_dimensional ? dense.squeeze(2) : dense; }
-
-  static at::Tensor contiguous_in(const at::Tensor& tensor, MemoryFormat wanted) {
-    if (tensor.is_contiguous(wanted)) return tensor;
-    return stand_in(tensor.sizes(), rules::empty(tensor.sizes(), tensor, wanted).strides(), tensor);
-  }
-  // subtensor (native/Convolution.cpp)
-  at::Tensor part(const at::Tensor& tensor, size_t dimension) const {
-    DimVector sizes(tensor.sizes());
-    sizes[dimension] /= parameters.groups;
-    return contiguous_in(stand_in(sizes, tensor.strides(), tensor), tensor.suggest_memory_format());
-  }
 
   // cat of the groups' results looks at what each of them seems to be.
   MemoryFormat joined_format(IntArrayRef sizes, size_t dimension, MemoryFormat of_each) const {
@@ -252,7 +303,7 @@ Parameters parameters_for(const at::Tensor& weight, IntArrayRef stride, IntArray
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
                        IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
                        IntArrayRef output_padding, int64_t groups) {
-  const Call call(input, weight, bias, std::nullopt,
+  const Call call(input, weight, bias,
                   parameters_for(weight, stride, padding, dilation, transposed, output_padding, groups));
   return call.output();
 }
@@ -269,7 +320,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
     at::OptionalIntArrayRef bias_sizes, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
     IntArrayRef output_padding, int64_t groups, std::array<bool, 3> output_mask) {
   const Call call(input, weight, std::nullopt,
-                  bias_sizes ? std::optional<IntArrayRef>(*bias_sizes) : std::nullopt,
                   parameters_for(weight, stride, padding, dilation, transposed, output_padding, groups));
   TORCH_CHECK(grad_output.dim() == input.dim(), "Expected input and grad_output to have the same number of dimensions, "
               "but got: ", input.dim(), " and ", grad_output.dim());

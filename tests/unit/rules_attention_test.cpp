@@ -73,6 +73,17 @@ TEST(AttentionRules, OnCpuAgreesWithEager) {
   }
 }
 
+// OperatorInfo checks a rule's C++ signature against the schema when the operator is first met; here all are met.
+TEST(AttentionRules, EveryRuleOfTheProcessFitsItsOperator) {
+  for (const std::string& full : RuleRegistry::global().names()) {
+    const size_t dot = full.find('.');
+    const auto op = c10::Dispatcher::singleton().findSchema(
+        {full.substr(0, dot), dot == std::string::npos ? "" : full.substr(dot + 1)});
+    ASSERT_TRUE(op.has_value()) << full << " is no operator";
+    EXPECT_NO_THROW(OperatorInfo::of(*op)) << full;
+  }
+}
+
 TEST(AttentionRules, ChoiceOnCpuIsEagers) {
   const at::Tensor q = at::rand({2, 3, 5, 8});
   const auto choose = [](const Tensors& in) {
