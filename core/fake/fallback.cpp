@@ -26,7 +26,8 @@ namespace {
 
 using torch::jit::Stack;
 
-// While this lives a kernel is running: fakes answer "meta", autograd and composite interception are off.
+// While this lives a kernel is running: fakes answer "meta", autograd and composite interception are off. Calls that the
+// kernel makes on intermediate (plain meta) tensors come back to this fallback, also outside any mode.
 class KernelScope {
  public:
   KernelScope() : saved_device_(thread_state.kernel_device()), exclude_(excluded_keys()) { ++thread_state.kernel_depth; }
@@ -43,6 +44,7 @@ class KernelScope {
   }
   c10::Device saved_device_;
   c10::impl::ExcludeDispatchKeyGuard exclude_;
+  c10::impl::IncludeDispatchKeyGuard include_{kFakeKey};
 };
 
 [[noreturn]] void throw_device_mismatch(const OperatorInfo& info, c10::Device a, c10::Device b) {

@@ -78,6 +78,19 @@ TEST(RulesLoss, LabelSmoothingWithWeightsDependsOnData) {
   EXPECT_THROW(weighted(at::Reduction::Mean), DataDependentError);
 }
 
+// Fakes may outlive their mode; the decomposition's intermediate tensors then meet the same rules.
+TEST(RulesLoss, OutsideAnyMode) {
+  at::Tensor x;
+  {
+    FakeTensorMode mode;
+    x = at::empty({4, 5});
+  }
+  const auto loss = at::binary_cross_entropy_with_logits(x, x, {}, x, at::Reduction::None);
+  EXPECT_TRUE(is_fake(loss));
+  EXPECT_EQ(loss.sizes(), x.sizes());
+  EXPECT_TRUE(is_fake(at::logsumexp(x * 2, 1)));
+}
+
 TEST(RulesLoss, OfSequencesAndPairs) {
   expect_like_eager([](const Tensors& t) {
     return Tensors{at::ctc_loss(t[0].log_softmax(2), t[1], at::IntArrayRef{7, 7}, at::IntArrayRef{3, 2}, 0,
