@@ -32,15 +32,16 @@
 namespace shadowgraph::rules {
 namespace {
 
-using at::SDPBackend;
 using at::ScalarType;
+using at::SDPBackend;
 using c10::IntArrayRef;
 using OptionalTensor = std::optional<at::Tensor>;
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using FiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-// Sizes among results are SymInt in C++ too: output, logsumexp, cumulative lengths of q and k (nested tensors only), longest q and k, seed, offset, debug mask
+// Sizes among results are SymInt in C++ too: output, logsumexp, cumulative lengths of q and k (nested tensors only),
+// longest q and k, seed, offset, debug mask.
 using FusedResults = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,
                                 at::Tensor, at::Tensor>;
 
@@ -58,7 +59,8 @@ bool has_dtype(const sdp::sdp_params& params, std::initializer_list<ScalarType> 
 }
 
 bool has_low_precision(const sdp::sdp_params& params) {
-  return device_profile().sm_major >= 8 ? has_dtype(params, {at::kHalf, at::kBFloat16}) : has_dtype(params, {at::kHalf});
+  return device_profile().sm_major >= 8 ? has_dtype(params, {at::kHalf, at::kBFloat16})
+                                        : has_dtype(params, {at::kHalf});
 }
 
 bool can_use_flash(const sdp::sdp_params& params) {
@@ -68,7 +70,8 @@ bool can_use_flash(const sdp::sdp_params& params) {
   const int64_t head = params.query.size(3);
   if (params.key.size(3) != head || params.value.size(3) != head || head > 256) return false;
   if (!compute_capability_between(80, 121)) return false;
-  if ((compute_capability_between(86, 89) || compute_capability_between(120, 121)) && sdp::input_requires_grad(params)) {
+  if ((compute_capability_between(86, 89) || compute_capability_between(120, 121)) &&
+      sdp::input_requires_grad(params)) {
     if (head > 192 && (head <= 224 || params.dropout > 0.0)) return false;
   }
   if (params.is_causal && params.query.size(2) != params.key.size(2)) return false;
@@ -122,7 +125,7 @@ bool can_use_cudnn(const sdp::sdp_params& params) {
   if (!sdp::check_nonzero_sequence_lengths_dense(params, false) ||
       !sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/true>(params, false) ||
       !sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true, /*requires_same_num_heads=*/false>(params,
-                                                                                                          false)) {
+                                                                                                           false)) {
     return false;
   }
   const int64_t head = params.query.size(3);
@@ -175,8 +178,8 @@ int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const a
                          bool enable_gqa) {
   const bool has_mask = given(mask);
   if (on_cuda()) {
-    return static_cast<int64_t>(choose_on_cuda(
-        {query, key, value, has_mask ? mask : std::nullopt, dropout, is_causal, enable_gqa}));
+    return static_cast<int64_t>(
+        choose_on_cuda({query, key, value, has_mask ? mask : std::nullopt, dropout, is_causal, enable_gqa}));
   }
   if (has_mask && mask->requires_grad()) return static_cast<int64_t>(SDPBackend::math);
   return at::native::_fused_sdp_choice_cpp(stand_in(query), stand_in(key), stand_in(value),
@@ -242,8 +245,7 @@ at::Tensor sdpa_on_cuda(const at::Tensor& query, const at::Tensor& key, const at
     return at::zeros(sizes, query.options()) + (query.sum() + key.sum() + value.sum()) * 0;
   }
   const OptionalTensor given_mask = given(attention_mask) ? attention_mask : std::nullopt;
-  const SDPBackend backend =
-      choose_on_cuda({query, key, value, given_mask, dropout, is_causal, enable_gqa});
+  const SDPBackend backend = choose_on_cuda({query, key, value, given_mask, dropout, is_causal, enable_gqa});
   OptionalTensor mask = additive_mask(given_mask, query.scalar_type());
   const bool needs_backward =
       at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
@@ -254,9 +256,9 @@ at::Tensor sdpa_on_cuda(const at::Tensor& query, const at::Tensor& key, const at
     case SDPBackend::flash_attention: {
       const int64_t head = query.size(-1);
       const double original_scale = scale ? *scale : 1.0 / std::sqrt(static_cast<double>(head));
-      const at::Tensor output = std::get<0>(at::_scaled_dot_product_flash_attention(
-          padded_head(query), padded_head(key), padded_head(value), dropout, is_causal, /*return_debug_mask=*/false,
-          original_scale));
+      const at::Tensor output = std::get<0>(
+          at::_scaled_dot_product_flash_attention(padded_head(query), padded_head(key), padded_head(value), dropout,
+                                                  is_causal, /*return_debug_mask=*/false, original_scale));
       return output.size(-1) == head ? output : output.slice(-1, 0, head);
     }
     case SDPBackend::efficient_attention:
@@ -286,7 +288,9 @@ at::Tensor empty_with_layout_of(const at::Tensor& query, IntArrayRef sizes) {
   if (query.sizes() == sizes) return rules::empty_like(query);
   c10::DimVector order(sizes.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto rank = [&](int64_t d) { return query.stride(d) == 0 ? std::numeric_limits<int64_t>::max() : query.stride(d); };
+  const auto rank = [&](int64_t d) {
+    return query.stride(d) == 0 ? std::numeric_limits<int64_t>::max() : query.stride(d);
+  };
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return rank(a) < rank(b); });
   c10::DimVector strides(sizes.size());
   int64_t stride = 1;
@@ -331,9 +335,7 @@ at::Tensor flash_debug_mask(const at::Tensor& query, int64_t heads, int64_t long
                             bool wanted) {
   if (!wanted) return rules::empty({0}, query);
   const int64_t block = query.size(-1) > 64 ? 128 : 256;
-  const int64_t columns = longest_key <= 128   ? 128
-                          : longest_key <= 256 ? 256
-                                               : (longest_query + block - 1) / block;
+  const int64_t columns = longest_key <= 128 ? 128 : longest_key <= 256 ? 256 : (longest_query + block - 1) / block;
   return rules::empty({query.size(0), heads, longest_query, columns}, query);
 }
 
@@ -461,23 +463,28 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::Sym
   const int64_t longest_query = packed ? *max_q : query.size(1);
   const int64_t longest_key = max_k.value_or(key.size(1));
   const int64_t batch = packed ? cu_seqlens_q->size(0) - 1 : query.size(0);
-  return {rules::empty({query.size(0), query.size(1), query.size(2), value.size(3)}, query),
-          rules::empty({batch, query.size(2), efficient_logsumexp_length(longest_query, compute_logsumexp)}, at::kFloat),
-          philox_word(), philox_word(), longest_query, longest_key};
+  return {
+      rules::empty({query.size(0), query.size(1), query.size(2), value.size(3)}, query),
+      rules::empty({batch, query.size(2), efficient_logsumexp_length(longest_query, compute_logsumexp)}, at::kFloat),
+      philox_word(),
+      philox_word(),
+      longest_query,
+      longest_key};
 }
 
 FourTensors efficient_backward(const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,
                                const at::Tensor& value, const OptionalTensor& bias, const at::Tensor& out,
                                const OptionalTensor& cu_seqlens_q, const OptionalTensor& cu_seqlens_k, int64_t max_q,
                                int64_t max_k, const at::Tensor& logsumexp, double dropout,
-                               const at::Tensor& philox_seed, const at::Tensor& philox_offset,
-                               int64_t custom_mask_type, bool bias_requires_grad, std::optional<double> scale,
+                               const at::Tensor& philox_seed, const at::Tensor& philox_offset, int64_t custom_mask_type,
+                               bool bias_requires_grad, std::optional<double> scale,
                                std::optional<int64_t> num_splits_key, std::optional<int64_t> window_size,
                                bool shared_storage) {
   at::Tensor bias_gradient;
   if (given(bias) && bias_requires_grad) bias_gradient = efficient_bias_gradient(*bias);
   if (shared_storage) {
-    TORCH_CHECK(query.size(1) == key.size(1), "`shared_storage_dqdkdv` is only supported when Q/K/V share the same "
+    TORCH_CHECK(query.size(1) == key.size(1),
+                "`shared_storage_dqdkdv` is only supported when Q/K/V share the same "
                 "sequence length");
     TORCH_CHECK(query.size(3) == key.size(3), "embedding dim must match for `shared_storage_dqdkdv");
     const at::Tensor chunk = rules::empty({query.size(0), query.size(1), 3, query.size(2), query.size(3)}, query);

@@ -1,9 +1,9 @@
 // Convolutions. The kernel that eager would use decides the strides of the result and of the gradients, so that choice
-// is left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". All backends
-// give output, input gradient and weight gradient in the backend's memory format:
+// is left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". All
+// backends give output, input gradient and weight gradient in the backend's memory format:
 //   - CPU (oneDNN, slow_conv*, NNPACK) is compared with eager in tests/unit/rules_convolution_test.cpp;
-//   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward first makes
-//     grad_output follow the input, pytorch#171622), the depthwise and slow kernels allocate contiguous.
+//   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward first
+//     makes grad_output follow the input, pytorch#171622), the depthwise and slow kernels allocate contiguous.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/native/ConvUtils.h>
@@ -81,9 +81,9 @@ void check_shapes(const at::Tensor& input, const at::Tensor& weight, const Optio
   const int64_t output_channels = p.transposed ? weight.size(1) * p.groups : weight.size(0);
   const bool bias_fits = !given(bias) || (bias->dim() == 1 && bias->size(0) == output_channels);
   if (p.transposed) {
-    TORCH_CHECK(input.size(1) == weight.size(0), "Given transposed=", p.transposed, ", weight of size ",
-                weight.sizes(), ", expected input", input.sizes(), " to have ", weight.size(0),
-                " channels, but got ", input.size(1), " channels instead");
+    TORCH_CHECK(input.size(1) == weight.size(0), "Given transposed=", p.transposed, ", weight of size ", weight.sizes(),
+                ", expected input", input.sizes(), " to have ", weight.size(0), " channels, but got ", input.size(1),
+                " channels instead");
     TORCH_CHECK(bias_fits, "Given transposed=", p.transposed, ", weight of size ", weight.sizes(),
                 ", expected bias to be 1-dimensional with ", output_channels, " elements, but got bias of size ",
                 bias->sizes(), " instead");
@@ -112,9 +112,8 @@ DimVector output_sizes(IntArrayRef input, IntArrayRef weight, const Parameters& 
   if (input[1] == 0) sizes[1] = 0;
   for (size_t i = 0; i < p.stride.size(); ++i) {
     const int64_t kernel = p.dilation[i] * (weight[i + 2] - 1) + 1;
-    sizes.push_back(p.transposed
-                        ? (input[i + 2] - 1) * p.stride[i] - 2 * p.padding[i] + kernel + p.output_padding[i]
-                        : (input[i + 2] + 2 * p.padding[i] - kernel) / p.stride[i] + 1);
+    sizes.push_back(p.transposed ? (input[i + 2] - 1) * p.stride[i] - 2 * p.padding[i] + kernel + p.output_padding[i]
+                                 : (input[i + 2] + 2 * p.padding[i] - kernel) / p.stride[i] + 1);
   }
   const int64_t smallest = may_be_empty ? 0 : 1;
   TORCH_CHECK(std::all_of(sizes.begin() + 2, sizes.end(), [&](int64_t size) { return size >= smallest; }),
@@ -196,9 +195,9 @@ Choice choose(const at::Tensor& input, const at::Tensor& weight, const Parameter
           device.sm_major * 10 + device.sm_minor,
           at::get_num_threads(),
           p.groups};
-  for (const IntArrayRef part : {input.sizes(), input.strides(), weight.sizes(), weight.strides(),
-                                 IntArrayRef(p.stride), IntArrayRef(p.padding), IntArrayRef(p.dilation),
-                                 IntArrayRef(p.output_padding)}) {
+  for (const IntArrayRef part :
+       {input.sizes(), input.strides(), weight.sizes(), weight.strides(), IntArrayRef(p.stride), IntArrayRef(p.padding),
+        IntArrayRef(p.dilation), IntArrayRef(p.output_padding)}) {
     key.append(part.begin(), part.end());
   }
   size_t hash = 0;
@@ -230,9 +229,9 @@ struct Call {
     if (one_dimensional) {
       parameters.insert_leading_dimension();
       // The input is made contiguous first, the weight is not.
-      input = with_leading_dimension(given_input, given_input.is_contiguous()
-                                                      ? DimVector(given_input.strides())
-                                                      : contiguous_strides(given_input.sizes()));
+      input =
+          with_leading_dimension(given_input, given_input.is_contiguous() ? DimVector(given_input.strides())
+                                                                          : contiguous_strides(given_input.sizes()));
       weight = with_leading_dimension(given_weight, given_weight.strides());
     }
     const Choice choice = choose(input, weight, parameters);
@@ -260,8 +259,8 @@ struct Call {
   at::Tensor weight_gradient() const {
     if (backend == ConvBackend::Empty) return result(rules::empty_like(weight));
     // These follow the weight they get, which may look like either format when a dimension is 1.
-    const bool follows = (backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d) &&
-                         weight.is_contiguous(format);
+    const bool follows =
+        (backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d) && weight.is_contiguous(format);
     const MemoryFormat own = follows ? weight.suggest_memory_format() : format;
     return result(rules::empty(weight.sizes(), weight, joined_format(weight.sizes(), 0, own)));
   }
@@ -321,8 +320,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
     IntArrayRef output_padding, int64_t groups, std::array<bool, 3> output_mask) {
   const Call call(input, weight, std::nullopt,
                   parameters_for(weight, stride, padding, dilation, transposed, output_padding, groups));
-  TORCH_CHECK(grad_output.dim() == input.dim(), "Expected input and grad_output to have the same number of dimensions, "
-              "but got: ", input.dim(), " and ", grad_output.dim());
+  TORCH_CHECK(grad_output.dim() == input.dim(),
+              "Expected input and grad_output to have the same number of dimensions, "
+              "but got: ",
+              input.dim(), " and ", grad_output.dim());
   std::tuple<at::Tensor, at::Tensor, at::Tensor> grads;
   if (output_mask[0]) std::get<0>(grads) = call.input_gradient();
   if (output_mask[1]) {
@@ -333,7 +334,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   }
   if (output_mask[2]) {
     const bool by_sizes = call.backend == ConvBackend::Empty && bias_sizes;
-    std::get<2>(grads) = by_sizes ? rules::empty(*bias_sizes, weight) : rules::empty({grad_output.size(1)}, grad_output);
+    std::get<2>(grads) =
+        by_sizes ? rules::empty(*bias_sizes, weight) : rules::empty({grad_output.size(1)}, grad_output);
   }
   return grads;
 }
@@ -348,16 +350,16 @@ at::Tensor library_convolution(const at::Tensor& input, const at::Tensor& weight
 at::Tensor mkldnn_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
                               IntArrayRef padding, IntArrayRef stride, IntArrayRef dilation, int64_t groups) {
   const bool channels_last = at::native::mkldnn_conv_use_channels_last(input, weight);
-  const MemoryFormat format = !channels_last       ? MemoryFormat::Contiguous
+  const MemoryFormat format = !channels_last      ? MemoryFormat::Contiguous
                               : weight.dim() == 5 ? MemoryFormat::ChannelsLast3d
                                                   : MemoryFormat::ChannelsLast;
-  return library_convolution(input, weight, bias,
-                             parameters_for(weight, stride, padding, dilation, false, {0}, groups), format);
+  return library_convolution(input, weight, bias, parameters_for(weight, stride, padding, dilation, false, {0}, groups),
+                             format);
 }
 
-at::Tensor cudnn_convolution(const at::Tensor& input, const at::Tensor& weight, IntArrayRef padding,
-                             IntArrayRef stride, IntArrayRef dilation, int64_t groups, bool /*benchmark*/,
-                             bool /*deterministic*/, bool /*allow_tf32*/) {
+at::Tensor cudnn_convolution(const at::Tensor& input, const at::Tensor& weight, IntArrayRef padding, IntArrayRef stride,
+                             IntArrayRef dilation, int64_t groups, bool /*benchmark*/, bool /*deterministic*/,
+                             bool /*allow_tf32*/) {
   return library_convolution(input, weight, std::nullopt,
                              parameters_for(weight, stride, padding, dilation, false, {0}, groups),
                              at::native::cudnn_conv_suggest_memory_format(input, weight));

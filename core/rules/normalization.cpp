@@ -100,7 +100,8 @@ ThreeTensors native_batch_norm_legit_no_training(const at::Tensor& input, const 
 }
 
 // What cuDNN keeps for its own backward is known to cuDNN alone (cudnnGetBatchNormalizationTrainingExReserveSpaceSize).
-// Estimate: nothing, which is what it asks for without a fused activation; PyTorch's own decomposition assumes the same.
+// Estimate: nothing, which is what it asks for without a fused activation; PyTorch's own decomposition assumes the
+// same.
 constexpr int64_t kCudnnBatchNormReserve = 0;
 
 FourTensors cudnn_batch_norm_forward(const at::Tensor& input, const at::Tensor& weight, bool training) {
@@ -136,8 +137,8 @@ ThreeTensors batch_norm_gradients(const at::Tensor& input, const OptionalTensor&
     const bool suggested = !on_cuda() || (training && uses_channels_last_kernels(input));
     std::get<0>(grads) = suggested ? empty_in_suggested_format(input) : empty_contiguous_like(input);
   }
-  const ScalarType dtype = on_cuda() && given(weight) ? weight->scalar_type()
-                                                      : parameter_dtype(input, {&weight, &mean, &variance});
+  const ScalarType dtype =
+      on_cuda() && given(weight) ? weight->scalar_type() : parameter_dtype(input, {&weight, &mean, &variance});
   if (output_mask[1]) std::get<1>(grads) = rules::empty({input.size(1)}, dtype);
   if (output_mask[2]) std::get<2>(grads) = rules::empty({input.size(1)}, dtype);
   return grads;
@@ -204,8 +205,7 @@ c10::DimVector statistics_sizes(const at::Tensor& input, IntArrayRef normalized,
 ThreeTensors native_layer_norm(const at::Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
                                const OptionalTensor& bias, double /*eps*/) {
   const auto sizes = statistics_sizes(input, normalized, weight, bias);
-  const ScalarType dtype =
-      on_cuda() ? accumulate_dtype(input.scalar_type()) : parameter_dtype(input, {&weight, &bias});
+  const ScalarType dtype = on_cuda() ? accumulate_dtype(input.scalar_type()) : parameter_dtype(input, {&weight, &bias});
   return {empty_contiguous_like(input), rules::empty(sizes, dtype), rules::empty(sizes, dtype)};
 }
 

@@ -1,7 +1,7 @@
 // Recurrent layers.
 //
-// On a CPU libtorch's own composites decide: LSTMs of float and bfloat16 without projections become one mkldnn_rnn_layer
-// per layer and direction, everything else its cells. Fakes need rules for the fused operator alone.
+// On a CPU libtorch's own composites decide: LSTMs of float and bfloat16 without projections become one
+// mkldnn_rnn_layer per layer and direction, everything else its cells. Fakes need rules for the fused operator alone.
 //
 // On CUDA the composites call into libtorch_cuda for cuDNN, which may not be there. The overrides here make the call
 // that native/cudnn/RNN.cpp makes, above autograd. Parameters that were flattened into one buffer
@@ -9,8 +9,8 @@
 // each call, as in eager. Note that the flatten_parameters() of C++ modules gives up on fakes: it compares data
 // pointers, and they have none.
 //
-// Sizes that only the library knows are estimates: the reserve of cuDNN's forward, its dropout state, and oneDNN's
-// workspace except for float32 (see mkldnn_workspace).
+// Sizes that only cuDNN knows are estimates: the reserve of its forward, its dropout state (eager makes one
+// per device and process, here each call makes its own). oneDNN's workspace is exact.
 #include <ATen/Context.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/_cudnn_init_dropout_state.h>
@@ -44,9 +44,9 @@ int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * t
 
 // ---- oneDNN (native/mkldnn/RNN.cpp)
 
-// Bytes of what oneDNN's reference LSTM keeps for backward (set_offsets in its cpu/rnn/rnn_utils.cpp): seven arrays, each
-// starting on a page, rows padded to cache lines and away from multiples of 256 elements. The sum equals what the
-// installed library asks for in float32 (compared on random sizes); in bfloat16 it is within 15 %.
+// Bytes of what oneDNN's LSTM keeps for backward (set_offsets in its cpu/rnn/rnn_utils.cpp): seven arrays, each
+// starting on a page, rows padded to cache lines and away from multiples of 256 elements. Equal to what the installed library
+// asks for, compared on random sizes in float32 and bfloat16 (x86 with AVX-512).
 int64_t mkldnn_workspace(int64_t steps, int64_t batch, int64_t input_size, int64_t hidden, int64_t element_size) {
   constexpr int64_t kPage = 4096;
   constexpr int64_t kFloat = 4;
@@ -57,11 +57,12 @@ int64_t mkldnn_workspace(int64_t steps, int64_t batch, int64_t input_size, int64
   const int64_t cells = steps * batch;
   const int64_t states = 2 * (steps + 1) * batch;  // of the layer below and of this one, before each step and after all
   const int64_t widest = std::max(input_size, hidden);
-  return rounded_up(cells * row_bytes(4 * hidden, element_size), kPage) +       // gates
-         rounded_up(cells * row_bytes(hidden, element_size), kPage) +           // h
-         2 * rounded_up(states * row_bytes(widest, element_size), kPage) +      // states over layers, over steps
-         rounded_up(states * row_bytes(widest, kFloat), kPage) +                // and their gradients
-         2 * rounded_up(states * hidden * kFloat, kPage);                       // cell states and their gradients
+  return rounded_up(cells * row_bytes(4 * hidden, element_size), kPage) +  // gates
+         rounded_up(cells * row_bytes(hidden, element_size), kPage) +      // h
+         rounded_up(states * row_bytes(widest, element_size), kPage) +     // states
+         2 * rounded_up(states * row_bytes(widest, kFloat), kPage) +       // their gradients over layers and over steps
+         rounded_up(states * hidden * element_size, kPage) +               // cell states
+         rounded_up(states * hidden * kFloat, kPage);                      // their gradients
 }
 
 FourTensors mkldnn_rnn_layer(const at::Tensor& input, const at::Tensor& weight_ih, const at::Tensor& weight_hh,
@@ -159,7 +160,8 @@ FiveTensors cudnn_rnn(const at::Tensor& input, TensorList weights, int64_t weigh
   const int64_t output_size = proj_size != 0 ? proj_size : hidden_size;
   const c10::DimVector hidden_sizes{num_layers * directions, batch, output_size};
   const c10::DimVector cell_sizes{num_layers * directions, batch, hidden_size};
-  TORCH_CHECK(hx.sizes().equals(hidden_sizes), "Expected hidden size ", IntArrayRef(hidden_sizes), ", got ", hx.sizes());
+  TORCH_CHECK(hx.sizes().equals(hidden_sizes), "Expected hidden size ", IntArrayRef(hidden_sizes), ", got ",
+              hx.sizes());
   TORCH_CHECK(hx.is_contiguous(), "rnn: hx is not contiguous");
   TORCH_CHECK(!given(cx) || cx->sizes().equals(cell_sizes), "Expected cell size ", IntArrayRef(cell_sizes), ", got ",
               given(cx) ? cx->sizes() : hx.sizes());
@@ -168,11 +170,11 @@ FiveTensors cudnn_rnn(const at::Tensor& input, TensorList weights, int64_t weigh
   at::Tensor output = packed ? rules::empty({input.size(0), output_size * directions}, input)
                              : rules::empty({steps, batch, output_size * directions}, input);
   if (transposed) output = output.transpose(0, 1);
-  const int64_t reserve = train ? cudnn_reserve(static_cast<Mode>(mode), steps, batch, hidden_size, num_layers, directions,
-                                                dropout, static_cast<int64_t>(input.element_size()))
+  const int64_t reserve = train ? cudnn_reserve(static_cast<Mode>(mode), steps, batch, hidden_size, num_layers,
+                                                directions, dropout, static_cast<int64_t>(input.element_size()))
                                 : 0;
-  return {output, rules::empty(hidden_sizes, hx),
-          given(cx) ? rules::empty(cell_sizes, *cx) : rules::empty({0}, hx), rules::empty({reserve}, at::kByte),
+  return {output, rules::empty(hidden_sizes, hx), given(cx) ? rules::empty(cell_sizes, *cx) : rules::empty({0}, hx),
+          rules::empty({reserve}, at::kByte),
           given(weight_buffer) ? *weight_buffer : rules::empty({flat_size(weights)}, weights[0])};
 }
 
@@ -260,7 +262,6 @@ FiveTensors call_cudnn(Mode mode, const at::Tensor& input, const at::Tensor& hx,
   const auto optional = [](const at::Tensor& tensor) {
     return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
   };
-  // Eager makes one state per device and process.
   at::Tensor dropout_state;
   if (train && dropout > 0.0) {
     dropout_state = at::_cudnn_init_dropout_state(dropout, train, /*dropout_seed=*/0, input.options().dtype(at::kByte));
@@ -296,12 +297,12 @@ TwoTensors one_state(Mode mode, const char* name, const at::Tensor& input, const
                      bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
                      bool batch_first) {
   if (!uses_cudnn(input)) {
-    const auto r = decomposed(name, {input, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional,
-                                     batch_first});
+    const auto r = decomposed(
+        name, {input, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional, batch_first});
     return {r[0], r[1]};
   }
-  const auto r = call_cudnn(mode, input, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional,
-                            batch_first);
+  const auto r =
+      call_cudnn(mode, input, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
   return {std::get<0>(r), std::get<1>(r)};
 }
 
@@ -330,8 +331,9 @@ ThreeTensors fused_lstm_cell(const at::Tensor& input_gates, const at::Tensor& hi
   TORCH_CHECK(input_gates.dim() == 2 && input_gates.sizes() == hidden_gates.sizes(),
               "_thnn_fused_lstm_cell: expected gates of equal, 2-dimensional sizes, but got ", input_gates.sizes(),
               " and ", hidden_gates.sizes());
-  TORCH_CHECK(cx.numel() * 4 == input_gates.numel(), "_thnn_fused_lstm_cell: expected a cell of a quarter of the gates' ",
-              input_gates.sizes(), ", but got ", cx.sizes());
+  TORCH_CHECK(cx.numel() * 4 == input_gates.numel(),
+              "_thnn_fused_lstm_cell: expected a cell of a quarter of the gates' ", input_gates.sizes(), ", but got ",
+              cx.sizes());
   return {empty_contiguous_like(cx), empty_contiguous_like(cx), empty_contiguous_like(input_gates)};
 }
 

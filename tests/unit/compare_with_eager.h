@@ -6,7 +6,9 @@
 // Errors are compared by their first line.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
 #include <sstream>
@@ -126,7 +128,7 @@ inline Outcome run_real(const Tensors& inputs, const Program& program, Backward 
 }
 
 inline Outcome run_fake(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes,
-                    FakeTensorOptions options = {}) {
+                        FakeTensorOptions options = {}) {
   Outcome run;
   FakeTensorMode mode(options);
   Tensors fakes;
@@ -139,14 +141,14 @@ inline Outcome run_fake(const Tensors& inputs, const Program& program, Backward 
 }
 
 inline Outcome run_on_fake_cuda(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes,
-                            DeviceProfile profile = {}) {
+                                DeviceProfile profile = {}) {
   return run_fake(inputs, program, backward, {.device = at::Device(at::kCUDA, 0), .profile = profile});
 }
 
 template <class Item>
 void note_difference(std::ostringstream& out, const std::string& what, const Item& real, const Item& fake) {
-  if (real != fake) out << what << ": eager " << ::testing::PrintToString(real) << ", fake "
-                        << ::testing::PrintToString(fake) << '\n';
+  if (real != fake)
+    out << what << ": eager " << ::testing::PrintToString(real) << ", fake " << ::testing::PrintToString(fake) << '\n';
 }
 
 inline void PrintTo(const Call& call, std::ostream* out) {

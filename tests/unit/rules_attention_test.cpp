@@ -20,9 +20,9 @@ struct Options {
 Program attention(const Options& options) {
   return [options](const Tensors& in) {
     const at::Tensor& mask = in.size() > 3 ? in[3] : at::Tensor();
-    return Tensors{at::scaled_dot_product_attention(
-        in[0], in[1], in[2], mask.defined() ? std::optional<at::Tensor>(mask) : std::nullopt, options.dropout,
-        options.causal, std::nullopt, options.gqa)};
+    return Tensors{at::scaled_dot_product_attention(in[0], in[1], in[2],
+                                                    mask.defined() ? std::optional<at::Tensor>(mask) : std::nullopt,
+                                                    options.dropout, options.causal, std::nullopt, options.gqa)};
   };
 }
 
@@ -54,18 +54,21 @@ TEST(AttentionRules, OnCpuAgreesWithEager) {
     expect_agreement("mask over heads", in, {.mask = at::rand({2, 3, 5, 7}, at::kFloat)});
     expect_agreement("mask with a gradient", in, {.mask = operand({5, 7}, dtype)});
     expect_agreement("dropout", in, {.dropout = 0.25});
-    expect_agreement("transposed views", {transposed_operand({2, 3, 5, 8}, dtype),
-                                          transposed_operand({2, 3, 7, 8}, dtype),
-                                          transposed_operand({2, 3, 7, 8}, dtype)});
+    expect_agreement("transposed views",
+                     {transposed_operand({2, 3, 5, 8}, dtype), transposed_operand({2, 3, 7, 8}, dtype),
+                      transposed_operand({2, 3, 7, 8}, dtype)});
     expect_agreement("grouped queries", {operand({2, 6, 5, 8}, dtype), in[1], in[2]}, {.gqa = true});
     expect_agreement("values of another size", {in[0], in[1], operand({2, 3, 7, 6}, dtype)});
-    expect_agreement("three dimensions", {operand({3, 5, 8}, dtype), operand({3, 7, 8}, dtype), operand({3, 7, 8}, dtype)});
+    expect_agreement("three dimensions",
+                     {operand({3, 5, 8}, dtype), operand({3, 7, 8}, dtype), operand({3, 7, 8}, dtype)});
     expect_agreement("expanded", {leaf(at::rand({1, 3, 5, 8}, at::TensorOptions().dtype(dtype)).expand({2, 3, 5, 8})),
                                   in[1], in[2]});
     expect_agreement("only values differentiated", {in[0].detach(), in[1].detach(), in[2]});
     expect_agreement("inference", {in[0].detach(), in[1].detach(), in[2].detach()});
-    expect_agreement("no batch", {operand({0, 3, 5, 8}, dtype), operand({0, 3, 7, 8}, dtype), operand({0, 3, 7, 8}, dtype)});
-    expect_agreement("no keys", {operand({2, 3, 5, 8}, dtype), operand({2, 3, 0, 8}, dtype), operand({2, 3, 0, 8}, dtype)});
+    expect_agreement("no batch",
+                     {operand({0, 3, 5, 8}, dtype), operand({0, 3, 7, 8}, dtype), operand({0, 3, 7, 8}, dtype)});
+    expect_agreement("no keys",
+                     {operand({2, 3, 5, 8}, dtype), operand({2, 3, 0, 8}, dtype), operand({2, 3, 0, 8}, dtype)});
     // Packed projections: not dense.
     const at::Tensor packed = at::rand({2, 5, 3, 3, 8}, at::TensorOptions().dtype(dtype));
     const auto part = [&](int64_t i) { return leaf(packed.select(2, i).transpose(1, 2)); };
@@ -97,28 +100,29 @@ TEST(AttentionRules, ChoiceOnCpuIsEagers) {
 }
 
 TEST(AttentionRules, FastPathsAgreeWithEager) {
-  const Tensors in{at::rand({2, 5, 12}), at::rand({36, 12}), at::rand({36}), at::rand({12, 12}), at::rand({12}),
-                   at::rand({24, 12}), at::rand({24}), at::rand({12, 24}), at::rand({12})};
+  const Tensors in{at::rand({2, 5, 12}), at::rand({36, 12}), at::rand({36}),     at::rand({12, 12}), at::rand({12}),
+                   at::rand({24, 12}),   at::rand({24}),     at::rand({12, 24}), at::rand({12})};
   for (const bool weights : {false, true}) {
     for (const bool average : {false, true}) {
-      EXPECT_EQ(difference(in,
-                           [&](const Tensors& in) {
-                             const auto [out, scores] =
-                                 at::_native_multi_head_attention(in[0], in[0], in[0], 12, 3, in[1], in[2], in[3],
-                                                                  in[4], {}, weights, average);
-                             return Tensors{out, scores};
-                           },
-                           Backward::kNo),
+      EXPECT_EQ(difference(
+                    in,
+                    [&](const Tensors& in) {
+                      const auto [out, scores] = at::_native_multi_head_attention(
+                          in[0], in[0], in[0], 12, 3, in[1], in[2], in[3], in[4], {}, weights, average);
+                      return Tensors{out, scores};
+                    },
+                    Backward::kNo),
                 "");
     }
   }
-  EXPECT_EQ(difference(in,
-                       [](const Tensors& in) {
-                         return Tensors{at::_transformer_encoder_layer_fwd(
-                             in[0], 12, 3, in[1], in[2], in[3], in[4], true, false, 1e-5, in[4], in[4], in[4], in[4],
-                             in[5], in[6], in[7], in[8])};
-                       },
-                       Backward::kNo),
+  EXPECT_EQ(difference(
+                in,
+                [](const Tensors& in) {
+                  return Tensors{at::_transformer_encoder_layer_fwd(in[0], 12, 3, in[1], in[2], in[3], in[4], true,
+                                                                    false, 1e-5, in[4], in[4], in[4], in[4], in[5],
+                                                                    in[6], in[7], in[8])};
+                },
+                Backward::kNo),
             "");
 }
 
@@ -225,7 +229,8 @@ TEST(AttentionRules, FlashOnCuda) {
               ElementsAre("BFloat16[2, 4, 16, 64][4096, 1024, 64, 1]", "BFloat16[2, 4, 24, 64][6144, 1536, 64, 1]",
                           "BFloat16[2, 4, 24, 64][6144, 1536, 64, 1]"));
   // Nothing to pad: everything stays [B, S, H, D].
-  const Tensors wide{transposed_operand({2, 4, 16, 64}, at::kBFloat16), transposed_operand({2, 4, 24, 64}, at::kBFloat16),
+  const Tensors wide{transposed_operand({2, 4, 16, 64}, at::kBFloat16),
+                     transposed_operand({2, 4, 24, 64}, at::kBFloat16),
                      transposed_operand({2, 4, 24, 64}, at::kBFloat16)};
   const Outcome unpadded = run_on_fake_cuda(wide, attention({}), Backward::kYes, DeviceProfile::a100());
   EXPECT_THAT(unpadded.results, ElementsAre("BFloat16[2, 4, 16, 64][4096, 64, 256, 1] grad"));
@@ -240,9 +245,8 @@ TEST(AttentionRules, EfficientOnCuda) {
   Tensors cut{in[0], operand({2, 4, 23, 16}), operand({2, 4, 23, 32}), in[3]};
   const Outcome run = run_on_fake_cuda(cut, attention({}));
   EXPECT_EQ(run.error, "");
-  EXPECT_THAT(run.results_of(kEfficient),
-              ElementsAre("Float[2, 4, 40, 32][5120, 32, 128, 1]", "Float[2, 4, 64][256, 64, 1]", "Long[][]",
-                          "Long[][]"));
+  EXPECT_THAT(run.results_of(kEfficient), ElementsAre("Float[2, 4, 40, 32][5120, 32, 128, 1]",
+                                                      "Float[2, 4, 64][256, 64, 1]", "Long[][]", "Long[][]"));
   // Rows of 23 are padded to 24 for the kernel; the gradient of the expanded bias has rows of 32.
   EXPECT_THAT(run.results_of("aten::constant_pad_nd"), ElementsAre("Float[40, 24][24, 1]"));
   EXPECT_THAT(run.results_of("aten::_scaled_dot_product_efficient_attention_backward"),

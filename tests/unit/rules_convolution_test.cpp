@@ -38,7 +38,9 @@ at::Tensor in_layout(c10::IntArrayRef sizes, at::ScalarType dtype, Layout layout
 TEST(ConvolutionRules, RandomConvolutionsAgreeWithEager) {
   constexpr unsigned kSeed = 20240611;
   std::mt19937 random(kSeed);
-  const auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
   const at::ScalarType dtypes[] = {at::kFloat, at::kFloat, at::kDouble, at::kBFloat16, at::kHalf};
   int failures = 0;
   for (int round = 0; round < 2000; ++round) {
@@ -71,8 +73,8 @@ TEST(ConvolutionRules, RandomConvolutionsAgreeWithEager) {
     if (pick(0, 3) != 0) weight.requires_grad_(true);
     if (bias.defined() && pick(0, 3) != 0) bias.requires_grad_(true);
     const Program program = [&](const Tensors& in) {
-      return Tensors{at::convolution(in[0], in[1], in[2], stride, padding, dilation, transposed, output_padding,
-                                     group_count)};
+      return Tensors{
+          at::convolution(in[0], in[1], in[2], stride, padding, dilation, transposed, output_padding, group_count)};
     };
     const Outcome real = run_real({input, weight, bias}, program);
     const Outcome fake = run_fake({input, weight, bias}, program);
@@ -120,8 +122,8 @@ TEST(ConvolutionRules, MkldnnConvolutionAgreesWithEager) {
 TEST(ConvolutionRules, ErrorsAreEagersOwn) {
   const auto check = [](const Tensors& in, bool transposed, int64_t padding, int64_t groups) {
     const Program program = [&](const Tensors& in) {
-      return Tensors{at::convolution(in[0], in[1], in[2], {1, 1}, {padding, padding}, {1, 1}, transposed, {0, 0},
-                                     groups)};
+      return Tensors{
+          at::convolution(in[0], in[1], in[2], {1, 1}, {padding, padding}, {1, 1}, transposed, {0, 0}, groups)};
     };
     const Outcome real = run_real(in, program);
     EXPECT_NE(real.error, "");

@@ -55,8 +55,8 @@ TEST(NormalizationRules, BatchNormAgreesWithEager) {
               const at::Tensor variance = statistics ? parameter({4}, dtypes.parameters, false) : at::Tensor();
               EXPECT_EQ(difference({x, scale, shift, mean, variance},
                                    [&](const Tensors& in) {
-                                     return Tensors{at::batch_norm(in[0], in[1], in[2], in[3], in[4], training, 0.1,
-                                                                   1e-5, true)};
+                                     return Tensors{
+                                         at::batch_norm(in[0], in[1], in[2], in[3], in[4], training, 0.1, 1e-5, true)};
                                    }),
                         "")
                   << layout << ' ' << c10::toString(dtypes.input) << '/' << c10::toString(dtypes.parameters)
@@ -116,9 +116,10 @@ TEST(NormalizationRules, LayerAndRmsNormAgreeWithEager) {
                                  }),
                       "")
                 << "layer norm " << layout << ' ' << c10::toString(dtypes.input) << " affine " << affine;
-            EXPECT_EQ(difference({x, scale},
-                                 [&](const Tensors& in) { return Tensors{at::rms_norm(in[0], normalized, in[1], 1e-5)}; }),
-                      "")
+            EXPECT_EQ(
+                difference({x, scale},
+                           [&](const Tensors& in) { return Tensors{at::rms_norm(in[0], normalized, in[1], 1e-5)}; }),
+                "")
                 << "rms norm " << layout << ' ' << c10::toString(dtypes.input) << " affine " << affine;
             if (HasFailure()) return;
           }
@@ -135,11 +136,10 @@ TEST(NormalizationRules, GroupAndInstanceNormAgreeWithEager) {
         const at::Tensor x = activation.detach().requires_grad_(true);
         const at::Tensor scale = affine ? parameter({4}, dtypes.parameters) : at::Tensor();
         const at::Tensor shift = affine ? parameter({4}, dtypes.parameters, false) : at::Tensor();
-        EXPECT_EQ(difference({x, scale, shift},
-                             [&](const Tensors& in) {
-                               return Tensors{at::group_norm(in[0], 2, in[1], in[2], 1e-5, true)};
-                             }),
-                  "")
+        EXPECT_EQ(
+            difference({x, scale, shift},
+                       [&](const Tensors& in) { return Tensors{at::group_norm(in[0], 2, in[1], in[2], 1e-5, true)}; }),
+            "")
             << "group norm " << layout << ' ' << c10::toString(dtypes.input) << " affine " << affine;
         EXPECT_EQ(difference({x, scale, shift},
                              [&](const Tensors& in) {
@@ -185,11 +185,12 @@ TEST(NormalizationRules, ErrorsAreEagersOwn) {
 // ---- Fake CUDA: what native/Normalization.cpp and the kernels in native/cuda and native/cudnn do.
 
 Outcome batch_norm_on_cuda(const at::Tensor& x, at::ScalarType parameters, bool training) {
-  return run_on_fake_cuda({x.detach().requires_grad_(true), parameter({4}, parameters), parameter({4}, parameters),
-                           parameter({4}, parameters, false), parameter({4}, parameters, false)},
-                          [&](const Tensors& in) {
-                            return Tensors{at::batch_norm(in[0], in[1], in[2], in[3], in[4], training, 0.1, 1e-5, true)};
-                          });
+  return run_on_fake_cuda(
+      {x.detach().requires_grad_(true), parameter({4}, parameters), parameter({4}, parameters),
+       parameter({4}, parameters, false), parameter({4}, parameters, false)},
+      [&](const Tensors& in) {
+        return Tensors{at::batch_norm(in[0], in[1], in[2], in[3], in[4], training, 0.1, 1e-5, true)};
+      });
 }
 
 TEST(NormalizationRules, BatchNormOnCudaUsesCudnn) {
@@ -228,9 +229,8 @@ TEST(NormalizationRules, BatchNormOnCudaElsewhereIsNative) {
 TEST(NormalizationRules, LayerNormOnCudaKeepsFloatStatistics) {
   const at::Tensor x = at::rand({2, 3, 8}).to(at::kBFloat16).requires_grad_(true);
   const at::Tensor scale = parameter({8}, at::kBFloat16);
-  const Outcome run = run_on_fake_cuda({x, scale}, [](const Tensors& in) {
-    return Tensors{at::layer_norm(in[0], {8}, in[1], in[1], 1e-5, true)};
-  });
+  const Outcome run = run_on_fake_cuda(
+      {x, scale}, [](const Tensors& in) { return Tensors{at::layer_norm(in[0], {8}, in[1], in[1], 1e-5, true)}; });
   EXPECT_EQ(run.error, "");
   EXPECT_THAT(run.results_of("aten::native_layer_norm"),
               ElementsAre("BFloat16[2, 3, 8][24, 8, 1]", "Float[2, 3, 1][3, 1, 1]", "Float[2, 3, 1][3, 1, 1]"));
