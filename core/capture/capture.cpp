@@ -97,7 +97,10 @@ Capture capture_training_step(const ProgramToCapture& program, const CaptureOpti
   at::Tensor loss = checked_loss(program, outputs);
   // As in a training loop: only the loss is still held when backward runs.
   outputs.clear();
-  loss.backward();
+  {
+    const PhaseScope phase("backward");  // for what runs before the engine: the first gradient
+    loss.backward();
+  }
   if (program.optimizer != nullptr) {
     const PhaseScope phase("optimizer");
     program.optimizer->step();

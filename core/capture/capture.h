@@ -64,26 +64,25 @@ Tensors call_forward(Module& module, const Tensors& inputs) {
       return std::apply([](auto&&... elements) { return Tensors{elements...}; }, result);
     }
   };
+  std::optional<Tensors> result;
+  const auto attempt = [&]<size_t... I>(std::index_sequence<I...>) {
+    if constexpr (requires { module.forward(inputs[I]...); }) {
+      if (!result && inputs.size() == sizeof...(I)) result = as_list(module.forward(inputs[I]...));
+    }
+  };
+  attempt(std::make_index_sequence<1>());
+  attempt(std::make_index_sequence<2>());
+  attempt(std::make_index_sequence<3>());
+  attempt(std::make_index_sequence<4>());
+  attempt(std::make_index_sequence<5>());
+  attempt(std::make_index_sequence<6>());
+  attempt(std::make_index_sequence<7>());
+  attempt(std::make_index_sequence<8>());
   if constexpr (requires { module.forward(inputs); }) {
-    return as_list(module.forward(inputs));
-  } else {
-    std::optional<Tensors> result;
-    const auto attempt = [&]<size_t... I>(std::index_sequence<I...>) {
-      if constexpr (requires { module.forward(inputs[I]...); }) {
-        if (!result && inputs.size() == sizeof...(I)) result = as_list(module.forward(inputs[I]...));
-      }
-    };
-    attempt(std::make_index_sequence<1>());
-    attempt(std::make_index_sequence<2>());
-    attempt(std::make_index_sequence<3>());
-    attempt(std::make_index_sequence<4>());
-    attempt(std::make_index_sequence<5>());
-    attempt(std::make_index_sequence<6>());
-    attempt(std::make_index_sequence<7>());
-    attempt(std::make_index_sequence<8>());
-    if (!result) throw Error("the module's forward does not take " + std::to_string(inputs.size()) + " tensors");
-    return *result;
+    if (!result) result = as_list(module.forward(inputs));
   }
+  if (!result) throw Error("the module's forward does not take " + std::to_string(inputs.size()) + " tensors");
+  return *result;
 }
 
 template <class Module>

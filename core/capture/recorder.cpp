@@ -180,8 +180,8 @@ ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
   if (mode_.watch_size_reads && kind == Builtin::kInput) fake.watch_size_reads();
   if (kind == Builtin::kParameter || kind == Builtin::kBuffer) {
     const size_t dot = name->second.name.rfind('.');
-    owners_.resize(std::max<size_t>(owners_.size(), size_t{value.index} + 1));
-    if (dot != std::string::npos) owners_[value.index] = graph_.intern(name->second.name.substr(0, dot));
+    owners_.resize(std::max<size_t>(owners_.size(), size_t{id.index} + 1));
+    if (dot != std::string::npos) owners_[id.index] = graph_.intern(name->second.name.substr(0, dot));
   }
   return value;
 }

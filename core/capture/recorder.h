@@ -106,7 +106,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   std::unordered_map<const void*, std::string> module_paths_;
   std::unordered_map<uint64_t, uint32_t> calls_;              // (parent region, name) -> entered before
   std::vector<ValueId> storage_root_;                         // by StorageId: its first value
-  std::vector<StringId> owners_;                              // by ValueId of a parameter or buffer: module path
+  std::vector<StringId> owners_;                              // by StorageId of a parameter or buffer: module path
   NodeId body_;                                               // the first node that is not a placeholder
   NodeId last_;                                               // the node recorded last
   uint32_t inputs_ = 0;

@@ -91,8 +91,10 @@ RegionId Recorder::materialise(size_t depth) {
 
 StringId Recorder::owner_path(std::span<const Argument> arguments) const {
   StringId owner;
+  // By storage, so that views count: a matmul with weight.t() belongs to the weight's module.
   graph_.for_each_value(arguments, [&](ValueId value) {
-    if (!owner.valid() && value.index < owners_.size()) owner = owners_[value.index];
+    const StorageId storage = graph_.value(value).storage;
+    if (!owner.valid() && storage.index < owners_.size()) owner = owners_[storage.index];
   });
   return owner;
 }

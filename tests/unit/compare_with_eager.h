@@ -74,7 +74,7 @@ class CallLog final : public CallObserver {
   }
 };
 
-struct Outcome {
+struct CallOutcome {
   CallLog log;
   // What the first call of this operator returned.
   std::vector<std::string> results_of(const std::string& name) const {
@@ -89,7 +89,7 @@ struct Outcome {
 enum class Backward { kNo, kYes };
 
 // Runs `program` and, asked to, backward from ones for each of its differentiable results.
-inline void run_into(Outcome& run, Tensors inputs, const Program& program, Backward backward) {
+inline void run_into(CallOutcome& run, Tensors inputs, const Program& program, Backward backward) {
   for (at::Tensor& input : inputs) {
     if (input.defined()) input.mutable_grad() = at::Tensor();
   }
@@ -118,8 +118,8 @@ inline void run_into(Outcome& run, Tensors inputs, const Program& program, Backw
   }
 }
 
-inline Outcome run_real(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes) {
-  Outcome run;
+inline CallOutcome run_real(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes) {
+  CallOutcome run;
   FakeTensorMode mode;
   mode.state().kind = ModeKind::kObserve;
   mode.state().observer = &run.log;
@@ -127,9 +127,9 @@ inline Outcome run_real(const Tensors& inputs, const Program& program, Backward 
   return run;
 }
 
-inline Outcome run_fake(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes,
+inline CallOutcome run_fake(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes,
                         FakeTensorOptions options = {}) {
-  Outcome run;
+  CallOutcome run;
   FakeTensorMode mode(options);
   Tensors fakes;
   for (const at::Tensor& input : inputs) {
@@ -140,7 +140,7 @@ inline Outcome run_fake(const Tensors& inputs, const Program& program, Backward 
   return run;
 }
 
-inline Outcome run_on_fake_cuda(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes,
+inline CallOutcome run_on_fake_cuda(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes,
                                 DeviceProfile profile = {}) {
   return run_fake(inputs, program, backward, {.device = at::Device(at::kCUDA, 0), .profile = profile});
 }
@@ -156,7 +156,7 @@ inline void PrintTo(const Call& call, std::ostream* out) {
 }
 
 // "" if eager and fake agree.
-inline std::string difference(const Outcome& real, const Outcome& fake) {
+inline std::string difference(const CallOutcome& real, const CallOutcome& fake) {
   std::ostringstream out;
   note_difference(out, "error", real.error, fake.error);
   note_difference(out, "results", real.results, fake.results);
