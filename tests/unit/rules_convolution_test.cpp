@@ -144,7 +144,7 @@ TEST(ConvolutionRules, ErrorsAreEagersOwn) {
 // ---- Fake CUDA: cuDNN follows cudnn_conv_suggest_memory_format (native/ConvUtils.h).
 
 CallOutcome convolution_on_cuda(const at::Tensor& input, const at::Tensor& weight, int64_t groups = 1,
-                            bool transposed = false, DeviceProfile profile = {}) {
+                                bool transposed = false, DeviceProfile profile = {}) {
   const std::vector<int64_t> ones(static_cast<size_t>(weight.dim()) - 2, 1);
   const std::vector<int64_t> zeros(ones.size(), 0);
   return run_on_fake_cuda(

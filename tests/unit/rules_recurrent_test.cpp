@@ -192,7 +192,8 @@ TEST(RecurrentRules, OtherLayersOnCuda) {
 
 TEST(RecurrentRules, WithoutCudnnTheFusedCellsRun) {
   const Layer layer;
-  const CallOutcome run = run_on_fake_cuda(operands(layer, 4, at::kFloat), lstm(layer), Backward::kYes, {.cudnn = false});
+  const CallOutcome run =
+      run_on_fake_cuda(operands(layer, 4, at::kFloat), lstm(layer), Backward::kYes, {.cudnn = false});
   EXPECT_EQ(run.error, "");
   EXPECT_THAT(run.results, ElementsAre("Float[3, 4, 6][24, 6, 1] grad", "Float[1, 4, 6][24, 6, 1] grad",
                                        "Float[1, 4, 6][24, 6, 1] grad"));
