@@ -86,8 +86,7 @@ Tensor nan_to_num(const Tensor& x, std::optional<double> /*nan*/, std::optional<
 
 Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y) {
   TORCH_CHECK(condition.scalar_type() == c10::kBool || condition.scalar_type() == c10::kByte,
-              "where expected condition to be a boolean tensor, but got a tensor with dtype ",
-              condition.scalar_type());
+              "where expected condition to be a boolean tensor, but got a tensor with dtype ", condition.scalar_type());
   return elementwise({condition, x, y}, {.output = at::result_type(x, y)});
 }
 
@@ -180,8 +179,9 @@ std::tuple<Tensor, Tensor> prelu_backward(const Tensor& grad, const Tensor& x, c
 
 void check_rrelu(const Tensor& x, const Tensor& noise, const Scalar& lower, const Scalar& upper) {
   TORCH_CHECK(lower.to<double>() <= upper.to<double>(), "Lower bound should be less than or equal to the upper bound");
-  TORCH_CHECK(x.sizes() == noise.sizes(), "noise tensor shape must match self tensor shape. Got self.shape = ",
-              x.sizes(), " noise.shape = ", noise.sizes());
+  TORCH_CHECK(x.sizes() == noise.sizes(),
+              "noise tensor shape must match self tensor shape. Got self.shape = ", x.sizes(),
+              " noise.shape = ", noise.sizes());
 }
 
 Tensor rrelu_with_noise(const Tensor& x, Tensor& noise, const Scalar& lower, const Scalar& upper, bool /*training*/,

@@ -71,9 +71,10 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
 Tensor embedding(const Tensor& weight, const Tensor& indices, int64_t /*padding_index*/, bool /*scale_by_frequency*/,
                  bool /*sparse*/) {
   TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");
-  TORCH_CHECK(indices.scalar_type() == c10::kLong || indices.scalar_type() == c10::kInt,
-              "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got ",
-              stand_in(indices).toString(), " instead (while checking arguments for embedding)");
+  TORCH_CHECK(
+      indices.scalar_type() == c10::kLong || indices.scalar_type() == c10::kInt,
+      "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got ",
+      stand_in(indices).toString(), " instead (while checking arguments for embedding)");
   c10::DimVector sizes(indices.sizes());
   sizes.push_back(weight.size(1));
   return rules::empty(sizes, weight);
@@ -102,8 +103,8 @@ template <bool with_gradient>
 Bag embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets, bool /*scale_by_frequency*/,
                   int64_t mode, bool /*sparse*/, const OptionalTensor& per_sample_weights, bool include_last_offset,
                   int64_t padding_index) {
-  TORCH_CHECK(indices.dim() == 1 || indices.dim() == 2, "input has to be a 1D or 2D Tensor, but got Tensor of dimension ",
-              indices.dim());
+  TORCH_CHECK(indices.dim() == 1 || indices.dim() == 2,
+              "input has to be a 1D or 2D Tensor, but got Tensor of dimension ", indices.dim());
   TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");
   check_integral(indices, "embedding_bag");
   const auto type = at::promoteTypes(indices.scalar_type(), offsets.scalar_type());
@@ -148,8 +149,8 @@ Tensor embedding_bag_weights_backward(const Tensor& grad, const Tensor& /*weight
 
 c10::ScalarType position_type(bool int32) { return int32 ? c10::kInt : c10::kLong; }
 
-Tensor searchsorted(const Tensor& sorted, const Tensor& x, bool int32, bool right,
-                    std::optional<std::string_view> side, const OptionalTensor& sorter) {
+Tensor searchsorted(const Tensor& sorted, const Tensor& x, bool int32, bool right, std::optional<std::string_view> side,
+                    const OptionalTensor& sorter) {
   TORCH_CHECK(!side || *side == "left" || *side == "right",
               "torch.searchsorted(): side can only be 'left' or 'right' but got ", side.value_or(""));
   TORCH_CHECK(!side || !right || *side == "right",
@@ -157,8 +158,8 @@ Tensor searchsorted(const Tensor& sorted, const Tensor& x, bool int32, bool righ
   TORCH_CHECK(!given(sorter) || sorter->sizes() == sorted.sizes(),
               "torch.searchsorted(): boundary and sorter must have the same size, but got boundary tensor ",
               sorted.sizes(), "and got sorter tensor ", given(sorter) ? sorter->sizes() : c10::IntArrayRef{});
-  TORCH_CHECK(sorted.dim() == 1 || (sorted.dim() == x.dim() && sorted.sizes().slice(0, sorted.dim() - 1) ==
-                                                                   x.sizes().slice(0, x.dim() - 1)),
+  TORCH_CHECK(sorted.dim() == 1 || (sorted.dim() == x.dim() &&
+                                    sorted.sizes().slice(0, sorted.dim() - 1) == x.sizes().slice(0, x.dim() - 1)),
               "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries "
               "tensor and input value tensor must match, but we got boundaries tensor ",
               sorted.sizes(), " and input value tensor ", x.sizes());
@@ -167,8 +168,9 @@ Tensor searchsorted(const Tensor& sorted, const Tensor& x, bool int32, bool righ
 
 Tensor searchsorted_scalar(const Tensor& sorted, const Scalar& /*x*/, bool int32, bool /*right*/,
                            std::optional<std::string_view> /*side*/, const OptionalTensor& /*sorter*/) {
-  TORCH_CHECK(sorted.dim() == 1, "torch.searchsorted(): input value can be a scalar only when boundaries tensor "
-                                 "dimension is 1, but we got boundaries tensor dim(",
+  TORCH_CHECK(sorted.dim() == 1,
+              "torch.searchsorted(): input value can be a scalar only when boundaries tensor "
+              "dimension is 1, but we got boundaries tensor dim(",
               sorted.dim(), ")");
   return rules::empty({}, position_type(int32));
 }

@@ -52,10 +52,10 @@ Tensor binary_cross_entropy_backward(const Tensor& /*grad*/, const Tensor& input
 // ---- Negative log likelihood of images
 
 void check_nll_loss2d(const Tensor& input, const Tensor& target, const OptionalTensor& weight) {
-  TORCH_CHECK(target.dim() == 3, "only batches of spatial targets supported (3D tensors) but got targets of dimension: ",
-              target.dim());
-  TORCH_CHECK(input.dim() == 4, "only batches of spatial inputs supported (4D tensors), but got input of dimension: ",
-              input.dim());
+  TORCH_CHECK(target.dim() == 3,
+              "only batches of spatial targets supported (3D tensors) but got targets of dimension: ", target.dim());
+  TORCH_CHECK(input.dim() == 4,
+              "only batches of spatial inputs supported (4D tensors), but got input of dimension: ", input.dim());
   TORCH_CHECK(!given(weight) || weight->numel() == input.size(1),
               "weight tensor should be defined either for all or no classes");
   TORCH_CHECK(input.size(0) == target.size(0) && input.size(2) == target.size(1) && input.size(3) == target.size(2),
@@ -116,7 +116,7 @@ Tensor ctc_loss_backward(const Tensor& /*grad*/, const Tensor& log_probabilities
 
 // cuDNN's and MIOpen's want int32 targets on the CPU beside probabilities on the GPU, which nobody has.
 bool use_library_ctc_loss(const Tensor& /*log_probabilities*/, const Tensor& /*targets*/,
-                        c10::IntArrayRef /*input_lengths*/, c10::IntArrayRef /*target_lengths*/, int64_t /*blank*/) {
+                          c10::IntArrayRef /*input_lengths*/, c10::IntArrayRef /*target_lengths*/, int64_t /*blank*/) {
   return false;
 }
 

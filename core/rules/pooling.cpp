@@ -24,8 +24,10 @@ void check_input(const Tensor& input, int64_t spatial, const char* name) {
   TORCH_CHECK(input.dim() == spatial + 1 || input.dim() == spatial + 2, name, "(): Expected ", spatial + 1, "D or ",
               spatial + 2, "D tensor, but got ", input.sizes());
   for (int64_t d = input.dim() - spatial; d < input.dim(); ++d) {
-    TORCH_CHECK(input.size(d) > 0, name, "(): Expected input to have non-zero size for non-batch dimensions, but input "
-                "has sizes ", input.sizes(), " with dimension ", d, " being empty");
+    TORCH_CHECK(input.size(d) > 0, name,
+                "(): Expected input to have non-zero size for non-batch dimensions, but input "
+                "has sizes ",
+                input.sizes(), " with dimension ", d, " being empty");
   }
 }
 
@@ -79,8 +81,8 @@ Pair max_pool3d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, Int
     const int64_t pad = at_or(padding, i, 0);
     TORCH_CHECK(pad >= 0 && pad <= k / 2, "pad should be at most half of effective kernel size, but got pad=", pad,
                 ", kernel_size=", k, " and dilation=", at_or(dilation, i, 1));
-    spatial.push_back(pooled_size(input.size(static_cast<int64_t>(i) - 3), k, at_or(stride, i, k), pad,
-                                  at_or(dilation, i, 1), ceil));
+    spatial.push_back(
+        pooled_size(input.size(static_cast<int64_t>(i) - 3), k, at_or(stride, i, k), pad, at_or(dilation, i, 1), ceil));
     TORCH_CHECK(spatial.back() >= 1, "max_pool3d: the output would be too small");
   }
   const auto sizes = with_spatial(input, spatial);
@@ -101,8 +103,8 @@ Tensor fractional_max_pool3d_backward(const Tensor& /*grad*/, const Tensor& inpu
 // ---- Unpooling
 
 void check_unpool(const Tensor& input, const Tensor& indices, IntArrayRef output, size_t spatial) {
-  TORCH_CHECK(indices.scalar_type() == c10::kLong, "elements in indices should be type int64 but got: ",
-              indices.scalar_type());
+  TORCH_CHECK(indices.scalar_type() == c10::kLong,
+              "elements in indices should be type int64 but got: ", indices.scalar_type());
   TORCH_CHECK(output.size() == spatial, "There should be exactly ", spatial, " elements in output_size, but got ",
               output.size(), " elements.");
   TORCH_CHECK(input.sizes() == indices.sizes(), "Expected shape of indices to be same as that of the input tensor (",
@@ -120,10 +122,12 @@ Tensor max_unpool2d(const Tensor& input, const Tensor& indices, IntArrayRef outp
 Tensor max_unpool3d(const Tensor& input, const Tensor& indices, IntArrayRef output, IntArrayRef stride,
                     IntArrayRef padding) {
   check_unpool(input, indices, output, 3);
-  TORCH_CHECK(stride.size() == 3, "There should be exactly three elements (depth, height, width) in stride, but got: ",
-              stride.size(), " elements.");
-  TORCH_CHECK(padding.size() == 3, "There should be exactly three elements (depth, height, width) in padding, but got: ",
-              padding.size(), " elements.");
+  TORCH_CHECK(stride.size() == 3,
+              "There should be exactly three elements (depth, height, width) in stride, but got: ", stride.size(),
+              " elements.");
+  TORCH_CHECK(padding.size() == 3,
+              "There should be exactly three elements (depth, height, width) in padding, but got: ", padding.size(),
+              " elements.");
   check_input(input, 3, "max_unpooling3d_forward");
   return rules::empty(with_spatial(input, output), input);
 }

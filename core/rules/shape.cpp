@@ -80,7 +80,8 @@ Tensor pixel_shuffle(const Tensor& x, int64_t factor) {
   const size_t channel = sizes.size() - 3;
   TORCH_CHECK(sizes[channel] % (factor * factor) == 0,
               "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, "
-              "but input.size(-3)=", sizes[channel], " is not divisible by ", factor * factor);
+              "but input.size(-3)=",
+              sizes[channel], " is not divisible by ", factor * factor);
   sizes[channel] /= factor * factor;
   sizes[channel + 1] *= factor;
   sizes[channel + 2] *= factor;
@@ -88,8 +89,8 @@ Tensor pixel_shuffle(const Tensor& x, int64_t factor) {
 }
 
 Tensor pixel_unshuffle(const Tensor& x, int64_t factor) {
-  TORCH_CHECK(x.dim() >= 3, "pixel_unshuffle expects input to have at least 3 dimensions, but got input with ",
-              x.dim(), " dimension(s)");
+  TORCH_CHECK(x.dim() >= 3, "pixel_unshuffle expects input to have at least 3 dimensions, but got input with ", x.dim(),
+              " dimension(s)");
   TORCH_CHECK(factor > 0, "pixel_unshuffle expects a positive downscale_factor, but got ", factor);
   if (factor == 1) return rules::empty_like(x);  // a clone
   c10::DimVector sizes(x.sizes());
@@ -128,8 +129,10 @@ Tensor col2im(const Tensor& x, IntArrayRef output, IntArrayRef kernel, IntArrayR
   TORCH_CHECK(x.dim() == 2 || x.dim() == 3, "col2im: Expected 2D or 3D (batch mode) tensor for input, but got ",
               x.sizes());
   const int64_t area = kernel[0] * kernel[1];
-  TORCH_CHECK(x.size(-2) % area == 0, "Expected size of input's dimension 1 to be divisible by the product of "
-              "kernel_size, but got input.size(1)=", x.size(-2), " and kernel_size=", kernel);
+  TORCH_CHECK(x.size(-2) % area == 0,
+              "Expected size of input's dimension 1 to be divisible by the product of "
+              "kernel_size, but got input.size(1)=",
+              x.size(-2), " and kernel_size=", kernel);
   int64_t count = 1;
   for (size_t i = 0; i < 2; ++i) count *= blocks(output[i], kernel[i], dilation[i], padding[i], stride[i]);
   TORCH_CHECK(x.size(-1) == count, "col2im: expected ", count, " sliding blocks for output_size=", output,
@@ -148,9 +151,9 @@ Tensor unfold_backward(const Tensor& grad, IntArrayRef input_sizes, int64_t /*di
 
 Tensor padded(const Tensor& x, IntArrayRef padding, bool reflect) {
   const auto spatial = static_cast<int64_t>(padding.size() / 2);
-  TORCH_CHECK(x.dim() == spatial + 1 || x.dim() == spatial + 2, "Expected ", spatial + 1, "D or ", spatial + 2,
-              "D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for input, but got: ",
-              x.sizes());
+  TORCH_CHECK(
+      x.dim() == spatial + 1 || x.dim() == spatial + 2, "Expected ", spatial + 1, "D or ", spatial + 2,
+      "D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for input, but got: ", x.sizes());
   c10::DimVector sizes(x.sizes());
   for (int64_t i = 0; i < spatial; ++i) {
     const int64_t before = padding[static_cast<size_t>(2 * i)];
@@ -164,8 +167,8 @@ Tensor padded(const Tensor& x, IntArrayRef padding, bool reflect) {
     TORCH_CHECK(size >= 1, "input ", x.sizes(), " is too small for the padding ", padding);
   }
   const bool batched = x.dim() == spatial + 2;
-  return rules::empty(sizes, x, on_cuda() || (spatial == 2 && !batched) ? MemoryFormat::Contiguous
-                                                                        : x.suggest_memory_format());
+  return rules::empty(sizes, x,
+                      on_cuda() || (spatial == 2 && !batched) ? MemoryFormat::Contiguous : x.suggest_memory_format());
 }
 
 template <bool reflect>
@@ -176,8 +179,8 @@ Tensor pad(const Tensor& x, IntArrayRef padding) {
 template <bool reflect>
 Tensor pad_backward(const Tensor& grad, const Tensor& x, IntArrayRef padding) {
   const Tensor output = padded(x, padding, reflect);
-  TORCH_CHECK(grad.sizes() == output.sizes(), "gradOutput size unexpected. Expected: ", output.sizes(), ", Got: ",
-              grad.sizes());
+  TORCH_CHECK(grad.sizes() == output.sizes(), "gradOutput size unexpected. Expected: ", output.sizes(),
+              ", Got: ", grad.sizes());
   return rules::empty(x.sizes(), x, on_cuda() ? MemoryFormat::Contiguous : x.suggest_memory_format());
 }
 

@@ -1,4 +1,5 @@
 // Pointwise operators on fakes against eager: every layout, dtypes that promote, in-place forms, gradients.
+#include "core/fake/errors.h"
 #include "tests/unit/eager_comparison.h"
 
 namespace shadowgraph::testing {
@@ -115,6 +116,13 @@ TEST(RulesElementwise, InPlaceDoesNotGrowSelf) {
                     {.gradients = true});
   expect_like_eager([](const Tensors& t) { return Tensors{t[1].masked_fill(t[0] > 0, t[0].sum().detach())}; }, operands,
                     {.gradients = true});
+}
+
+TEST(RulesElementwise, GradientOfAFillValueDependsOnData) {
+  FakeTensorMode mode;
+  const auto value = at::empty({}).requires_grad_();
+  const auto filled = at::empty({3}).masked_fill(at::empty({3}, at::kBool), value);
+  EXPECT_THROW(torch::autograd::grad({filled.sum()}, {value}), DataDependentError);
 }
 
 TEST(RulesElementwise, ComplexOperandsGiveRealResults) {

@@ -129,6 +129,15 @@ TEST(RulesShape, FourierTransforms) {
   }, {at::ones({4, 6}), at::ones({6, 4}).t(), at::ones({2, 4, 6}).permute({2, 0, 1})}, /*cuda=*/false);
 }
 
+// cuFFT transforms three dimensions a time, innermost first, and leaves the result in the order of its last plan.
+TEST(RulesShape, FourierTransformOfFourDimensionsOnCuda) {
+  FakeTensorMode mode({.device = at::kCUDA});
+  const auto x = at::empty({2, 3, 4, 5}, at::kComplexFloat);
+  // Dimensions 1, 2, 3 first: contiguous. Then dimension 0, innermost: 3 has stride 2, 2 has 2 * 5, 1 has 2 * 5 * 4.
+  EXPECT_EQ(at::fft_fftn(x).strides(), (at::IntArrayRef{1, 40, 10, 2}));
+  EXPECT_EQ(at::fft_fft2(x).strides(), x.strides());
+}
+
 TEST(RulesShape, Factories) {
   for (const int64_t offset : {-9, -3, -1, 0, 1, 2, 9}) {
     for (const auto& [rows, columns] : {std::pair{4, 5}, {5, 4}, {0, 3}, {3, 0}, {1, 1}}) {
