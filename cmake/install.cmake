@@ -1,6 +1,10 @@
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
+# Installed programs find the libtorch that they were built with, without LD_LIBRARY_PATH.
+set_target_properties(shadowgraph shadowgraph_tool PROPERTIES
+  INSTALL_RPATH "$ORIGIN/../lib;${Libtorch_ROOT_DIR}/lib")
+
 install(TARGETS shadowgraph EXPORT shadowgraphTargets LIBRARY DESTINATION lib ARCHIVE DESTINATION lib)
 install(TARGETS shadowgraph_tool RUNTIME DESTINATION bin)
 

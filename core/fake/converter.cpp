@@ -39,9 +39,9 @@ at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c
     entry = &mode->memo.tensors[real.unsafeGetTensorImpl()];
     if (entry->fake.defined() && !entry->real.expired()) return entry->fake;
   }
-  auto fake = c10::make_intrusive<FakeTensorImpl>(meta_storage_of(real, mode),
-                                                  fake_key_set(device.value_or(real.device())), real.dtype(),
-                                                  device.value_or(real.device()));
+  const c10::Device pretended = with_index(device.value_or(real.device()));
+  auto fake = c10::make_intrusive<FakeTensorImpl>(meta_storage_of(real, mode), fake_key_set(pretended), real.dtype(),
+                                                  pretended);
   fake->set_sizes_and_strides(real.sizes(), real.strides(), real.storage_offset());
   at::Tensor tensor(std::move(fake));
   tensor._set_conj(real.is_conj());

@@ -16,7 +16,7 @@ struct DeviceProfile {
   long cudnn_version = 92100;  // as cudnnGetVersion(); libtorch 2.13.0's CUDA 13.0 wheel ships cuDNN 9.21
   bool flash_attention = true;
   bool efficient_attention = true;
-  // libtorch prefers flash over cuDNN attention unless told otherwise.
+  // On Hopper and Blackwell with a recent cuDNN, libtorch takes cuDNN attention before flash.
   bool cudnn_attention = true;
   bool math_attention = true;
 

@@ -59,6 +59,11 @@ class FakeTensorImpl final : public c10::TensorImpl {
   ValueId value_;
 };
 
+// "cuda" is "cuda:0": a tensor always has a device with an index.
+inline c10::Device with_index(c10::Device device) {
+  return device.is_cuda() && !device.has_index() ? c10::Device(c10::DeviceType::CUDA, 0) : device;
+}
+
 // The dispatch keys of a fake tensor on `device`: those of a dense tensor there, plus Fake.
 c10::DispatchKeySet fake_key_set(c10::Device device);
 

@@ -28,7 +28,7 @@ std::unique_ptr<ModeState> make_state(const FakeTensorOptions& options) {
   if (!device.is_cpu() && !device.is_cuda() && !device.is_meta()) {
     throw Error("fake tensors can pretend to be on cpu, cuda or meta, not on " + device.str());
   }
-  if (device.is_cuda() && !device.has_index()) device = c10::Device(c10::DeviceType::CUDA, 0);
+  device = with_index(device);
   install_process_state();
   auto state = std::make_unique<ModeState>();
   state->default_device = device;

@@ -155,10 +155,6 @@ class OperandScan {
   bool scalar_ = false;
 };
 
-c10::Device with_index(c10::Device device) {
-  return device.is_cuda() && !device.has_index() ? c10::Device(c10::DeviceType::CUDA, 0) : device;
-}
-
 // The device that results will pretend to be on. Leaves "meta" in an explicit device argument.
 c10::Device result_device(const OperatorInfo& info, const std::optional<c10::Device>& operands, ModeState* mode,
                           Stack& stack, size_t begin) {

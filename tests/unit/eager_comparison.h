@@ -25,10 +25,10 @@ using Tensors = std::vector<at::Tensor>;
 using Program = std::function<Tensors(const Tensors&)>;
 
 struct Comparison {
-  bool gradients = false;  // run backward (in the mode) and compare the gradients
-  bool cuda = true;        // also on fakes that pretend to be on cuda:0; eager on CPU is still the reference
+  bool gradients = false;   // run backward (in the mode) and compare the gradients
+  bool cuda = true;         // also on fakes that pretend to be on cuda:0; eager on CPU is still the reference
   bool same_error = false;  // if both throw: with the same message
-  std::string note;        // for the failure message
+  std::string note;         // for the failure message
 };
 
 // "Float [2, 3] strides [3, 1] offset 0 requires_grad shares(in0)"

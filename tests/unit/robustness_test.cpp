@@ -166,6 +166,15 @@ TEST(Robustness, RealTensorsAreNeverWrittenByAFakeRun) {
   EXPECT_TRUE(real.equal(at::ones({3})));
 }
 
+TEST(Robustness, ConversionKeepsIdentityAliasesAndIndex) {
+  const at::Tensor real = at::ones({4, 4});
+  FakeTensorMode mode({.device = at::kCUDA});
+  const at::Tensor fake = mode.from_real(real, at::kCUDA);
+  EXPECT_EQ(fake.device(), c10::Device(at::kCUDA, 0));
+  EXPECT_TRUE(mode.from_real(real).is_same(fake));
+  EXPECT_NO_THROW(fake + at::empty({4, 4}));
+}
+
 TEST(Robustness, UnfakeGuardGivesRealTensors) {
   const FakeTensorMode mode;
   {

@@ -36,7 +36,8 @@ TEST(RulesElementwise, UnaryOperatorsInEveryLayoutAndDtype) {
   for (const auto& [name, function] : kUnary) {
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
       for (const auto& x : layouts(dtype)) {
-        expect_like_eager(apply(function), {x}, {.gradients = name != "frexp", .cuda = name != "log_sigmoid", .note = name});
+        expect_like_eager(apply(function), {x},
+                          {.gradients = name != "frexp", .cuda = name != "log_sigmoid", .note = name});
       }
     }
     for (const auto& x : {layouts(at::kLong)[1], layouts(at::kBool)[0], layouts(at::kInt)[4]}) {
@@ -68,7 +69,8 @@ TEST(RulesElementwise, InPlaceReturnsSelfAndCountsAsAWrite) {
     };
     for (const auto& x : layouts(at::kFloat)) expect_like_eager(program, {x}, {.note = name});
     // An integer cannot take a float result.
-    if (name != "hardswish_") expect_like_eager(program, {at::ones({3}, at::kLong)}, {.same_error = true, .note = name});
+    if (name != "hardswish_")
+      expect_like_eager(program, {at::ones({3}, at::kLong)}, {.same_error = true, .note = name});
   }
 }
 
@@ -127,13 +129,23 @@ TEST(RulesElementwise, GradientOfAFillValueDependsOnData) {
 
 TEST(RulesElementwise, ComplexOperandsGiveRealResults) {
   const Tensors in{at::view_as_complex(at::ones({3, 4, 2})).t()};
-  expect_like_eager([](const Tensors& t) { return Tensors{at::abs(t[0]), at::angle(t[0]), t[0].conj(), at::real(t[0])}; },
-                    in, {.gradients = true});
-  expect_like_eager([](const Tensors& t) { return Tensors{t[0].conj().t(), t[0].conj() * 2, at::imag(t[0].conj())}; }, in);
+  expect_like_eager(
+      [](const Tensors& t) {
+        return Tensors{at::abs(t[0]), at::angle(t[0]), t[0].conj(), at::real(t[0])};
+      },
+      in, {.gradients = true});
+  expect_like_eager(
+      [](const Tensors& t) {
+        return Tensors{t[0].conj().t(), t[0].conj() * 2, at::imag(t[0].conj())};
+      },
+      in);
   expect_like_eager([](const Tensors& t) { return Tensors{t[0].abs_()}; }, in, {.same_error = true});
   const Tensors parts{at::ones({3, 4}), at::ones({4})};
-  expect_like_eager([](const Tensors& t) { return Tensors{at::complex(t[0], t[1]), at::polar(t[0], t[1])}; }, parts,
-                    {.gradients = true});
+  expect_like_eager(
+      [](const Tensors& t) {
+        return Tensors{at::complex(t[0], t[1]), at::polar(t[0], t[1])};
+      },
+      parts, {.gradients = true});
 }
 
 TEST(RulesElementwise, ShiftsOfIntegers) {
@@ -173,18 +185,23 @@ TEST(RulesElementwise, CopiesKeepOrChangeLayoutAndDtype) {
       {"copy_", [](const auto& x) { return at::empty(x.sizes(), x.options().dtype(at::kHalf)).copy_(x); }},
       {"empty_like", [](const auto& x) { return at::empty_like(x); }},
       {"zeros_like", [](const auto& x) { return at::zeros_like(x, at::kInt); }},
-      {"new_ones", [](const auto& x) { return x.new_ones({2, 2}); }},
+      {"new_ones",
+       [](const auto& x) {
+         return x.new_ones({2, 2});
+       }},
       {"detach", [](const auto& x) { return x.detach(); }},
       {"alias", [](const auto& x) { return at::alias(x); }},
   };
   for (const auto& [name, function] : copies) {
-    for (const auto& x : layouts(at::kFloat)) expect_like_eager(apply(function), {x}, {.gradients = true, .note = name});
+    for (const auto& x : layouts(at::kFloat))
+      expect_like_eager(apply(function), {x}, {.gradients = true, .note = name});
   }
   const Tensors image{at::ones({2, 3, 4, 5})};
   expect_like_eager([](const Tensors& t) { return Tensors{t[0].to(at::MemoryFormat::ChannelsLast)}; }, image,
                     {.gradients = true});
-  expect_like_eager([](const Tensors& t) { return Tensors{t[0].contiguous(at::MemoryFormat::ChannelsLast).contiguous()}; },
-                    image, {.gradients = true});
+  expect_like_eager(
+      [](const Tensors& t) { return Tensors{t[0].contiguous(at::MemoryFormat::ChannelsLast).contiguous()}; }, image,
+      {.gradients = true});
 }
 
 }  // namespace

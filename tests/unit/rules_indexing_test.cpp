@@ -17,8 +17,11 @@ TEST(RulesIndexing, SelectByIndex) {
     if (x.dim() == 0 || x.numel() <= 1) continue;
     const Tensors in{x, index, longs(x.sizes(), 1)};
     const Comparison how{.gradients = true, .note = "dim 0 and -1"};
-    expect_like_eager([](const Tensors& t) { return Tensors{t[0].index_select(0, t[1]), t[0].index_select(-1, t[1])}; },
-                      in, how);
+    expect_like_eager(
+        [](const Tensors& t) {
+          return Tensors{t[0].index_select(0, t[1]), t[0].index_select(-1, t[1])};
+        },
+        in, how);
     expect_like_eager([](const Tensors& t) { return Tensors{t[0].take(t[1])}; }, in, how);
     expect_like_eager([](const Tensors& t) { return Tensors{t[0].index({t[1]})}; }, in, how);
     expect_like_eager([](const Tensors& t) { return Tensors{t[0].gather(0, t[2])}; }, in, how);
@@ -54,10 +57,12 @@ TEST(RulesIndexing, Embedding) {
   expect_like_eager([](const Tensors& t) { return Tensors{at::embedding(t[0][0], t[1])}; }, in, {.same_error = true});
   expect_like_eager([](const Tensors& t) { return Tensors{at::embedding(t[0], t[1].to(at::kFloat))}; }, in,
                     {.cuda = false, .same_error = true});
-  expect_like_eager([](const Tensors& t) {
-    at::Tensor weight = t[0];
-    return Tensors{at::embedding_renorm_(weight, t[1], 1.0, 2.0)};
-  }, in);
+  expect_like_eager(
+      [](const Tensors& t) {
+        at::Tensor weight = t[0];
+        return Tensors{at::embedding_renorm_(weight, t[1], 1.0, 2.0)};
+      },
+      in);
 }
 
 TEST(RulesIndexing, EmbeddingBagKeepsBooksOnTheCpu) {
@@ -67,20 +72,27 @@ TEST(RulesIndexing, EmbeddingBagKeepsBooksOnTheCpu) {
     const Tensors in{at::ones({10, 4}, dtype), longs({6}, 10), longs({3}, 3) * 2, at::ones({6}, dtype)};
     for (const int64_t mode : {0, 1, 2}) {
       for (const bool last : {false, true}) {
-        expect_like_eager([=](const Tensors& t) {
-          const auto [output, bags, sizes, maxima] = at::embedding_bag(t[0], t[1], t[2], false, mode, false, {}, last);
-          return Tensors{output, bags, sizes, maxima};
-        }, in, how);
-        expect_like_eager([=](const Tensors& t) {
-          const auto [output, bags, sizes, maxima] =
-              at::_embedding_bag_forward_only(t[0].detach(), t[1], t[2], false, mode, false, {}, last);
-          return Tensors{output, bags, sizes, maxima};
-        }, in, {.cuda = false});
+        expect_like_eager(
+            [=](const Tensors& t) {
+              const auto [output, bags, sizes, maxima] =
+                  at::embedding_bag(t[0], t[1], t[2], false, mode, false, {}, last);
+              return Tensors{output, bags, sizes, maxima};
+            },
+            in, how);
+        expect_like_eager(
+            [=](const Tensors& t) {
+              const auto [output, bags, sizes, maxima] =
+                  at::_embedding_bag_forward_only(t[0].detach(), t[1], t[2], false, mode, false, {}, last);
+              return Tensors{output, bags, sizes, maxima};
+            },
+            in, {.cuda = false});
       }
     }
-    expect_like_eager([](const Tensors& t) {
-      return Tensors{std::get<0>(at::embedding_bag(t[0], t[1], t[2], false, 0, false, t[3]))};
-    }, in, how);
+    expect_like_eager(
+        [](const Tensors& t) {
+          return Tensors{std::get<0>(at::embedding_bag(t[0], t[1], t[2], false, 0, false, t[3]))};
+        },
+        in, how);
   }
 }
 
@@ -96,10 +108,12 @@ TEST(RulesIndexing, EmbeddingBagOnCuda) {
 
 TEST(RulesIndexing, SortedSearch) {
   const Tensors in{at::arange(10), longs({3, 4}, 9).t(), at::ones({4, 10}), at::ones({4, 3})};
-  expect_like_eager([](const Tensors& t) {
-    return Tensors{at::searchsorted(t[0], t[1]), at::searchsorted(t[0], 3), at::bucketize(t[1], t[0], true),
-                   at::bucketize(3, t[0]), at::searchsorted(t[2], t[3])};
-  }, in);
+  expect_like_eager(
+      [](const Tensors& t) {
+        return Tensors{at::searchsorted(t[0], t[1]), at::searchsorted(t[0], 3), at::bucketize(t[1], t[0], true),
+                       at::bucketize(3, t[0]), at::searchsorted(t[2], t[3])};
+      },
+      in);
   expect_like_eager([](const Tensors& t) { return Tensors{at::searchsorted(t[2], t[1])}; }, in, {.same_error = true});
   expect_like_eager([](const Tensors& t) { return Tensors{at::bucketize(t[1], t[2])}; }, in);
 }
@@ -108,7 +122,8 @@ TEST(RulesIndexing, RepeatInterleaveNeedsItsSize) {
   const Tensors in{at::ones({3, 2}), at::ones({3}, at::kLong)};
   expect_like_eager([](const Tensors& t) { return Tensors{at::repeat_interleave(t[0], t[1], 0, 3)}; }, in,
                     {.gradients = true});
-  expect_like_eager([](const Tensors& t) { return Tensors{at::repeat_interleave(t[0], 2, 1)}; }, in, {.gradients = true});
+  expect_like_eager([](const Tensors& t) { return Tensors{at::repeat_interleave(t[0], 2, 1)}; }, in,
+                    {.gradients = true});
   FakeTensorMode mode;
   EXPECT_THROW(at::repeat_interleave(mode.from_real(in[0]), mode.from_real(in[1]), 0), DataDependentError);
 }

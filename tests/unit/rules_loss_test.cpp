@@ -23,20 +23,24 @@ TEST(RulesLoss, OfPredictionsAndTargets) {
          return at::binary_cross_entropy_with_logits(x, y, {}, at::full({}, 2.0, x.options()), r);
        }},
       {"soft margin", [](const auto& x, const auto& y, int64_t r) { return at::soft_margin_loss(x, y, r); }},
-      {"poisson", [](const auto& x, const auto& y, int64_t r) { return at::poisson_nll_loss(x, y, true, false, 1e-8, r); }},
+      {"poisson",
+       [](const auto& x, const auto& y, int64_t r) { return at::poisson_nll_loss(x, y, true, false, 1e-8, r); }},
   };
   for (const auto& [name, loss] : losses) {
     for (const int64_t reduction : {at::Reduction::None, at::Reduction::Mean, at::Reduction::Sum}) {
       for (const auto& x : layouts(at::kFloat)) {
-        expect_like_eager([=, &loss = loss](const Tensors& t) {
-          return Tensors{loss(t[0], t[1].detach(), reduction)};
-        }, {x, at::ones(x.sizes())}, {.gradients = true, .note = name + " reduction " + std::to_string(reduction)});
+        expect_like_eager([=, &loss = loss](const Tensors& t) { return Tensors{loss(t[0], t[1].detach(), reduction)}; },
+                          {x, at::ones(x.sizes())},
+                          {.gradients = true, .note = name + " reduction " + std::to_string(reduction)});
       }
     }
   }
   // Targets that broadcast.
-  expect_like_eager([](const Tensors& t) { return Tensors{at::mse_loss(t[0], t[1]), at::huber_loss(t[0], t[1])}; },
-                    {at::ones({4, 3}), at::ones({3})}, kWithGradients);
+  expect_like_eager(
+      [](const Tensors& t) {
+        return Tensors{at::mse_loss(t[0], t[1]), at::huber_loss(t[0], t[1])};
+      },
+      {at::ones({4, 3}), at::ones({3})}, kWithGradients);
 }
 
 TEST(RulesLoss, OfClasses) {
@@ -49,10 +53,12 @@ TEST(RulesLoss, OfClasses) {
     for (const auto& operands : {in, image, last, empty}) {
       expect_like_eager([r](const Tensors& t) { return Tensors{at::cross_entropy_loss(t[0], t[1], {}, r)}; }, operands,
                         kWithGradients);
-      expect_like_eager([r](const Tensors& t) {
-        return Tensors{at::cross_entropy_loss(t[0], t[1], t[2].detach(), r),
-                       at::cross_entropy_loss(t[0], t[1], {}, r, -100, 0.1)};
-      }, operands, kWithGradients);
+      expect_like_eager(
+          [r](const Tensors& t) {
+            return Tensors{at::cross_entropy_loss(t[0], t[1], t[2].detach(), r),
+                           at::cross_entropy_loss(t[0], t[1], {}, r, -100, 0.1)};
+          },
+          operands, kWithGradients);
       expect_like_eager([r](const Tensors& t) { return Tensors{at::nll_loss_nd(t[0], t[1], {}, r)}; }, operands,
                         {.gradients = true, .same_error = true});
     }
@@ -60,10 +66,12 @@ TEST(RulesLoss, OfClasses) {
     expect_like_eager([r](const Tensors& t) { return Tensors{at::multi_margin_loss(t[0], t[1], 1, 1, {}, r)}; }, in,
                       kWithGradients);
   }
-  expect_like_eager([](const Tensors& t) {
-    const auto [loss, weight] = at::nll_loss2d_forward(t[0], t[1], {}, at::Reduction::Mean, -100);
-    return Tensors{loss, weight};
-  }, image);
+  expect_like_eager(
+      [](const Tensors& t) {
+        const auto [loss, weight] = at::nll_loss2d_forward(t[0], t[1], {}, at::Reduction::Mean, -100);
+        return Tensors{loss, weight};
+      },
+      image);
   expect_like_eager([](const Tensors& t) { return Tensors{at::multilabel_margin_loss(t[0], t[1])}; },
                     {at::ones({4, 5}), at::zeros({4, 5}, at::kLong)}, kWithGradients);
 }
@@ -92,15 +100,19 @@ TEST(RulesLoss, OutsideAnyMode) {
 }
 
 TEST(RulesLoss, OfSequencesAndPairs) {
-  expect_like_eager([](const Tensors& t) {
-    return Tensors{at::ctc_loss(t[0].log_softmax(2), t[1], at::IntArrayRef{7, 7}, at::IntArrayRef{3, 2}, 0,
-                                at::Reduction::Sum)};
-  }, {at::ones({7, 2, 5}), at::ones({2, 3}, at::kLong)}, kWithGradients);
-  expect_like_eager([](const Tensors& t) {
-    return Tensors{at::cosine_embedding_loss(t[0], t[1], t[2].detach()),
-                   at::margin_ranking_loss(t[0].sum(1), t[1].sum(1), t[2].detach()),
-                   at::triplet_margin_loss(t[0], t[1], t[0] + 1), at::hinge_embedding_loss(t[0], t[1].detach())};
-  }, {at::ones({4, 5}), at::ones({4, 5}), at::ones({4})}, kWithGradients);
+  expect_like_eager(
+      [](const Tensors& t) {
+        return Tensors{at::ctc_loss(t[0].log_softmax(2), t[1], at::IntArrayRef{7, 7}, at::IntArrayRef{3, 2}, 0,
+                                    at::Reduction::Sum)};
+      },
+      {at::ones({7, 2, 5}), at::ones({2, 3}, at::kLong)}, kWithGradients);
+  expect_like_eager(
+      [](const Tensors& t) {
+        return Tensors{at::cosine_embedding_loss(t[0], t[1], t[2].detach()),
+                       at::margin_ranking_loss(t[0].sum(1), t[1].sum(1), t[2].detach()),
+                       at::triplet_margin_loss(t[0], t[1], t[0] + 1), at::hinge_embedding_loss(t[0], t[1].detach())};
+      },
+      {at::ones({4, 5}), at::ones({4, 5}), at::ones({4})}, kWithGradients);
 }
 
 }  // namespace

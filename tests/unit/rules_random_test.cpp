@@ -16,10 +16,13 @@ TEST(RulesRandom, Dropout) {
       expect_like_eager([](const Tensors& t) { return Tensors{at::feature_dropout(t[0], 0.1, true)}; }, {x},
                         {.gradients = true, .note = "features"});
       for (const bool train : {true, false}) {
-        expect_like_eager([train](const Tensors& t) {
-          const auto [output, mask] = at::native_dropout(t[0], 0.1, train);
-          return Tensors{output, mask};
-        }, {x}, {.gradients = true, .cuda = like_cuda && x.numel() != 0, .note = train ? "native" : "native, evaluation"});
+        expect_like_eager(
+            [train](const Tensors& t) {
+              const auto [output, mask] = at::native_dropout(t[0], 0.1, train);
+              return Tensors{output, mask};
+            },
+            {x},
+            {.gradients = true, .cuda = like_cuda && x.numel() != 0, .note = train ? "native" : "native, evaluation"});
       }
     }
   }
@@ -49,13 +52,22 @@ TEST(RulesRandom, FreshTensors) {
     run("binomial", [](const Tensors& t) { return Tensors{at::binomial(t[0], at::full({}, 0.5))}; });
     run("gamma", [](const Tensors& t) { return Tensors{at::_standard_gamma(t[0] + 1)}; });
   }
-  expect_like_eager([](const Tensors&) {
-    return Tensors{at::rand({2, 3}), at::randn({0, 3}), at::randint(5, {2}), at::randperm(7), at::randperm(4, at::kInt),
-                   at::normal(0.0, 1.0, {2, 3}), at::rand({2, 3}, at::kDouble)};
-  }, {});
-  expect_like_eager([](const Tensors& t) {
-    return Tensors{at::multinomial(t[0], 5, true), at::multinomial(t[0][0], 2)};
-  }, {at::ones({2, 4})});
+  expect_like_eager(
+      [](const Tensors&) {
+        return Tensors{at::rand({2, 3}),
+                       at::randn({0, 3}),
+                       at::randint(5, {2}),
+                       at::randperm(7),
+                       at::randperm(4, at::kInt),
+                       at::normal(0.0, 1.0, {2, 3}),
+                       at::rand({2, 3}, at::kDouble)};
+      },
+      {});
+  expect_like_eager(
+      [](const Tensors& t) {
+        return Tensors{at::multinomial(t[0], 5, true), at::multinomial(t[0][0], 2)};
+      },
+      {at::ones({2, 4})});
   expect_like_eager([](const Tensors& t) { return Tensors{at::multinomial(t[0], 5)}; }, {at::ones({2, 4})},
                     {.same_error = true});
 }
@@ -78,10 +90,12 @@ TEST(RulesRandom, InPlace) {
     for (const auto& x : layouts(at::kFloat)) {
       // libtorch's own Meta kernels do not refuse tensors that overlap themselves.
       if ((name == "normal_" || name == "random_") && !x.is_non_overlapping_and_dense()) continue;
-      expect_like_eager([&write = write](const Tensors& t) {
-        write(t[0]);
-        return Tensors{t[0]};
-      }, {x}, {.note = name});
+      expect_like_eager(
+          [&write = write](const Tensors& t) {
+            write(t[0]);
+            return Tensors{t[0]};
+          },
+          {x}, {.note = name});
     }
   }
 }

@@ -30,7 +30,10 @@ TEST(RulesReduction, AllOfATensor) {
       {"nansum", [](const auto& x) { return Tensors{at::nansum(x)}; }},
       {"count_nonzero", [](const auto& x) { return Tensors{at::count_nonzero(x)}; }},
       {"argmax", [](const auto& x) { return Tensors{at::argmax(x)}; }},
-      {"any", [](const auto& x) { return Tensors{at::any(x), at::all(x)}; }},
+      {"any",
+       [](const auto& x) {
+         return Tensors{at::any(x), at::all(x)};
+       }},
       {"norm", [](const auto& x) { return Tensors{at::norm(x)}; }},
   };
   for (const auto& [name, reduce] : reductions) {
@@ -48,8 +51,11 @@ TEST(RulesReduction, AllOfATensor) {
                         {.same_error = name != "mean", .note = name + " of integers"});
     }
   }
-  expect_like_eager([](const Tensors& t) { return Tensors{at::prod(t[0], at::kDouble), at::sum(t[0], at::kLong)}; },
-                    {at::ones({3, 4})});
+  expect_like_eager(
+      [](const Tensors& t) {
+        return Tensors{at::prod(t[0], at::kDouble), at::sum(t[0], at::kLong)};
+      },
+      {at::ones({3, 4})});
 }
 
 // Where eager on the CPU asks for NaNs with item(), on CUDA it computes a mask.
@@ -97,11 +103,15 @@ TEST(RulesReduction, AlongDimensions) {
 }
 
 TEST(RulesReduction, Products) {
-  const Tensors in{at::ones({4}), at::ones({8}).slice(0, 0, 8, 2), at::ones({5}), at::ones({3, 2, 4}),
-                   at::ones({3, 4, 5}), at::ones({2, 5}), at::ones({4}, at::kLong)};
+  const Tensors in{
+      at::ones({4}),    at::ones({8}).slice(0, 0, 8, 2), at::ones({5}), at::ones({3, 2, 4}), at::ones({3, 4, 5}),
+      at::ones({2, 5}), at::ones({4}, at::kLong)};
   const Comparison with_gradients{.gradients = true};
-  expect_like_eager([](const Tensors& t) { return Tensors{at::dot(t[0], t[1]), at::vdot(t[0], t[1])}; }, in,
-                    with_gradients);
+  expect_like_eager(
+      [](const Tensors& t) {
+        return Tensors{at::dot(t[0], t[1]), at::vdot(t[0], t[1])};
+      },
+      in, with_gradients);
   expect_like_eager([](const Tensors& t) { return Tensors{at::dot(t[0], t[2])}; }, in, {.same_error = true});
   expect_like_eager([](const Tensors& t) { return Tensors{at::dot(t[0], t[6])}; }, in, {.same_error = true});
   expect_like_eager([](const Tensors& t) { return Tensors{at::dot(t[0], t[5])}; }, in, {.same_error = true});
