@@ -6,10 +6,10 @@
 // Resident memory is the peak above that of the process before its first fake tensor, libtorch already loaded.
 #include <sys/wait.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
+#include <unistd.h>
 #include <unordered_set>
 
 #include "core/capture/capture.h"

@@ -31,35 +31,52 @@ std::vector<Operator> operators() {
   };
   return {
       {"add", pair([](const auto& a, const auto& b) { return a + b; })},
-      {"mm", [](at::TensorOptions o) -> Call {
+      {"mm",
+       [](at::TensorOptions o) -> Call {
          return [a = at::ones({64, 32}, o), b = at::ones({32, 64}, o)] { return a.mm(b); };
        }},
-      {"view", pair([](const auto& a, const auto&) { return a.view({32, 64}); })},
-      {"empty", [](at::TensorOptions o) -> Call { return [o] { return at::empty({64, 32}, o); }; }},
+      {"view", pair([](const auto& a, const auto&) {
+         return a.view({32, 64});
+       })},
+      {"empty", [](at::TensorOptions o) -> Call { return [o] {
+                                                    return at::empty({64, 32}, o);
+                                                  }; }},
       {"gelu", pair([](const auto& a, const auto&) { return at::gelu(a); })},
       {"t", pair([](const auto& a, const auto&) { return a.t(); })},
-      {"cat", pair([](const auto& a, const auto& b) { return at::cat({a, b}); })},
+      {"cat", pair([](const auto& a, const auto& b) {
+         return at::cat({a, b});
+       })},
       {"softmax", pair([](const auto& a, const auto&) { return at::softmax(a, -1); })},
       {"sum", pair([](const auto& a, const auto&) { return a.sum(); })},
-      {"max_pool2d", [](at::TensorOptions o) -> Call {
+      {"max_pool2d",
+       [](at::TensorOptions o) -> Call {
          return [a = at::ones({2, 4, 16, 16}, o)] { return std::get<0>(at::max_pool2d_with_indices(a, {2, 2})); };
        }},
-      {"index", [](at::TensorOptions o) -> Call {
+      {"index",
+       [](at::TensorOptions o) -> Call {
          return [a = at::ones({64, 32}, o), i = at::zeros({16}, o.dtype(at::kLong))] { return at::index(a, {i}); };
        }},
       {"mul", pair([](const auto& a, const auto& b) { return a * b; })},
-      {"conv2d", [](at::TensorOptions o) -> Call {
+      {"conv2d",
+       [](at::TensorOptions o) -> Call {
          return [a = at::ones({2, 4, 16, 16}, o), w = at::ones({8, 4, 3, 3}, o)] { return at::conv2d(a, w); };
-       }, false},
-      {"layer_norm", [](at::TensorOptions o) -> Call {
+       },
+       false},
+      {"layer_norm",
+       [](at::TensorOptions o) -> Call {
          return [a = at::ones({64, 32}, o), w = at::ones({32}, o)] { return at::layer_norm(a, {32}, w, w); };
-       }, false},
-      {"embedding", [](at::TensorOptions o) -> Call {
+       },
+       false},
+      {"embedding",
+       [](at::TensorOptions o) -> Call {
          return [w = at::ones({64, 32}, o), i = at::zeros({16}, o.dtype(at::kLong))] { return at::embedding(w, i); };
-       }, false},
-      {"sdpa", [](at::TensorOptions o) -> Call {
+       },
+       false},
+      {"sdpa",
+       [](at::TensorOptions o) -> Call {
          return [q = at::ones({2, 4, 16, 8}, o)] { return at::scaled_dot_product_attention(q, q, q); };
-       }, false},
+       },
+       false},
   };
 }
 
@@ -102,12 +119,16 @@ int main(int argc, char** argv) {
       const FakeTensorMode mode({.device = at::kCUDA});
       run(state, op.make(at::TensorOptions()));
     })->Repetitions(3);
-    benchmark::RegisterBenchmark(("recorded/" + op.name).c_str(), [op](benchmark::State& state) {
-      CaptureSession session({.device = at::kCUDA});
-      run(state, op.make(at::TensorOptions()));
-      const auto graph = session.finish({});
-      bytes_per_node = std::max(bytes_per_node, static_cast<double>(graph.allocated_bytes()) / graph.node_count());
-    })->Iterations(100000)->Repetitions(3);
+    benchmark::RegisterBenchmark(
+        ("recorded/" + op.name).c_str(),
+        [op](benchmark::State& state) {
+          CaptureSession session({.device = at::kCUDA});
+          run(state, op.make(at::TensorOptions()));
+          const auto graph = session.finish({});
+          bytes_per_node = std::max(bytes_per_node, static_cast<double>(graph.allocated_bytes()) / graph.node_count());
+        })
+        ->Iterations(100000)
+        ->Repetitions(3);
     benchmark::RegisterBenchmark(("cpu/" + op.name).c_str(), [op](benchmark::State& state) {
       run(state, op.make(at::device(at::kCPU)));
     })->Repetitions(3);
@@ -135,7 +156,8 @@ int main(int argc, char** argv) {
     std::printf("| %s | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f |\n", op.name.c_str(), meta / 1e3, fake / 1e3,
                 fake / meta, recorded / 1e3, (recorded - fake) / 1e3, time("cpu/" + op.name) / 1e3);
   }
-  if (count != 0) std::printf("\nfake / meta, geometric mean of %d: %.2f (bar 2.0)\n", count, std::exp(log_sum / count));
+  if (count != 0)
+    std::printf("\nfake / meta, geometric mean of %d: %.2f (bar 2.0)\n", count, std::exp(log_sum / count));
   std::printf("largest graph bytes per node: %.0f (bar 600)\n", bytes_per_node);
   return 0;
 }

@@ -39,10 +39,9 @@ Graph generate(int64_t nodes) {
     return graph.add_storage(s);
   };
   const auto result = [&](NodeId node, StorageId s, bool is_flat = false) {
-    return graph.add_tensor_result(
-        node, {.sizes = is_flat ? std::span<const int64_t>(flat) : sizes,
-               .strides = is_flat ? std::span<const int64_t>(one) : strides,
-               .storage = s});
+    return graph.add_tensor_result(node, {.sizes = is_flat ? std::span<const int64_t>(flat) : sizes,
+                                          .strides = is_flat ? std::span<const int64_t>(one) : strides,
+                                          .storage = s});
   };
   const Argument name[] = {graph.string_argument("x")};
   const NodeId input = graph.append(target_of(Builtin::kInput), name);
@@ -89,9 +88,9 @@ void measure(benchmark::State& state, F&& f) {
   const Graph graph = generate(state.range(0));
   const std::string text = to_text(graph);
   for (auto _ : state) f(graph, text);
-  state.counters["us/node"] = benchmark::Counter(static_cast<double>(state.range(0)) / 1e6,
-                                                 benchmark::Counter::kIsIterationInvariantRate |
-                                                     benchmark::Counter::kInvert);
+  state.counters["us/node"] =
+      benchmark::Counter(static_cast<double>(state.range(0)) / 1e6,
+                         benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 
 void BM_Print(benchmark::State& state) {
@@ -138,8 +137,8 @@ int main(int argc, char** argv) {
   benchmark::RunSpecifiedBenchmarks(&growth);
   std::printf("\n| | us per node at 100k | at 1M | 1M / 100k (bar 12) |\n|---|---|---|---|\n");
   for (auto& [name, by_size] : growth.seconds) {
-    std::printf("| %s | %.2f | %.2f | %.1f |\n", name.c_str(), by_size["100000"] * 1e3 / 1e5, by_size["1000000"] * 1e3 / 1e6,
-                by_size["1000000"] / by_size["100000"]);
+    std::printf("| %s | %.2f | %.2f | %.1f |\n", name.c_str(), by_size["100000"] * 1e3 / 1e5,
+                by_size["1000000"] * 1e3 / 1e6, by_size["1000000"] / by_size["100000"]);
   }
   return 0;
 }

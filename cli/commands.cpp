@@ -1,10 +1,10 @@
 #include "cli/commands.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "cli/progress.h"
 #include "ir/file.h"
@@ -73,7 +73,8 @@ void list_models(bool json) {
 
 void capture_to_file(const CaptureRequest& request, const std::string& output, bool json) {
   if (kind_of_source(request.source) == SourceKind::kGraph) {
-    throw Error(request.source + " is not a model: capture takes a built-in model or a TorchScript file; to convert a "
+    throw Error(request.source +
+                " is not a model: capture takes a built-in model or a TorchScript file; to convert a "
                 "graph file use 'shadowgraph print'");
   }
   const LoadedGraph loaded = load(request);
@@ -83,10 +84,10 @@ void capture_to_file(const CaptureRequest& request, const std::string& output, b
   } else {
     write_graph_file(output, loaded.graph);
   }
-  std::fputs(fmt::format("{}: {} nodes, captured in {:.3f} s\n", output, loaded.graph.node_count(),
-                         *loaded.capture_seconds)
-                 .c_str(),
-             stderr);
+  std::fputs(
+      fmt::format("{}: {} nodes, captured in {:.3f} s\n", output, loaded.graph.node_count(), *loaded.capture_seconds)
+          .c_str(),
+      stderr);
 }
 
 void profile(const ProfileRequest& request) {
@@ -115,7 +116,8 @@ void profile(const ProfileRequest& request) {
   write_file(folder + "profile.json", json.dump(2) + "\n");
   write_file(folder + "graph.dot", dot);
   write_file(folder + "graph.svg", render_svg(dot));
-  std::fputs(fmt::format("wrote {0}graph.sg, {0}profile.json, {0}graph.dot and {0}graph.svg\n", folder).c_str(), stderr);
+  std::fputs(fmt::format("wrote {0}graph.sg, {0}profile.json, {0}graph.dot and {0}graph.svg\n", folder).c_str(),
+             stderr);
 }
 
 void print_graph(const std::string& file, const std::string& preset, bool json) {

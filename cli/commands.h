@@ -9,8 +9,8 @@ namespace shadowgraph::cli {
 
 struct ProfileRequest {
   CaptureRequest capture;
-  std::string directory;       // write graph.sg, profile.json, graph.dot, graph.svg here
-  bool json = false;           // one JSON object on stdout instead of the tables
+  std::string directory;         // write graph.sg, profile.json, graph.dot, graph.svg here
+  bool json = false;             // one JSON object on stdout instead of the tables
   std::string group = "module";  // module | composite | operator
   int depth = 0;
   int rows = 40;
@@ -20,11 +20,11 @@ struct DotRequest {
   std::string file;
   std::string output;  // empty: stdout
   bool svg = false;
-  int depth = -1;      // module levels to open; -1: as many as stay readable
+  int depth = -1;       // module levels to open; -1: as many as stay readable
   bool unfold = false;  // draw repeated layers one by one
   bool all_phases = false;
   std::vector<std::string> phases;  // which to draw; empty: forward alone if the graph is large
-  bool views = false;  // draw views too
+  bool views = false;               // draw views too
 };
 
 void list_models(bool json);

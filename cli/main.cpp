@@ -1,9 +1,9 @@
 // The shadowgraph tool: command line to commands, and errors to exit codes.
 //
 //   0  done      1  the input's fault      2  wrong usage      3  our fault
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "cli/commands.h"
@@ -62,12 +62,14 @@ void add_capture_options(CLI::App& command, CaptureRequest& request, std::string
   command.add_option("--dtype", request.dtype, "Floating-point type of parameters and inputs")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
-  command.add_option("--attention", request.attention,
-                     "auto: the kernel that the device would take; math: never a fused one")
+  command
+      .add_option("--attention", request.attention,
+                  "auto: the kernel that the device would take; math: never a fused one")
       ->check(CLI::IsMember({"auto", "math"}))
       ->capture_default_str();
-  command.add_option("--input", request.inputs,
-                     "Dtype and shape of one input of a TorchScript file, e.g. 'f32[8,3,224,224]'; repeat for several")
+  command
+      .add_option("--input", request.inputs,
+                  "Dtype and shape of one input of a TorchScript file, e.g. 'f32[8,3,224,224]'; repeat for several")
       ->take_all()
       ->delimiter('\0');
 }

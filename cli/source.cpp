@@ -87,10 +87,9 @@ LoadedGraph capture_model(const CaptureRequest& request) {
   const FakeTensorMode mode({.device = options.device, .profile = options.profile});
   models::BuiltModel model = [&] {
     const Progress progress("building " + request.source);
-    return models::build(request.source, {.batch = request.batch,
-                                          .seq = request.seq,
-                                          .dtype = dtype_of(request),
-                                          .training = request.train});
+    return models::build(
+        request.source,
+        {.batch = request.batch, .seq = request.seq, .dtype = dtype_of(request), .training = request.train});
   }();
   ProgramToCapture program;
   program.module = model.module.get();
@@ -106,8 +105,9 @@ LoadedGraph capture_model(const CaptureRequest& request) {
 
 LoadedGraph capture_script(const CaptureRequest& request) {
   if (request.inputs.empty()) {
-    throw Error("a TorchScript file needs its inputs' dtypes and shapes: one --input each, in the order of forward's "
-                "arguments, for example --input 'f32[8,3,224,224]'");
+    throw Error(
+        "a TorchScript file needs its inputs' dtypes and shapes: one --input each, in the order of forward's "
+        "arguments, for example --input 'f32[8,3,224,224]'");
   }
   if (request.batch != 0 || request.seq != 0) {
     throw Error("--batch and --seq are for built-in models; give a TorchScript file's shapes with --input");
@@ -120,8 +120,7 @@ LoadedGraph capture_script(const CaptureRequest& request) {
     const Progress progress("loading " + request.source);
     return ScriptProgram::load(request.source);
   }();
-  FakeTensorMode mode(
-      {.device = options.device, .profile = options.profile, .map_devices_to_default = true});
+  FakeTensorMode mode({.device = options.device, .profile = options.profile, .map_devices_to_default = true});
   script.make_fake(mode, request.dtype == "bf16" ? std::optional(c10::ScalarType::BFloat16) : std::nullopt);
   script.train(request.train);
   Tensors inputs;
@@ -140,7 +139,8 @@ SourceKind kind_of_source(const std::string& source) {
   const bool is_file = std::filesystem::is_regular_file(source, ignored);
   if (!is_file && is_model(source)) return SourceKind::kModel;
   if (!is_file) {
-    throw Error(fmt::format("'{}' is neither a file nor a built-in model; the models are {}", source, list_of_models()));
+    throw Error(
+        fmt::format("'{}' is neither a file nor a built-in model; the models are {}", source, list_of_models()));
   }
   std::ifstream file(source, std::ios::binary);
   std::string head(12, '\0');
@@ -161,8 +161,8 @@ LoadedGraph load(const CaptureRequest& request) {
   const Progress progress("reading " + request.source);
   LoadedGraph loaded{read_graph_file(request.source), std::nullopt, {}};
   const auto model = loaded.graph.metadata.find("model");
-  loaded.name = model != loaded.graph.metadata.end() ? model->second
-                                                     : std::filesystem::path(request.source).stem().string();
+  loaded.name =
+      model != loaded.graph.metadata.end() ? model->second : std::filesystem::path(request.source).stem().string();
   return loaded;
 }
 

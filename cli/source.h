@@ -12,11 +12,11 @@ namespace shadowgraph::cli {
 struct CaptureRequest {
   std::string source;  // model name or file
   bool train = false;
-  std::string optimizer = "sgd";  // sgd | adamw
-  std::string device = "cuda";    // cpu | cuda | cuda:i
-  std::string dtype = "f32";      // f32 | bf16
+  std::string optimizer = "sgd";   // sgd | adamw
+  std::string device = "cuda";     // cpu | cuda | cuda:i
+  std::string dtype = "f32";       // f32 | bf16
   std::string attention = "auto";  // auto | math: which kernel scaled_dot_product_attention takes
-  int64_t batch = 0;              // 0: the model's default
+  int64_t batch = 0;               // 0: the model's default
   int64_t seq = 0;
   bool steady_state = false;        // record the second step, with optimizer state present
   std::vector<std::string> inputs;  // TorchScript: one spec an input

@@ -158,8 +158,9 @@ void Cursor::fail_at(Place place, std::string_view what, std::string_view expect
   const char* line_end = std::find(place.at, text_end_, '\n');
   // A line of a hostile text may be megabytes long: show what is around the place.
   const size_t skipped = offset > kBefore ? offset - kBefore : 0;
-  std::string shown(place.line_begin + skipped,
-                    std::min<size_t>(kAfter + offset - skipped, static_cast<size_t>(line_end - place.line_begin) - skipped));
+  std::string shown(
+      place.line_begin + skipped,
+      std::min<size_t>(kAfter + offset - skipped, static_cast<size_t>(line_end - place.line_begin) - skipped));
   for (char& c : shown) {
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = ' ';
   }

@@ -57,14 +57,14 @@ class Cursor {
   // A letter and a number: `s12`. `what` says what was expected.
   uint32_t take_id(char letter, std::string_view what);
   // Whether a letter followed by a digit comes next.
-  bool at_id(char letter) {
-    return peek() == letter && at_ + 1 < line_end_ && at_[1] >= '0' && at_[1] <= '9';
-  }
+  bool at_id(char letter) { return peek() == letter && at_ + 1 < line_end_ && at_[1] >= '0' && at_[1] <= '9'; }
   std::string take_quoted();
   // All that is left of the line.
   std::string_view take_rest();
 
-  [[noreturn]] void fail(std::string_view what, std::string_view expected = {}) const { fail_at(place(), what, expected); }
+  [[noreturn]] void fail(std::string_view what, std::string_view expected = {}) const {
+    fail_at(place(), what, expected);
+  }
   [[noreturn]] void fail_at(Place place, std::string_view what, std::string_view expected = {}) const;
 
  private:

@@ -24,9 +24,8 @@ void for_each_tensor(const Graph& graph, std::span<const Argument> arguments, F&
 
 bool has_opaque(const Graph& graph, std::span<const Argument> arguments, int depth = 0) {
   return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& argument) {
-    return argument.kind == ArgumentKind::kOpaque ||
-           (argument.kind == ArgumentKind::kList && depth < kMaxListDepth &&
-            has_opaque(graph, graph.list(argument), depth + 1));
+    return argument.kind == ArgumentKind::kOpaque || (argument.kind == ArgumentKind::kList && depth < kMaxListDepth &&
+                                                      has_opaque(graph, graph.list(argument), depth + 1));
   });
 }
 

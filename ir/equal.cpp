@@ -102,10 +102,9 @@ bool Comparison::same_value(ValueId a, ValueId b) const {
   const Value& y = b_.value(b);
   if (x.kind != y.kind) return false;
   if (x.kind != ValueKind::kTensor) return true;
-  return x.dtype == y.dtype && x.layout == y.layout && x.device() == y.device() &&
-         x.requires_grad == y.requires_grad && same_span(a_.sizes(a), b_.sizes(b)) &&
-         same_span(a_.strides(a), b_.strides(b)) && same_number(x.storage, y.storage) &&
-         x.storage.valid() == y.storage.valid() && x.offset == y.offset;
+  return x.dtype == y.dtype && x.layout == y.layout && x.device() == y.device() && x.requires_grad == y.requires_grad &&
+         same_span(a_.sizes(a), b_.sizes(b)) && same_span(a_.strides(a), b_.strides(b)) &&
+         same_number(x.storage, y.storage) && x.storage.valid() == y.storage.valid() && x.offset == y.offset;
 }
 
 bool Comparison::same_constant(ConstantId a, ConstantId b) const {

@@ -1,10 +1,9 @@
 #include "ir/file.h"
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <fstream>
 #include <sstream>
+#include <unistd.h>
 
 #include "ir/error.h"
 

@@ -19,7 +19,7 @@ enum class TypeClass : uint8_t {
   kTensor,
   kNumber,
   kInt,
-  kDtype,         // an int in the IValue, printed as "f32"; likewise the next two
+  kDtype,  // an int in the IValue, printed as "f32"; likewise the next two
   kLayout,
   kMemoryFormat,
   kFloat,

@@ -3,9 +3,9 @@
 #include "ir/json.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "ir/effects.h"
 #include "ir/formals.h"
@@ -63,7 +63,8 @@ std::string device_text(c10::Device device) {
 
 class Exporter {
  public:
-  explicit Exporter(const Graph& graph) : graph_(graph), numbering_(Numbering::run(graph)), effects_(Effects::run(graph)) {}
+  explicit Exporter(const Graph& graph)
+      : graph_(graph), numbering_(Numbering::run(graph)), effects_(Effects::run(graph)) {}
   json run();
 
  private:
@@ -253,8 +254,8 @@ json Exporter::run() {
   if (plain_keys) result["metadata"] = std::move(metadata);
   for (const TargetId id : numbering_.targets()) {
     const Target& target = graph_.target(id);
-    result["operators"].push_back({{"kind", target.kind() == TargetKind::kFunction ? "function" : "operator"},
-                                   {"schema", target.schema_text()}});
+    result["operators"].push_back(
+        {{"kind", target.kind() == TargetKind::kFunction ? "function" : "operator"}, {"schema", target.schema_text()}});
   }
   for (const StorageId id : numbering_.storages()) {
     const Storage& storage = graph_.storage(id);

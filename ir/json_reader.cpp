@@ -1,8 +1,8 @@
 // The other half of ir/json.h: JSON to text to graph, see the top of json.cpp.
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "ir/formals.h"
 #include "ir/json.h"
@@ -363,7 +363,8 @@ void Importer::put_region(const json& region, size_t number) {
     put(" in r");
     put_int(*parent);
   }
-  if (const json* inferred = optional_field(region, "inferred"); inferred != nullptr && *inferred == true) put(" inferred");
+  if (const json* inferred = optional_field(region, "inferred"); inferred != nullptr && *inferred == true)
+    put(" inferred");
 }
 
 template <class F>
@@ -415,7 +416,8 @@ Graph Importer::run() {
   each("storages", [&](const json& storage, size_t i) {
     put(fmt::format("s{} = ", i));
     put_int(field(storage, "bytes"));
-    put(fmt::format(" {} {} born ", word(field(storage, "device"), "a device"), word(field(storage, "kind"), "a kind")));
+    put(fmt::format(" {} {} born ", word(field(storage, "device"), "a device"),
+                    word(field(storage, "kind"), "a kind")));
     if (const json* born = optional_field(storage, "born")) {
       put("n");
       put_int(*born);

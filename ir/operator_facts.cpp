@@ -110,14 +110,14 @@ OperatorFacts facts_of(const Target& target) {
   }
 
   facts.unknown = formals.variadic_arguments || formals.variadic_returns ||
-                  std::any_of(formals.arguments.begin(), formals.arguments.end(), [](const Formal& formal) {
-                    return formal.type.type == TypeClass::kAny;
-                  });
+                  std::any_of(formals.arguments.begin(), formals.arguments.end(),
+                              [](const Formal& formal) { return formal.type.type == TypeClass::kAny; });
   size_t tensor_results = 0;
   size_t aliased_results = 0;
   for (size_t r = 0; r < formals.returns.size(); ++r) {
     tensor_results += is_tensor_like(formals.returns[r]);
-    aliased_results += std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
+    aliased_results +=
+        std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
   }
   facts.is_view = tensor_results > 0 && aliased_results == tensor_results && facts.written.empty();
   return facts;

@@ -33,11 +33,11 @@ struct OperatorFacts {
   int write_condition = -1;
   std::vector<Alias> aliases;
   std::vector<uint16_t> generators;  // positions of arguments of type Generator
-  bool is_view = false;       // every tensor result aliases an argument, and nothing is written
-  bool is_in_place = false;   // writes an argument that is not an `out=`
+  bool is_view = false;              // every tensor result aliases an argument, and nothing is written
+  bool is_in_place = false;          // writes an argument that is not an `out=`
   bool is_out_variant = false;
   bool random = false;
-  bool host_read = false;     // its results, or which results there are, come from tensor contents read on the host
+  bool host_read = false;  // its results, or which results there are, come from tensor contents read on the host
   bool unknown = false;
 };
 
@@ -65,10 +65,10 @@ class OperatorFactsCache {
 // One row: what the schema of `name` does not say. `name` is "aten::x" for all overloads or "aten::x.overload" for one.
 struct OperatorException {
   std::string_view name;
-  std::string_view writes;     // names of written arguments, space separated
-  std::string_view when;       // name of the bool argument without which nothing in `writes` is written
-  std::string_view alias_of;   // name of the argument that the first result may alias
-  bool maybe_alias = false;    // aliases, annotated or not, may also be fresh tensors
+  std::string_view writes;    // names of written arguments, space separated
+  std::string_view when;      // name of the bool argument without which nothing in `writes` is written
+  std::string_view alias_of;  // name of the argument that the first result may alias
+  bool maybe_alias = false;   // aliases, annotated or not, may also be fresh tensors
   bool random = false;
   std::string_view why;
 };

@@ -267,8 +267,7 @@ void Parser::region_line() {
   const Place kind_place = cursor_.place();
   const auto kind = parse_region_kind(cursor_.take_identifier());
   if (!kind || (*kind == RegionKind::kRoot) != (number == 0)) {
-    cursor_.fail_at(kind_place, "no region kind",
-                    number == 0 ? "root" : "module, composite, checkpoint or scope");
+    cursor_.fail_at(kind_place, "no region kind", number == 0 ? "root" : "module, composite, checkpoint or scope");
   }
   region.kind = *kind;
   std::optional<std::string> name;

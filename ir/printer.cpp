@@ -86,12 +86,12 @@ void Writer::number(char letter, uint32_t n) {
 
 void Writer::value_ref(ValueId id) {
   if (preset_ != PrintPreset::kFingerprint) return number('%', numbering_.of(id));
-  const uint32_t n = sliced_ ? (id.index < slice_numbers_.size() ? slice_numbers_[id.index] : Numbering::kNone)
-                             : numbering_.of(id);
+  const uint32_t n =
+      sliced_ ? (id.index < slice_numbers_.size() ? slice_numbers_[id.index] : Numbering::kNone) : numbering_.of(id);
   const bool known = id.index < graph_.value_capacity();
   const NodeId producer = known ? graph_.value(id).producer : NodeId();
-  const bool placeholder =
-      producer.index < graph_.node_capacity() && graph_.node(producer).target.index <= target_of(Builtin::kConstant).index;
+  const bool placeholder = producer.index < graph_.node_capacity() &&
+                           graph_.node(producer).target.index <= target_of(Builtin::kConstant).index;
   if (n == Numbering::kNone || placeholder) {
     put('<');
     if (placeholder) {

@@ -16,19 +16,19 @@ namespace shadowgraph {
 // ---- Arguments ------------------------------------------------------------------------------------------------------
 
 enum class ArgumentKind : uint8_t {
-  kNone,      // None, or an undefined tensor
-  kValue,     // a Value of this graph
-  kInt,       // int, and SymInt, ScalarType, Layout, MemoryFormat by their integer (the schema tells which)
-  kFloat,     // double
-  kBool,      //
-  kComplex,   // two doubles in the graph's float pool
-  kString,    //
-  kDevice,    //
-  kIntList,   // int64s in the graph's int pool
-  kList,      // Arguments in the graph's argument pool: lists of tensors, optionals, floats, bools, strings, lists
-  kConstant,  // a tensor held by the graph
-  kGenerator, // a random generator, by device; its state is not kept
-  kOpaque,    // something that has no text form (a Python or custom class object); printed by its type, never replayed
+  kNone,       // None, or an undefined tensor
+  kValue,      // a Value of this graph
+  kInt,        // int, and SymInt, ScalarType, Layout, MemoryFormat by their integer (the schema tells which)
+  kFloat,      // double
+  kBool,       //
+  kComplex,    // two doubles in the graph's float pool
+  kString,     //
+  kDevice,     //
+  kIntList,    // int64s in the graph's int pool
+  kList,       // Arguments in the graph's argument pool: lists of tensors, optionals, floats, bools, strings, lists
+  kConstant,   // a tensor held by the graph
+  kGenerator,  // a random generator, by device; its state is not kept
+  kOpaque,     // something that has no text form (a Python or custom class object); printed by its type, never replayed
 };
 
 // One argument or result of a node, 16 bytes. Its name is the schema's name at the same position.
@@ -41,27 +41,56 @@ struct Argument {
   static constexpr uint32_t kNoUse = 0xFFFFFFFFU;
 
   ArgumentKind kind = ArgumentKind::kNone;
-  int8_t device_type = 0;   // kDevice, kGenerator
-  int8_t device_index = -1; //
+  int8_t device_type = 0;    // kDevice, kGenerator
+  int8_t device_index = -1;  //
   union {
     int64_t i;
     double d;
     bool b;
     ValueRef ref;
-    Run run;           // kIntList (int pool), kList (argument pool), kComplex (float pool)
-    StringId string;   // kString, kOpaque
+    Run run;          // kIntList (int pool), kList (argument pool), kComplex (float pool)
+    StringId string;  // kString, kOpaque
     ConstantId constant;
   };
 
   Argument() : i(0) {}
   static Argument none() { return {}; }
-  static Argument of_int(int64_t v) { Argument a(ArgumentKind::kInt); a.i = v; return a; }
-  static Argument of_float(double v) { Argument a(ArgumentKind::kFloat); a.d = v; return a; }
-  static Argument of_bool(bool v) { Argument a(ArgumentKind::kBool); a.i = 0; a.b = v; return a; }
-  static Argument of_value(ValueId v) { Argument a(ArgumentKind::kValue); a.ref = {v, kNoUse}; return a; }
-  static Argument of_string(StringId v) { Argument a(ArgumentKind::kString); a.string = v; return a; }
-  static Argument of_constant(ConstantId v) { Argument a(ArgumentKind::kConstant); a.constant = v; return a; }
-  static Argument of_run(ArgumentKind kind, Run v) { Argument a(kind); a.run = v; return a; }
+  static Argument of_int(int64_t v) {
+    Argument a(ArgumentKind::kInt);
+    a.i = v;
+    return a;
+  }
+  static Argument of_float(double v) {
+    Argument a(ArgumentKind::kFloat);
+    a.d = v;
+    return a;
+  }
+  static Argument of_bool(bool v) {
+    Argument a(ArgumentKind::kBool);
+    a.i = 0;
+    a.b = v;
+    return a;
+  }
+  static Argument of_value(ValueId v) {
+    Argument a(ArgumentKind::kValue);
+    a.ref = {v, kNoUse};
+    return a;
+  }
+  static Argument of_string(StringId v) {
+    Argument a(ArgumentKind::kString);
+    a.string = v;
+    return a;
+  }
+  static Argument of_constant(ConstantId v) {
+    Argument a(ArgumentKind::kConstant);
+    a.constant = v;
+    return a;
+  }
+  static Argument of_run(ArgumentKind kind, Run v) {
+    Argument a(kind);
+    a.run = v;
+    return a;
+  }
   static Argument of_device(c10::Device v, ArgumentKind kind = ArgumentKind::kDevice) {
     Argument a(kind);
     a.device_type = static_cast<int8_t>(v.type());
@@ -88,9 +117,9 @@ struct Value {
   c10::DeviceIndex device_index = -1;
   bool requires_grad = false;
   uint16_t rank = 0;
-  uint32_t dims = 0;        // sizes, then strides: 2 * rank int64s in the graph's int pool; elements, not bytes
-  StorageId storage;        // invalid for scalars
-  int64_t offset = 0;       // elements into the storage
+  uint32_t dims = 0;   // sizes, then strides: 2 * rank int64s in the graph's int pool; elements, not bytes
+  StorageId storage;   // invalid for scalars
+  int64_t offset = 0;  // elements into the storage
   NodeId producer;
   uint32_t first_use = Argument::kNoUse;
   uint32_t last_use = Argument::kNoUse;
@@ -113,10 +142,10 @@ enum class StorageKind : uint8_t {
   kBuffer,
   kInput,
   kConstant,
-  kActivation,      // made in forward and kept for backward, or otherwise alive when backward starts
-  kGradient,        // a parameter's accumulated gradient
+  kActivation,  // made in forward and kept for backward, or otherwise alive when backward starts
+  kGradient,    // a parameter's accumulated gradient
   kOptimizerState,
-  kTemporary,       // everything else
+  kTemporary,  // everything else
 };
 constexpr int kStorageKindCount = 8;
 std::string_view to_string(StorageKind kind);
@@ -144,11 +173,11 @@ struct Region {
   RegionKind kind = RegionKind::kRoot;
   bool inferred = false;  // a module path deduced from parameter ownership rather than named by a ModuleScope
   RegionId parent;
-  StringId name;          // module: path; composite: operator name; others: label
-  StringId class_name;    // module: C++ class
-  uint32_t call = 0;      // how many times this (parent, name) was entered before
-  TargetId target;        // composite: the operator
-  Run arguments;          // composite: its arguments as the user gave them
+  StringId name;        // module: path; composite: operator name; others: label
+  StringId class_name;  // module: C++ class
+  uint32_t call = 0;    // how many times this (parent, name) was entered before
+  TargetId target;      // composite: the operator
+  Run arguments;        // composite: its arguments as the user gave them
 };
 
 // ---- Nodes ----------------------------------------------------------------------------------------------------------

@@ -82,8 +82,10 @@ class Verifier {
 void Verifier::links() {
   NodeId previous;
   for (NodeId n = graph_.first(); n.valid(); n = graph_.node(n).next) {
-    if (n.index >= graph_.node_capacity()) return report(Rule::kLinks, {}, "the node list goes to id {}, which is out of range", n.index);
-    if (ordinals_[n.index] != kNone) return report(Rule::kLinks, {}, "the node list comes to node id {} twice", n.index);
+    if (n.index >= graph_.node_capacity())
+      return report(Rule::kLinks, {}, "the node list goes to id {}, which is out of range", n.index);
+    if (ordinals_[n.index] != kNone)
+      return report(Rule::kLinks, {}, "the node list comes to node id {} twice", n.index);
     if (graph_.is_erased(n)) return report(Rule::kLinks, {}, "the node list comes to id {}, which is erased", n.index);
     ordinals_[n.index] = static_cast<uint32_t>(order_.size());
     order_.push_back(n);
@@ -142,7 +144,8 @@ void Verifier::regions() {
     const Region& region = graph_.region(RegionId(i));
     if (i == 0 ? region.parent.valid() || region.kind != RegionKind::kRoot
                : region.parent.index >= i || region.kind == RegionKind::kRoot) {
-      report(Rule::kRegions, {}, "r{} is no part of a tree: its parent must be an earlier region, and r0 alone the root", i);
+      report(Rule::kRegions, {},
+             "r{} is no part of a tree: its parent must be an earlier region, and r0 alone the root", i);
     }
     const auto bad_string = [&](StringId s) { return s.valid() && s.index >= graph_.string_count(); };
     if (bad_string(region.name) || bad_string(region.class_name) ||
@@ -151,9 +154,9 @@ void Verifier::regions() {
       continue;
     }
     if (region.arguments.size != 0 &&
-        (!region.target.valid() ||
-         region.arguments.size != graph_.target(region.target).schema().arguments().size())) {
-      report(Rule::kRegions, {}, "r{} has {} arguments, which is not what its operator takes", i, region.arguments.size);
+        (!region.target.valid() || region.arguments.size != graph_.target(region.target).schema().arguments().size())) {
+      report(Rule::kRegions, {}, "r{} has {} arguments, which is not what its operator takes", i,
+             region.arguments.size);
     }
   }
 }
@@ -164,7 +167,8 @@ void Verifier::storages() {
     if (storage.bytes < 0) report(Rule::kStorage, {}, "storage id {} has {} bytes", i, storage.bytes);
     for (const NodeId n : {storage.born, storage.freed_after}) {
       if (n.valid() && n.index >= graph_.node_capacity()) {
-        report(Rule::kReferences, {}, "storage id {} is born or freed at node id {}, which is out of range", i, n.index);
+        report(Rule::kReferences, {}, "storage id {} is born or freed at node id {}, which is out of range", i,
+               n.index);
       }
     }
   }
@@ -206,8 +210,8 @@ void Verifier::uses() {
       ++count;
     }
     if (!consistent || count != use_counts_[i] || value.last_use != previous) {
-      report(Rule::kUses, value.producer, "the list of uses of value id {} does not hold the {} uses that arguments make",
-             i, use_counts_[i]);
+      report(Rule::kUses, value.producer,
+             "the list of uses of value id {} does not hold the {} uses that arguments make", i, use_counts_[i]);
     }
   }
 }
@@ -307,7 +311,8 @@ void Verifier::signature(NodeId id) {
 
 void Verifier::result(NodeId id, ValueId v) {
   const Value& value = graph_.value(v);
-  if (value.producer != id) report(Rule::kResults, id, "a result (value id {}) that names another node as its producer", v.index);
+  if (value.producer != id)
+    report(Rule::kResults, id, "a result (value id {}) that names another node as its producer", v.index);
   if (results_seen_[v.index]) report(Rule::kResults, id, "value id {} is a result a second time", v.index);
   results_seen_[v.index] = true;
   if (value.kind != ValueKind::kTensor) return;
@@ -402,15 +407,16 @@ void Verifier::saved(NodeId id) {
       graph_.for_each_output(id, [&](ValueId v) { found = found || (flat++ == saved.index && same(v)); });
     }
     if (!found) {
-      report(Rule::kSaved, id, "a saved tensor is not {} {}", saved.role == SavedRole::kArgument ? "argument" : "result",
-             saved.index);
+      report(Rule::kSaved, id, "a saved tensor is not {} {}",
+             saved.role == SavedRole::kArgument ? "argument" : "result", saved.index);
     }
   }
 }
 
 void Verifier::frees(NodeId id) {
   for (const StorageId storage : graph_.frees(id)) {
-    if (storage_frees_[storage.index].valid()) report(Rule::kFrees, id, "frees storage id {} a second time", storage.index);
+    if (storage_frees_[storage.index].valid())
+      report(Rule::kFrees, id, "frees storage id {} a second time", storage.index);
     storage_frees_[storage.index] = id;
     if (graph_.storage(storage).freed_after != id) {
       report(Rule::kFrees, id, "frees storage id {}, which says that it was freed elsewhere", storage.index);
@@ -454,9 +460,9 @@ std::vector<Violation> Verifier::run() {
 }  // namespace
 
 std::string_view to_string(Rule rule) {
-  static constexpr std::string_view kNames[] = {"?",       "links",  "references", "order",   "uses",         "results",
-                                                "arguments", "returns", "storage",  "extent",  "alias",        "lifetime",
-                                                "regions", "placeholders", "output", "forward", "saved",        "frees"};
+  static constexpr std::string_view kNames[] = {
+      "?",      "links", "references", "order",   "uses",         "results", "arguments", "returns", "storage",
+      "extent", "alias", "lifetime",   "regions", "placeholders", "output",  "forward",   "saved",   "frees"};
   const auto i = static_cast<size_t>(rule);
   return i < std::size(kNames) ? kNames[i] : kNames[0];
 }
@@ -466,10 +472,11 @@ std::vector<Violation> violations(const Graph& graph) { return Verifier(graph).r
 void verify(const Graph& graph) {
   const std::vector<Violation> found = violations(graph);
   if (found.empty()) return;
-  std::string message = fmt::format("the graph breaks {} {} of ir/verifier.h:", found.size(),
-                                    found.size() == 1 ? "rule" : "rules");
+  std::string message =
+      fmt::format("the graph breaks {} {} of ir/verifier.h:", found.size(), found.size() == 1 ? "rule" : "rules");
   for (const Violation& violation : found) {
-    message += fmt::format("\n[{} {}] {}", static_cast<int>(violation.rule), to_string(violation.rule), violation.message);
+    message +=
+        fmt::format("\n[{} {}] {}", static_cast<int>(violation.rule), to_string(violation.rule), violation.message);
   }
   throw VerifyError(message);
 }

@@ -12,12 +12,11 @@ namespace {
 
 // By the integer of the ScalarType; c10 promises never to renumber them, they are in serialized files.
 constexpr std::string_view kDtypes[] = {
-    "u8",      "i8",        "i16",          "i32",        "i64",        "f16",     "f32",     "f64",     "c32",
-    "c64",     "c128",      "bool",         "qi8",        "qu8",        "qi32",    "bf16",    "qu4x2",   "qu2x4",
-    "bits1x8", "bits2x4",   "bits4x2",      "bits8",      "bits16",     "f8e5m2",  "f8e4m3fn", "f8e5m2fnuz",
-    "f8e4m3fnuz", "u16",    "u32",          "u64",        "u1",         "u2",      "u3",      "u4",      "u5",
-    "u6",      "u7",        "i1",           "i2",         "i3",         "i4",      "i5",      "i6",      "i7",
-    "f8e8m0fnu", "f4e2m1fn_x2", "undefined"};
+    "u8",      "i8",    "i16",    "i32",    "i64",       "f16",         "f32",        "f64",   "c32",     "c64",
+    "c128",    "bool",  "qi8",    "qu8",    "qi32",      "bf16",        "qu4x2",      "qu2x4", "bits1x8", "bits2x4",
+    "bits4x2", "bits8", "bits16", "f8e5m2", "f8e4m3fn",  "f8e5m2fnuz",  "f8e4m3fnuz", "u16",   "u32",     "u64",
+    "u1",      "u2",    "u3",     "u4",     "u5",        "u6",          "u7",         "i1",    "i2",      "i3",
+    "i4",      "i5",    "i6",     "i7",     "f8e8m0fnu", "f4e2m1fn_x2", "undefined"};
 static_assert(std::size(kDtypes) == static_cast<size_t>(c10::ScalarType::Undefined) + 1);
 
 constexpr std::string_view kLayouts[] = {"strided",    "sparse_coo", "sparse_csr", "mkldnn",
@@ -27,9 +26,9 @@ static_assert(static_cast<size_t>(c10::Layout::Jagged) + 1 == std::size(kLayouts
 constexpr std::string_view kMemoryFormats[] = {"contiguous", "preserve", "channels_last", "channels_last_3d"};
 static_assert(static_cast<size_t>(c10::MemoryFormat::ChannelsLast3d) == 3);
 
-constexpr std::string_view kDevices[] = {"cpu",    "cuda",  "mkldnn", "opengl", "opencl", "ideep", "hip",
-                                         "fpga",   "maia",  "xla",    "vulkan", "metal",  "xpu",   "mps",
-                                         "meta",   "hpu",   "ve",     "lazy",   "ipu",    "mtia",  "privateuseone"};
+constexpr std::string_view kDevices[] = {"cpu",  "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip",
+                                         "fpga", "maia", "xla",    "vulkan", "metal",  "xpu",   "mps",
+                                         "meta", "hpu",  "ve",     "lazy",   "ipu",    "mtia",  "privateuseone"};
 static_assert(std::size(kDevices) == static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES));
 
 template <class E, size_t N>

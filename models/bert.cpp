@@ -1,13 +1,13 @@
 #include "models/bert.h"
 
-#include "core/capture/module_scope.h"
-#include "models/batch.h"
-#include "models/initialization.h"
-
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/tanh.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
+
+#include "core/capture/module_scope.h"
+#include "models/batch.h"
+#include "models/initialization.h"
 
 namespace shadowgraph::models {
 
@@ -19,9 +19,7 @@ torch::nn::LayerNorm layer_norm(const BertConfig& config) {
 
 }  // namespace
 
-BertConfig bert_base_config() {
-  return {};
-}
+BertConfig bert_base_config() { return {}; }
 
 BertConfig tiny(BertConfig config) {
   config.layers = 2;
@@ -69,9 +67,9 @@ at::Tensor BertSelfAttention::forward(const at::Tensor& x) {
   const auto split_heads = [&](const at::Tensor& t) {
     return t.view({batch, seq, heads, hidden / heads}).transpose(1, 2);
   };
-  const at::Tensor y = at::scaled_dot_product_attention(
-      split_heads(query->forward(x)), split_heads(key->forward(x)), split_heads(value->forward(x)),
-      /*attn_mask=*/{}, /*dropout_p=*/is_training() ? dropout : 0.0);
+  const at::Tensor y = at::scaled_dot_product_attention(split_heads(query->forward(x)), split_heads(key->forward(x)),
+                                                        split_heads(value->forward(x)),
+                                                        /*attn_mask=*/{}, /*dropout_p=*/is_training() ? dropout : 0.0);
   return y.transpose(1, 2).reshape({batch, seq, hidden});
 }
 

@@ -2,13 +2,13 @@
 // Without an attention mask: every token attends to every token, as Hugging Face does when all tokens are real.
 #pragma once
 
-#include "models/model.h"
-
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+
+#include "models/model.h"
 
 namespace shadowgraph::models {
 

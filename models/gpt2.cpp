@@ -1,9 +1,5 @@
 #include "models/gpt2.h"
 
-#include "core/capture/module_scope.h"
-#include "models/batch.h"
-#include "models/initialization.h"
-
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
@@ -15,6 +11,10 @@
 
 #include <cmath>
 #include <numbers>
+
+#include "core/capture/module_scope.h"
+#include "models/batch.h"
+#include "models/initialization.h"
 
 namespace shadowgraph::models {
 
@@ -36,21 +36,13 @@ at::Tensor gelu_new(const at::Tensor& x) {
 
 }  // namespace
 
-Gpt2Config gpt2_config() {
-  return {};
-}
+Gpt2Config gpt2_config() { return {}; }
 
-Gpt2Config gpt2_medium_config() {
-  return {.layers = 24, .heads = 16, .hidden = 1024};
-}
+Gpt2Config gpt2_medium_config() { return {.layers = 24, .heads = 16, .hidden = 1024}; }
 
-Gpt2Config gpt2_large_config() {
-  return {.layers = 36, .heads = 20, .hidden = 1280};
-}
+Gpt2Config gpt2_large_config() { return {.layers = 36, .heads = 20, .hidden = 1280}; }
 
-Gpt2Config gpt2_xl_config() {
-  return {.layers = 48, .heads = 25, .hidden = 1600};
-}
+Gpt2Config gpt2_xl_config() { return {.layers = 48, .heads = 25, .hidden = 1600}; }
 
 Gpt2Config tiny(Gpt2Config config) {
   config.layers = 2;
@@ -76,8 +68,8 @@ at::Tensor Conv1D::forward(const at::Tensor& x) {
 
 Gpt2Attention::Gpt2Attention(const Gpt2Config& config) : heads(config.heads), dropout(config.attention_dropout) {
   c_attn = register_module("c_attn", std::make_shared<Conv1D>(config.hidden, 3 * config.hidden));
-  c_proj = register_module(
-      "c_proj", std::make_shared<Conv1D>(config.hidden, config.hidden, residual_deviation(config)));
+  c_proj =
+      register_module("c_proj", std::make_shared<Conv1D>(config.hidden, config.hidden, residual_deviation(config)));
   resid_dropout = register_module("resid_dropout", torch::nn::Dropout(config.dropout));
 }
 
@@ -88,16 +80,16 @@ at::Tensor Gpt2Attention::forward(const at::Tensor& x) {
     return t.view({batch, seq, heads, hidden / heads}).transpose(1, 2);
   };
   const auto qkv = c_attn->forward(x).split(hidden, /*dim=*/2);
-  const at::Tensor y = at::scaled_dot_product_attention(
-      split_heads(qkv[0]), split_heads(qkv[1]), split_heads(qkv[2]), /*attn_mask=*/{},
-      /*dropout_p=*/is_training() ? dropout : 0.0, /*is_causal=*/true);
+  const at::Tensor y =
+      at::scaled_dot_product_attention(split_heads(qkv[0]), split_heads(qkv[1]), split_heads(qkv[2]), /*attn_mask=*/{},
+                                       /*dropout_p=*/is_training() ? dropout : 0.0, /*is_causal=*/true);
   return resid_dropout->forward(c_proj->forward(y.transpose(1, 2).reshape({batch, seq, hidden})));
 }
 
 Gpt2Mlp::Gpt2Mlp(const Gpt2Config& config) : fused_gelu(config.fused_gelu) {
   c_fc = register_module("c_fc", std::make_shared<Conv1D>(config.hidden, 4 * config.hidden));
-  c_proj = register_module(
-      "c_proj", std::make_shared<Conv1D>(4 * config.hidden, config.hidden, residual_deviation(config)));
+  c_proj =
+      register_module("c_proj", std::make_shared<Conv1D>(4 * config.hidden, config.hidden, residual_deviation(config)));
   dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
 }
 

@@ -3,12 +3,12 @@
 // otherwise, and the causal mask, unused with scaled_dot_product_attention, is not kept as a buffer in every layer.
 #pragma once
 
-#include "models/model.h"
-
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
+
+#include "models/model.h"
 
 namespace shadowgraph::models {
 

@@ -1,9 +1,5 @@
 #include "models/llama.h"
 
-#include "core/capture/module_scope.h"
-#include "models/batch.h"
-#include "models/initialization.h"
-
 #include <ATen/ops/cat.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/pow.h>
@@ -11,6 +7,10 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
+
+#include "core/capture/module_scope.h"
+#include "models/batch.h"
+#include "models/initialization.h"
 
 namespace shadowgraph::models {
 
@@ -37,19 +37,16 @@ at::Tensor repeat_kv(const at::Tensor& x, int64_t times) {
     return x;
   }
   const int64_t batch = x.size(0), kv_heads = x.size(1), seq = x.size(2), head_size = x.size(3);
-  return x.unsqueeze(2).expand({batch, kv_heads, times, seq, head_size}).reshape(
-      {batch, kv_heads * times, seq, head_size});
+  return x.unsqueeze(2)
+      .expand({batch, kv_heads, times, seq, head_size})
+      .reshape({batch, kv_heads * times, seq, head_size});
 }
 
 }  // namespace
 
-LlamaConfig llama3_8b_config() {
-  return {};
-}
+LlamaConfig llama3_8b_config() { return {}; }
 
-LlamaConfig llama3_70b_config() {
-  return {.layers = 80, .heads = 64, .hidden = 8192, .intermediate = 28672};
-}
+LlamaConfig llama3_70b_config() { return {.layers = 80, .heads = 64, .hidden = 8192, .intermediate = 28672}; }
 
 LlamaConfig tiny(LlamaConfig config) {
   config.layers = 2;
@@ -99,15 +96,13 @@ LlamaAttention::LlamaAttention(const LlamaConfig& config)
 at::Tensor LlamaAttention::forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation) {
   ModuleScope scope(*this);
   const int64_t batch = x.size(0), seq = x.size(1);
-  const auto split_heads = [&](const at::Tensor& t) {
-    return t.view({batch, seq, -1, head_size}).transpose(1, 2);
-  };
+  const auto split_heads = [&](const at::Tensor& t) { return t.view({batch, seq, -1, head_size}).transpose(1, 2); };
   const at::Tensor q = rotate(split_heads(q_proj->forward(x)), rotation);
   const at::Tensor k = rotate(split_heads(k_proj->forward(x)), rotation);
   const at::Tensor v = split_heads(v_proj->forward(x));
-  const at::Tensor y = at::scaled_dot_product_attention(
-      q, repeat_kv(k, queries_per_kv), repeat_kv(v, queries_per_kv), /*attn_mask=*/{}, /*dropout_p=*/0.0,
-      /*is_causal=*/true);
+  const at::Tensor y = at::scaled_dot_product_attention(q, repeat_kv(k, queries_per_kv), repeat_kv(v, queries_per_kv),
+                                                        /*attn_mask=*/{}, /*dropout_p=*/0.0,
+                                                        /*is_causal=*/true);
   return o_proj->forward(y.transpose(1, 2).reshape({batch, seq, -1}));
 }
 

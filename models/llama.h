@@ -3,11 +3,11 @@
 // attention before scaled_dot_product_attention, as there.
 #pragma once
 
-#include "models/model.h"
-
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+
+#include "models/model.h"
 
 namespace shadowgraph::models {
 

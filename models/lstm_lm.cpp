@@ -1,18 +1,16 @@
 #include "models/lstm_lm.h"
 
-#include "core/capture/module_scope.h"
-#include "models/batch.h"
-
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/nll_loss.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/nn/init.h>
 
+#include "core/capture/module_scope.h"
+#include "models/batch.h"
+
 namespace shadowgraph::models {
 
-LstmLmConfig lstm_lm_config() {
-  return {};
-}
+LstmLmConfig lstm_lm_config() { return {}; }
 
 LstmLmConfig tiny(LstmLmConfig config) {
   config.vocab = 101;
@@ -24,17 +22,18 @@ LstmLmConfig tiny(LstmLmConfig config) {
 LstmLanguageModel::LstmLanguageModel(const LstmLmConfig& config) {
   drop = register_module("drop", torch::nn::Dropout(config.dropout));
   encoder = register_module("encoder", torch::nn::Embedding(config.vocab, config.embedding));
-  rnn = register_module("rnn", torch::nn::LSTM(torch::nn::LSTMOptions(config.embedding, config.hidden)
-                                                   .num_layers(config.layers)
-                                                   .dropout(config.dropout)));
+  rnn = register_module(
+      "rnn",
+      torch::nn::LSTM(
+          torch::nn::LSTMOptions(config.embedding, config.hidden).num_layers(config.layers).dropout(config.dropout)));
   decoder = register_module("decoder", torch::nn::Linear(config.hidden, config.vocab));
   torch::nn::init::uniform_(encoder->weight, -0.1, 0.1);
   torch::nn::init::uniform_(decoder->weight, -0.1, 0.1);
   torch::nn::init::zeros_(decoder->bias);
 }
 
-LstmLanguageModel::Output LstmLanguageModel::forward(
-    const at::Tensor& input_ids, const at::Tensor& hidden, const at::Tensor& cell) {
+LstmLanguageModel::Output LstmLanguageModel::forward(const at::Tensor& input_ids, const at::Tensor& hidden,
+                                                     const at::Tensor& cell) {
   ModuleScope scope(*this);
   const auto [output, state] = rnn->forward(drop->forward(encoder->forward(input_ids)), std::make_tuple(hidden, cell));
   const at::Tensor decoded = decoder->forward(drop->forward(output));

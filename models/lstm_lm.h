@@ -2,12 +2,12 @@
 // Time-major, as there: token ids are [seq, batch].
 #pragma once
 
-#include "models/model.h"
-
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
+
+#include "models/model.h"
 
 namespace shadowgraph::models {
 

@@ -20,8 +20,8 @@ namespace shadowgraph::models {
 // Zero, or an empty optional, means the default of the model (ModelInfo).
 struct ModelOptions {
   int64_t batch = 0;
-  int64_t seq = 0;         // tokens in a sequence; must stay 0 for image models
-  int64_t image_size = 0;  // height and width in pixels; must stay 0 for language models
+  int64_t seq = 0;                    // tokens in a sequence; must stay 0 for image models
+  int64_t image_size = 0;             // height and width in pixels; must stay 0 for language models
   at::ScalarType dtype = at::kFloat;  // of parameters and floating-point inputs: plain bf16 training, not autocast
   bool training = true;               // module->train(training)
   bool tiny = false;                  // same architecture at a size that trains on a CPU in well under a second

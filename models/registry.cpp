@@ -1,5 +1,10 @@
 #include "models/registry.h"
 
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <stdexcept>
+
 #include "models/bert.h"
 #include "models/gpt2.h"
 #include "models/llama.h"
@@ -7,11 +12,6 @@
 #include "models/resnet.h"
 #include "models/unet.h"
 #include "models/vit.h"
-
-#include <c10/core/GradMode.h>
-
-#include <algorithm>
-#include <stdexcept>
 
 namespace shadowgraph::models {
 
@@ -34,29 +34,37 @@ constexpr int64_t kTinyBatch = 2;
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
       {{"resnet18", "residual network, 18 layers (torchvision)", 32, 0, 224, 11'689'512},
-       64, family<resnet18_config, build_resnet>},
+       64,
+       family<resnet18_config, build_resnet>},
       {{"resnet50", "residual network, 50 layers, bottleneck blocks (torchvision)", 32, 0, 224, 25'557'032},
-       64, family<resnet50_config, build_resnet>},
+       64,
+       family<resnet50_config, build_resnet>},
       {{"vit_b_16", "vision transformer, base, 16x16 patches (torchvision)", 32, 0, 224, 86'567'656},
-       32, family<vit_b_16_config, build_vit>},
+       32,
+       family<vit_b_16_config, build_vit>},
       {{"bert_base", "BERT base, uncased, with pooler (Hugging Face BertModel)", 8, 512, 0, 109'482'240},
-       16, family<bert_base_config, build_bert>},
+       16,
+       family<bert_base_config, build_bert>},
       {{"gpt2", "GPT-2 with tied head (Hugging Face GPT2LMHeadModel)", 8, 512, 0, 124'439'808},
-       16, family<gpt2_config, build_gpt2>},
+       16,
+       family<gpt2_config, build_gpt2>},
       {{"gpt2_medium", "GPT-2 medium with tied head", 8, 512, 0, 354'823'168},
-       16, family<gpt2_medium_config, build_gpt2>},
-      {{"gpt2_large", "GPT-2 large with tied head", 8, 512, 0, 774'030'080},
-       16, family<gpt2_large_config, build_gpt2>},
-      {{"gpt2_xl", "GPT-2 XL with tied head", 8, 512, 0, 1'557'611'200},
-       16, family<gpt2_xl_config, build_gpt2>},
+       16,
+       family<gpt2_medium_config, build_gpt2>},
+      {{"gpt2_large", "GPT-2 large with tied head", 8, 512, 0, 774'030'080}, 16, family<gpt2_large_config, build_gpt2>},
+      {{"gpt2_xl", "GPT-2 XL with tied head", 8, 512, 0, 1'557'611'200}, 16, family<gpt2_xl_config, build_gpt2>},
       {{"llama3_8b", "Llama 3 8B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 8'030'261'248},
-       16, family<llama3_8b_config, build_llama>},
+       16,
+       family<llama3_8b_config, build_llama>},
       {{"llama3_70b", "Llama 3 70B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 70'553'706'496},
-       16, family<llama3_70b_config, build_llama>},
+       16,
+       family<llama3_70b_config, build_llama>},
       {{"unet", "U-Net for segmentation, transposed convolutions (milesial)", 4, 0, 256, 31'037'698},
-       32, family<unet_config, build_unet>},
+       32,
+       family<unet_config, build_unet>},
       {{"lstm_lm", "two-layer LSTM language model on WikiText-2 (PyTorch word_language_model)", 20, 35, 0, 13'987'678},
-       16, family<lstm_lm_config, build_lstm_lm>},
+       16,
+       family<lstm_lm_config, build_lstm_lm>},
   };
   return table;
 }

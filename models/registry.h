@@ -1,10 +1,10 @@
 // The built-in models by name. For the modules themselves include the header of their family (resnet.h, llama.h, ...).
 #pragma once
 
-#include "models/model.h"
-
 #include <string_view>
 #include <vector>
+
+#include "models/model.h"
 
 namespace shadowgraph::models {
 

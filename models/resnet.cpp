@@ -1,12 +1,12 @@
 #include "models/resnet.h"
 
-#include "core/capture/module_scope.h"
-#include "models/batch.h"
-
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
 #include <torch/nn/init.h>
+
+#include "core/capture/module_scope.h"
+#include "models/batch.h"
 
 namespace shadowgraph::models {
 
@@ -29,8 +29,8 @@ torch::nn::Sequential stage(int64_t in_channels, int64_t channels, int64_t block
   torch::nn::Sequential layers;
   for (int64_t i = 0; i < blocks; ++i) {
     const bool first = i == 0;
-    layers->push_back(std::make_shared<Block>(
-        first ? in_channels : channels * Block::kExpansion, channels, first ? stride : 1));
+    layers->push_back(
+        std::make_shared<Block>(first ? in_channels : channels * Block::kExpansion, channels, first ? stride : 1));
   }
   return layers;
 }
@@ -55,13 +55,9 @@ at::Tensor add_shortcut(at::Tensor branch, torch::nn::Sequential& downsample, co
 
 }  // namespace
 
-ResNetConfig resnet18_config() {
-  return {};
-}
+ResNetConfig resnet18_config() { return {}; }
 
-ResNetConfig resnet50_config() {
-  return {.blocks = {3, 4, 6, 3}, .bottleneck = true};
-}
+ResNetConfig resnet50_config() { return {.blocks = {3, 4, 6, 3}, .bottleneck = true}; }
 
 ResNetConfig tiny(ResNetConfig config) {
   config.blocks = {2, 1, 1, 1};  // two in the first stage: a block without and one with a shortcut of its own
@@ -111,10 +107,8 @@ at::Tensor Bottleneck::forward(const at::Tensor& input) {
 }
 
 ResNet::ResNet(const ResNetConfig& config) {
-  conv1 = register_module("conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.width, 7)
-                                                         .stride(2)
-                                                         .padding(3)
-                                                         .bias(false)));
+  conv1 = register_module(
+      "conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.width, 7).stride(2).padding(3).bias(false)));
   torch::nn::init::kaiming_normal_(conv1->weight, /*a=*/0, torch::kFanOut, torch::kReLU);
   bn1 = register_module("bn1", torch::nn::BatchNorm2d(config.width));
   const auto layers = config.bottleneck ? stages<Bottleneck>(config) : stages<BasicBlock>(config);

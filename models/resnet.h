@@ -2,14 +2,14 @@
 // Parameter and buffer names are torchvision's.
 #pragma once
 
-#include "models/model.h"
-
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
 #include <array>
+
+#include "models/model.h"
 
 namespace shadowgraph::models {
 

@@ -1,8 +1,5 @@
 #include "models/unet.h"
 
-#include "core/capture/module_scope.h"
-#include "models/batch.h"
-
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/upsample_bilinear2d.h>
@@ -12,6 +9,9 @@
 
 #include <stdexcept>
 
+#include "core/capture/module_scope.h"
+#include "models/batch.h"
+
 namespace shadowgraph::models {
 
 namespace {
@@ -20,9 +20,7 @@ torch::nn::Conv2d convolution(int64_t in_channels, int64_t out_channels) {
   return torch::nn::Conv2d(torch::nn::Conv2dOptions(in_channels, out_channels, 3).padding(1).bias(false));
 }
 
-torch::nn::ReLU relu_in_place() {
-  return torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true));
-}
+torch::nn::ReLU relu_in_place() { return torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)); }
 
 at::Tensor twice_as_large(const at::Tensor& x) {
   return at::upsample_bilinear2d(x, {x.size(2) * 2, x.size(3) * 2}, /*align_corners=*/true);
@@ -30,9 +28,7 @@ at::Tensor twice_as_large(const at::Tensor& x) {
 
 }  // namespace
 
-UnetConfig unet_config() {
-  return {};
-}
+UnetConfig unet_config() { return {}; }
 
 UnetConfig tiny(UnetConfig config) {
   config.width = 4;
@@ -40,11 +36,11 @@ UnetConfig tiny(UnetConfig config) {
 }
 
 DoubleConv::DoubleConv(int64_t in_channels, int64_t middle_channels, int64_t out_channels) {
-  double_conv = register_module(
-      "double_conv",
-      torch::nn::Sequential(convolution(in_channels, middle_channels), torch::nn::BatchNorm2d(middle_channels),
-                            relu_in_place(), convolution(middle_channels, out_channels),
-                            torch::nn::BatchNorm2d(out_channels), relu_in_place()));
+  double_conv =
+      register_module("double_conv", torch::nn::Sequential(convolution(in_channels, middle_channels),
+                                                           torch::nn::BatchNorm2d(middle_channels), relu_in_place(),
+                                                           convolution(middle_channels, out_channels),
+                                                           torch::nn::BatchNorm2d(out_channels), relu_in_place()));
 }
 
 at::Tensor DoubleConv::forward(const at::Tensor& x) {
@@ -65,8 +61,8 @@ at::Tensor Down::forward(const at::Tensor& x) {
 
 Up::Up(int64_t in_channels, int64_t out_channels, bool bilinear) {
   if (!bilinear) {
-    up = register_module("up", torch::nn::ConvTranspose2d(
-                                   torch::nn::ConvTranspose2dOptions(in_channels, in_channels / 2, 2).stride(2)));
+    up = register_module(
+        "up", torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(in_channels, in_channels / 2, 2).stride(2)));
   }
   conv = register_module(
       "conv", std::make_shared<DoubleConv>(in_channels, bilinear ? in_channels / 2 : out_channels, out_channels));
@@ -77,8 +73,7 @@ at::Tensor Up::forward(const at::Tensor& x, const at::Tensor& skip) {
   const at::Tensor large = up ? up->forward(x) : twice_as_large(x);
   // An odd size lost its last row or column on the way down.
   const int64_t rows = skip.size(2) - large.size(2), columns = skip.size(3) - large.size(3);
-  const at::Tensor padded =
-      at::constant_pad_nd(large, {columns / 2, columns - columns / 2, rows / 2, rows - rows / 2});
+  const at::Tensor padded = at::constant_pad_nd(large, {columns / 2, columns - columns / 2, rows / 2, rows - rows / 2});
   return conv->forward(at::cat({skip, padded}, /*dim=*/1));
 }
 

@@ -2,10 +2,10 @@
 // by the names of milesial/Pytorch-UNet.
 #pragma once
 
-#include "models/model.h"
-
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
+
+#include "models/model.h"
 
 namespace shadowgraph::models {
 

@@ -1,8 +1,5 @@
 #include "models/vit.h"
 
-#include "core/capture/module_scope.h"
-#include "models/batch.h"
-
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -12,6 +9,9 @@
 
 #include <cmath>
 #include <stdexcept>
+
+#include "core/capture/module_scope.h"
+#include "models/batch.h"
 
 namespace shadowgraph::models {
 
@@ -30,9 +30,7 @@ torch::nn::Linear mlp_layer(int64_t in_features, int64_t out_features) {
 
 }  // namespace
 
-VitConfig vit_b_16_config() {
-  return {};
-}
+VitConfig vit_b_16_config() { return {}; }
 
 VitConfig tiny(VitConfig config) {
   config.image_size = 32;
@@ -63,8 +61,8 @@ at::Tensor PackedSelfAttention::forward(const at::Tensor& x) {
                        .view({batch, tokens, 3, heads, hidden / heads})
                        .permute({2, 0, 3, 1, 4})
                        .unbind(0);
-  at::Tensor y = at::scaled_dot_product_attention(
-      qkv[0], qkv[1], qkv[2], /*attn_mask=*/{}, /*dropout_p=*/is_training() ? dropout : 0.0);
+  at::Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], /*attn_mask=*/{},
+                                                  /*dropout_p=*/is_training() ? dropout : 0.0);
   return out_proj->forward(y.transpose(1, 2).reshape({batch, tokens, hidden}));
 }
 
@@ -75,9 +73,9 @@ VitEncoderBlock::VitEncoderBlock(const VitConfig& config) {
   dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
   ln_2 = register_module("ln_2", layer_norm(config));
   mlp = register_module(
-      "mlp", torch::nn::Sequential(mlp_layer(config.hidden, config.mlp), torch::nn::GELU(),
-                                   torch::nn::Dropout(config.dropout), mlp_layer(config.mlp, config.hidden),
-                                   torch::nn::Dropout(config.dropout)));
+      "mlp",
+      torch::nn::Sequential(mlp_layer(config.hidden, config.mlp), torch::nn::GELU(), torch::nn::Dropout(config.dropout),
+                            mlp_layer(config.mlp, config.hidden), torch::nn::Dropout(config.dropout)));
 }
 
 at::Tensor VitEncoderBlock::forward(const at::Tensor& input) {
@@ -106,10 +104,10 @@ at::Tensor VitEncoder::forward(const at::Tensor& x) {
 VisionTransformer::VisionTransformer(const VitConfig& config) {
   class_token = register_parameter("class_token", torch::zeros({1, 1, config.hidden}));
   conv_proj = register_module(
-      "conv_proj", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.hidden, config.patch_size)
-                                         .stride(config.patch_size)));
-  torch::nn::init::normal_(
-      conv_proj->weight, 0, std::sqrt(1.0 / static_cast<double>(3 * config.patch_size * config.patch_size)));
+      "conv_proj",
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.hidden, config.patch_size).stride(config.patch_size)));
+  torch::nn::init::normal_(conv_proj->weight, 0,
+                           std::sqrt(1.0 / static_cast<double>(3 * config.patch_size * config.patch_size)));
   torch::nn::init::zeros_(conv_proj->bias);
   encoder = register_module("encoder", std::make_shared<VitEncoder>(config));
   // torchvision starts the head at zero, which stops every gradient of the first step below it; Linear's own start is

@@ -1,13 +1,13 @@
 // Vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929), with torchvision's names and structure.
 #pragma once
 
-#include "models/model.h"
-
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+
+#include "models/model.h"
 
 namespace shadowgraph::models {
 

@@ -37,7 +37,7 @@ struct ProgramToCapture {
   Tensors inputs;
   std::vector<std::string> input_names;  // parallel to inputs; missing ones are called input0, input1, ...
   ForwardFunction forward;
-  LossFunction loss;                            // training: required
+  LossFunction loss;                             // training: required
   torch::optim::Optimizer* optimizer = nullptr;  // training: may be null, then there is no optimizer phase
   // Training steps run before the recorded one, so that optimizer state exists: 0 gives the first step, 1 steady state.
   int warmup_steps = 0;
@@ -88,22 +88,20 @@ Tensors call_forward(Module& module, const Tensors& inputs) {
 template <class Module>
 Capture capture_forward(Module& module, const Tensors& inputs, const CaptureOptions& options = {}) {
   return capture_forward(
-      ProgramToCapture{.module = &module,
-                       .inputs = inputs,
-                       .forward = [&](const Tensors& in) { return call_forward(module, in); }},
+      ProgramToCapture{
+          .module = &module, .inputs = inputs, .forward = [&](const Tensors& in) { return call_forward(module, in); }},
       options);
 }
 
 template <class Module>
 Capture capture_training_step(Module& module, const Tensors& inputs, LossFunction loss,
                               torch::optim::Optimizer& optimizer, const CaptureOptions& options = {}) {
-  return capture_training_step(
-      ProgramToCapture{.module = &module,
-                       .inputs = inputs,
-                       .forward = [&](const Tensors& in) { return call_forward(module, in); },
-                       .loss = std::move(loss),
-                       .optimizer = &optimizer},
-      options);
+  return capture_training_step(ProgramToCapture{.module = &module,
+                                                .inputs = inputs,
+                                                .forward = [&](const Tensors& in) { return call_forward(module, in); },
+                                                .loss = std::move(loss),
+                                                .optimizer = &optimizer},
+                               options);
 }
 
 }  // namespace shadowgraph

@@ -60,8 +60,8 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   // An entered region; it becomes part of the graph only when a node is recorded inside.
   struct OpenRegion {
     Region region;
-    RegionId id;  // invalid until materialised
-    Run arguments;  // composite: in composite_arguments_
+    RegionId id;        // invalid until materialised
+    Run arguments;      // composite: in composite_arguments_
     RegionId inferred;  // the inferred module last opened directly inside this region
     StringId inferred_path;
   };
@@ -101,14 +101,14 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   Graph graph_;
   PhaseId phase_;  // invalid: forward, or backward under the engine
 
-  std::vector<TargetId> targets_;                             // by OperatorInfo::id
-  std::unordered_map<const c10::TensorImpl*, Name> names_;    // of tensors that become placeholders
+  std::vector<TargetId> targets_;                           // by OperatorInfo::id
+  std::unordered_map<const c10::TensorImpl*, Name> names_;  // of tensors that become placeholders
   std::unordered_map<const void*, std::string> module_paths_;
-  std::unordered_map<uint64_t, uint32_t> calls_;              // (parent region, name) -> entered before
-  std::vector<ValueId> storage_root_;                         // by StorageId: its first value
-  std::vector<StringId> owners_;                              // by StorageId of a parameter or buffer: module path
-  NodeId body_;                                               // the first node that is not a placeholder
-  NodeId last_;                                               // the node recorded last
+  std::unordered_map<uint64_t, uint32_t> calls_;  // (parent region, name) -> entered before
+  std::vector<ValueId> storage_root_;             // by StorageId: its first value
+  std::vector<StringId> owners_;                  // by StorageId of a parameter or buffer: module path
+  NodeId body_;                                   // the first node that is not a placeholder
+  NodeId last_;                                   // the node recorded last
   uint32_t inputs_ = 0;
   bool modules_named_ = false;
 

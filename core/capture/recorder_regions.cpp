@@ -162,7 +162,8 @@ void Recorder::infer_modules_from_neighbours() {
   for (const NodeId node : graph_.nodes()) {
     if (graph_.node(node).phase != Graph::kForward || graph_.target(node).kind() != TargetKind::kOperator) continue;
     RegionId top = graph_.node(node).region;
-    while (top != Graph::kRootRegion && graph_.region(top).parent != Graph::kRootRegion) top = graph_.region(top).parent;
+    while (top != Graph::kRootRegion && graph_.region(top).parent != Graph::kRootRegion)
+      top = graph_.region(top).parent;
     if (top != Graph::kRootRegion && graph_.region(top).kind == RegionKind::kModule) {
       settle(graph_.region(top).name);
     } else {

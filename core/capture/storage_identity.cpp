@@ -73,8 +73,7 @@ void bind_storage(c10::StorageImpl& storage, StorageId id, c10::intrusive_ptr<Se
   }
   const uint32_t session = link->session();
   auto* binding = new Binding{session, id, std::move(link), context->first.load()};
-  while (!context->first.compare_exchange_weak(binding->next, binding)) {
-  }
+  while (!context->first.compare_exchange_weak(binding->next, binding)) {}
 }
 
 }  // namespace shadowgraph

@@ -18,7 +18,9 @@ namespace {
 // interpreter calls operators one by one. The switch is process-wide, so it is put back.
 class PlainInterpreter {
  public:
-  PlainInterpreter() : optimize_(torch::jit::getGraphExecutorOptimize()) { torch::jit::setGraphExecutorOptimize(false); }
+  PlainInterpreter() : optimize_(torch::jit::getGraphExecutorOptimize()) {
+    torch::jit::setGraphExecutorOptimize(false);
+  }
   ~PlainInterpreter() { torch::jit::setGraphExecutorOptimize(optimize_); }
   PlainInterpreter(const PlainInterpreter&) = delete;
   PlainInterpreter& operator=(const PlainInterpreter&) = delete;
@@ -54,10 +56,12 @@ struct DtypeName {
   c10::ScalarType dtype;
 };
 constexpr DtypeName kDtypeNames[] = {
-    {"f64", c10::ScalarType::Double}, {"f32", c10::ScalarType::Float},         {"f16", c10::ScalarType::Half},
-    {"bf16", c10::ScalarType::BFloat16}, {"i64", c10::ScalarType::Long},       {"i32", c10::ScalarType::Int},
-    {"i16", c10::ScalarType::Short},  {"i8", c10::ScalarType::Char},           {"u8", c10::ScalarType::Byte},
-    {"bool", c10::ScalarType::Bool},  {"c64", c10::ScalarType::ComplexFloat},  {"c128", c10::ScalarType::ComplexDouble},
+    {"f64", c10::ScalarType::Double},       {"f32", c10::ScalarType::Float},
+    {"f16", c10::ScalarType::Half},         {"bf16", c10::ScalarType::BFloat16},
+    {"i64", c10::ScalarType::Long},         {"i32", c10::ScalarType::Int},
+    {"i16", c10::ScalarType::Short},        {"i8", c10::ScalarType::Char},
+    {"u8", c10::ScalarType::Byte},          {"bool", c10::ScalarType::Bool},
+    {"c64", c10::ScalarType::ComplexFloat}, {"c128", c10::ScalarType::ComplexDouble},
 };
 
 [[noreturn]] void refuse_spec(std::string_view text, const std::string& why) {
@@ -114,7 +118,8 @@ ScriptProgram ScriptProgram::load(const std::string& path) {
     module->module = torch::jit::load(path, c10::Device(c10::DeviceType::CPU));
     return ScriptProgram(std::move(module));
   } catch (const c10::Error& load_error) {
-    throw Error(path + " is not a TorchScript file that this libtorch can load (save one in Python with "
+    throw Error(path +
+                " is not a TorchScript file that this libtorch can load (save one in Python with "
                 "torch.jit.trace(model, inputs).save(path)): " +
                 std::string(load_error.what_without_backtrace()).substr(0, 300));
   }

@@ -31,8 +31,8 @@ at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c
   if (is_fake(real)) return real;
   if (!device && mode != nullptr && mode->map_devices_to_default) device = mode->default_device;
   if (real.layout() != c10::Layout::Strided || real.is_quantized() || real.is_nested()) {
-    throw RealTensorError("only dense strided tensors can be made fake, not one with layout " + c10::str(real.layout()) +
-                          (real.is_quantized() ? " (quantized)" : ""));
+    throw RealTensorError("only dense strided tensors can be made fake, not one with layout " +
+                          c10::str(real.layout()) + (real.is_quantized() ? " (quantized)" : ""));
   }
   ConversionMemo::TensorEntry* entry = nullptr;
   if (mode != nullptr) {

@@ -8,8 +8,8 @@ namespace shadowgraph {
 
 struct DeviceProfile {
   std::string name = "NVIDIA H100";
-  int device_count = 8;        // how many fake devices of the kind exist
-  int sm_major = 9;            // CUDA compute capability
+  int device_count = 8;  // how many fake devices of the kind exist
+  int sm_major = 9;      // CUDA compute capability
   int sm_minor = 0;
   int multiprocessors = 132;
   bool cudnn = true;

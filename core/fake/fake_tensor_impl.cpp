@@ -85,7 +85,8 @@ int64_t FakeTensorImpl::dim_custom() const {
 template <class Version>
 c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::copy_and_detach(Version&& version_counter,
                                                                     bool allow_tensor_metadata_change) const {
-  auto copy = c10::make_intrusive<FakeTensorImpl>(c10::Storage(unsafe_storage()), key_set(), dtype(), pretended_device_);
+  auto copy =
+      c10::make_intrusive<FakeTensorImpl>(c10::Storage(unsafe_storage()), key_set(), dtype(), pretended_device_);
   copy_tensor_metadata(this, copy.get(), std::forward<Version>(version_counter), allow_tensor_metadata_change);
   copy->set_custom_device(true);
   copy->bind(session_, value_);

@@ -30,7 +30,9 @@ using torch::jit::Stack;
 // kernel makes on intermediate (plain meta) tensors come back to this fallback, also outside any mode.
 class KernelScope {
  public:
-  KernelScope() : saved_device_(thread_state.kernel_device()), exclude_(excluded_keys()) { ++thread_state.kernel_depth; }
+  KernelScope() : saved_device_(thread_state.kernel_device()), exclude_(excluded_keys()) {
+    ++thread_state.kernel_depth;
+  }
   ~KernelScope() {
     --thread_state.kernel_depth;
     thread_state.set_kernel_device(saved_device_);
@@ -187,8 +189,11 @@ void run_on_meta(const OperatorInfo& info, Stack* stack) {
           ": the result depends on the data of a fake tensor, which has none. Ways out: compute the value from sizes "
           "instead, pass it in as a number, or run this part on real tensors under an UnfakeGuard");
     case Route::kNone:
-      throw NoRuleError(info.name + " has no shape rule, no decomposition and no C++ Meta kernel. Register a rule: "
-                        "shadowgraph::register_rule(\"" + info.name + "\", &function), where function has the "
+      throw NoRuleError(info.name +
+                        " has no shape rule, no decomposition and no C++ Meta kernel. Register a rule: "
+                        "shadowgraph::register_rule(\"" +
+                        info.name +
+                        "\", &function), where function has the "
                         "operator's C++ signature and returns meta tensors; see docs/adding-an-operator.md");
   }
 }
@@ -343,8 +348,8 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   const OperatorInfo& info = OperatorInfo::of(op);
   const size_t begin = stack->size() - info.argument_count;
   // Autocast, when on, must cast the operands first; its kernel calls the operator again with autocast off.
-  const bool autocast_first = keys.has(c10::DispatchKey::AutocastCUDA) &&
-                              op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
+  const bool autocast_first =
+      keys.has(c10::DispatchKey::AutocastCUDA) && op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
   const CompositeScope scope(mode->observer, info, *stack, begin);
   if (info.composite_rule && !autocast_first && first_operand_pretends_cuda(info, *stack, begin)) {
     info.composite_rule->kernel.callBoxed(op, keys & below, stack);

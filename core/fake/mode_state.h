@@ -33,8 +33,8 @@ struct ConversionMemo {
     at::Tensor fake;
   };
   std::unordered_map<const c10::StorageImpl*, StorageEntry> storages;
-  std::unordered_map<const c10::TensorImpl*, TensorEntry> tensors;           // by the real tensor
-  std::unordered_map<const c10::TensorImpl*, c10::TensorImpl*> origins;      // fake -> real, same entries
+  std::unordered_map<const c10::TensorImpl*, TensorEntry> tensors;       // by the real tensor
+  std::unordered_map<const c10::TensorImpl*, c10::TensorImpl*> origins;  // fake -> real, same entries
 };
 
 struct ModeState {

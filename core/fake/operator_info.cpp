@@ -15,11 +15,23 @@ namespace {
 
 // Operators whose other operands may live on another device than the first one.
 constexpr std::string_view kFirstDecides[] = {
-    "aten::copy_",        "aten::copy",           "aten::index.Tensor",       "aten::_unsafe_index.Tensor",
-    "aten::index_put_",   "aten::index_put",      "aten::_index_put_impl_",   "aten::_unsafe_index_put",
-    "aten::resize_as_",   "aten::slice_scatter",  "aten::select_scatter",     "aten::set_.source_Tensor",
-    "aten::set_data",     "aten::_embedding_bag", "aten::_pack_padded_sequence",
-    "aten::_use_cudnn_ctc_loss", "aten::_use_miopen_ctc_loss",
+    "aten::copy_",
+    "aten::copy",
+    "aten::index.Tensor",
+    "aten::_unsafe_index.Tensor",
+    "aten::index_put_",
+    "aten::index_put",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index_put",
+    "aten::resize_as_",
+    "aten::slice_scatter",
+    "aten::select_scatter",
+    "aten::set_.source_Tensor",
+    "aten::set_data",
+    "aten::_embedding_bag",
+    "aten::_pack_padded_sequence",
+    "aten::_use_cudnn_ctc_loss",
+    "aten::_use_miopen_ctc_loss",
 };
 
 bool holds_tensors(const c10::Type& type) {
@@ -51,12 +63,11 @@ bool has_meta_kernel(const c10::OperatorHandle& op) {
 }
 
 void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const std::string& name) {
-  const auto difference =
-      c10::findSchemaDifferences(rule.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
-                                 op.schema().cloneWithRealTypes(/*with_symint=*/false));
+  const auto difference = c10::findSchemaDifferences(rule.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
+                                                     op.schema().cloneWithRealTypes(/*with_symint=*/false));
   if (difference) {
-    throw Error("the rule registered for " + name + " does not have the operator's signature " +
-                toString(op.schema()) + ": " + *difference);
+    throw Error("the rule registered for " + name + " does not have the operator's signature " + toString(op.schema()) +
+                ": " + *difference);
   }
 }
 
@@ -78,7 +89,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     if (is_device(*argument.type())) device_argument = static_cast<int16_t>(i);
     if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
       writes = true;
-      if (i == 0 && argument.type()->kind() == c10::TypeKind::ListType) counts_writes = name.starts_with("aten::_foreach_");
+      if (i == 0 && argument.type()->kind() == c10::TypeKind::ListType)
+        counts_writes = name.starts_with("aten::_foreach_");
       if (i < 64) written_arguments |= uint64_t{1} << i;
     }
   }

@@ -22,8 +22,8 @@ enum class Route : uint8_t {
 
 // Where the outputs live.
 enum class DeviceRule : uint8_t {
-  kCommon,       // all operands agree; 0-dim CPU tensors go with anything
-  kFirst,        // the first tensor decides and the others may live elsewhere: copy_, index_put_, ...
+  kCommon,          // all operands agree; 0-dim CPU tensors go with anything
+  kFirst,           // the first tensor decides and the others may live elsewhere: copy_, index_put_, ...
   kDeviceArgument,  // an explicit device argument, otherwise as kCommon, otherwise the mode's default device
 };
 
@@ -31,16 +31,16 @@ struct OperatorInfo {
   explicit OperatorInfo(const c10::OperatorHandle& op, uint32_t id);
 
   c10::OperatorHandle op;
-  std::string name;  // "aten::add.Tensor"
-  const void* key;   // identity of the operator in the dispatcher
-  uint32_t id;       // dense, for side tables
+  std::string name;     // "aten::add.Tensor"
+  const void* key;      // identity of the operator in the dispatcher
+  uint32_t id;          // dense, for side tables
   uint64_t generation;  // of the rule registry when this was worked out
   Route route = Route::kNone;
   DeviceRule device_rule = DeviceRule::kCommon;
   uint16_t argument_count = 0;
   uint16_t return_count = 0;
   int16_t device_argument = -1;
-  bool writes = false;  // some argument is written
+  bool writes = false;         // some argument is written
   bool counts_writes = false;  // eager's kernel, not autograd, raises the versions of the first argument: _foreach_add_
   bool random = false;
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them

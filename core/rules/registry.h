@@ -25,7 +25,8 @@ namespace shadowgraph {
 
 struct ShapeRule {
   c10::KernelFunction kernel;
-  std::unique_ptr<c10::FunctionSchema> inferred_schema;  // types of the C++ function, to be checked against the operator
+  std::unique_ptr<c10::FunctionSchema>
+      inferred_schema;  // types of the C++ function, to be checked against the operator
 };
 
 class RuleRegistry {
@@ -44,7 +45,9 @@ class RuleRegistry {
     insert(composites_, operator_name, function);
   }
 
-  std::shared_ptr<const ShapeRule> find(const std::string& operator_name) const { return find_in(rules_, operator_name); }
+  std::shared_ptr<const ShapeRule> find(const std::string& operator_name) const {
+    return find_in(rules_, operator_name);
+  }
   std::shared_ptr<const ShapeRule> find_composite(const std::string& operator_name) const {
     return find_in(composites_, operator_name);
   }
@@ -60,8 +63,7 @@ class RuleRegistry {
   void insert(Table& table, const std::string& operator_name, Function* function) {
     auto rule = std::make_shared<ShapeRule>();
     rule->kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function);
-    rule->inferred_schema =
-        std::make_unique<c10::FunctionSchema>(c10::inferFunctionSchemaFlattenedReturns<Function>());
+    rule->inferred_schema = std::make_unique<c10::FunctionSchema>(c10::inferFunctionSchemaFlattenedReturns<Function>());
     insert(table, operator_name, std::move(rule));
   }
   void insert(Table& table, const std::string& operator_name, std::shared_ptr<const ShapeRule> rule);

@@ -19,7 +19,7 @@ const DeviceProfile& device_profile() {
 
 at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::Tensor& dtype_of) {
   const c10::Device device = pretended_device();
-  const c10::DispatchKey key = device.is_cuda() ? c10::DispatchKey::CUDA
+  const c10::DispatchKey key = device.is_cuda()  ? c10::DispatchKey::CUDA
                                : device.is_cpu() ? c10::DispatchKey::CPU
                                                  : c10::DispatchKey::Meta;
   auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet(key), dtype_of.dtype(), device);

@@ -184,8 +184,8 @@ INSTANTIATE_TEST_SUITE_P(Zoo, BuiltInModel, testing::ValuesIn(model_names()),
 // The counts of the papers and of torchvision and Hugging Face, not only those the registry states.
 TEST(BuiltInModels, ParameterCounts) {
   const std::map<std::string, int64_t> expected{
-      {"resnet18", 11'689'512},     {"resnet50", 25'557'032}, {"vit_b_16", 86'567'656},
-      {"bert_base", 109'482'240},   {"gpt2", 124'439'808},    {"llama3_8b", 8'030'261'248},
+      {"resnet18", 11'689'512},   {"resnet50", 25'557'032}, {"vit_b_16", 86'567'656},
+      {"bert_base", 109'482'240}, {"gpt2", 124'439'808},    {"llama3_8b", 8'030'261'248},
   };
   for (const auto& info : models::available()) {
     const auto entry = expected.find(info.name);

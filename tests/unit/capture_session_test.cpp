@@ -210,7 +210,7 @@ TEST(CaptureSession, AnUnknownTensorOnAKnownStorageIsAnAlias) {
   at::Tensor p = at::empty({2, 3}).set_requires_grad(true);
   CaptureSession session;
   session.name_parameter(p, "p");
-  at::Tensor data = p.variable_data();   // no operator made this
+  at::Tensor data = p.variable_data();  // no operator made this
   data.mul_(2);
   at::Tensor y = p.exp();
   const Graph graph = session.finish({y});

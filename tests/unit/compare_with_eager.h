@@ -128,7 +128,7 @@ inline CallOutcome run_real(const Tensors& inputs, const Program& program, Backw
 }
 
 inline CallOutcome run_fake(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes,
-                        FakeTensorOptions options = {}) {
+                            FakeTensorOptions options = {}) {
   CallOutcome run;
   FakeTensorMode mode(options);
   Tensors fakes;
@@ -141,7 +141,7 @@ inline CallOutcome run_fake(const Tensors& inputs, const Program& program, Backw
 }
 
 inline CallOutcome run_on_fake_cuda(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes,
-                                DeviceProfile profile = {}) {
+                                    DeviceProfile profile = {}) {
   return run_fake(inputs, program, backward, {.device = at::Device(at::kCUDA, 0), .profile = profile});
 }
 

@@ -161,8 +161,8 @@ inline void expect_like_eager(const Program& program, const Tensors& inputs, con
   if (on_cuda) expect_same_outcome(real, *on_cuda, how.same_error, where + "pretending cuda");
 }
 
-// Tensors of one dtype in the layouts that decide strides: contiguous, transposed, expanded, channels last, a slice with
-// an offset and a step, one element, none, 0-dimensional.
+// Tensors of one dtype in the layouts that decide strides: contiguous, transposed, expanded, channels last, a slice
+// with an offset and a step, one element, none, 0-dimensional.
 inline Tensors layouts(at::ScalarType dtype) {
   const auto make = [dtype](at::IntArrayRef sizes) {
     return at::arange(c10::multiply_integers(sizes)).remainder(2).reshape(sizes).to(dtype);

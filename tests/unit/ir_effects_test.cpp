@@ -73,10 +73,9 @@ TEST(IrEffects, RandomNodesWriteTheGeneratorOfTheirDevice) {
   Graph graph = parse(samples::kTraining);
   const TargetId rand = samples::operator_named(graph, "aten::rand", "generator");
   const auto with_generator = [&](c10::Device device) {
-    return graph.insert_before(
-        NodeId(6), rand,
-        std::vector{graph.int_list({}), Argument::of_device(device, ArgumentKind::kGenerator), Argument::none(),
-                    Argument::none(), Argument::none(), Argument::none()});
+    return graph.insert_before(NodeId(6), rand,
+                               std::vector{graph.int_list({}), Argument::of_device(device, ArgumentKind::kGenerator),
+                                           Argument::none(), Argument::none(), Argument::none(), Argument::none()});
   };
   const NodeId cpu = with_generator(c10::Device(c10::kCPU));
   const NodeId cpu0 = with_generator(c10::Device(c10::kCPU, 0));
@@ -94,7 +93,8 @@ TEST(IrEffects, RandomNodesWriteTheGeneratorOfTheirDevice) {
 
 TEST(IrEffects, HostReadsAndUnknownTargets) {
   const Graph graph = samples::graph_of(
-      "operator aten::item(Tensor self) -> Scalar\nfunction my::leaf(...) -> ...\nfunction my::seen(Any x, Tensor? y) -> "
+      "operator aten::item(Tensor self) -> Scalar\nfunction my::leaf(...) -> ...\nfunction my::seen(Any x, Tensor? y) "
+      "-> "
       "()\nfunction my::told(Tensor(a!) x, Tensor y) -> ()\n"
       "s0 = 4 cpu input\ns1 = 4 cpu input\n"
       "%0 = sg::input(name=\"x\") : f32[] @s0\n%1 = sg::input(name=\"y\") : f32[] @s1\n"

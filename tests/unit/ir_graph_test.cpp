@@ -1,10 +1,9 @@
 // Edits of a graph, and its Boost.Graph view.
-#include <gtest/gtest.h>
-
 #include <boost/concept_check.hpp>
 #include <boost/graph/dominator_tree.hpp>
 #include <boost/graph/graph_concepts.hpp>
 #include <boost/graph/topological_sort.hpp>
+#include <gtest/gtest.h>
 
 #include "ir/bgl.h"
 #include "tests/unit/ir_samples.h"
@@ -151,8 +150,7 @@ TEST(IrBoostGraph, DominatorTree) {
   const DefUseGraph view(graph);
   std::vector<NodeId> dominators(num_vertices(view));
   const auto index = get(boost::vertex_index, view);
-  boost::lengauer_tarjan_dominator_tree(view, NodeId(0),
-                                        boost::make_iterator_property_map(dominators.begin(), index));
+  boost::lengauer_tarjan_dominator_tree(view, NodeId(0), boost::make_iterator_property_map(dominators.begin(), index));
   EXPECT_EQ(dominators[1], NodeId(0));
   EXPECT_EQ(dominators[3], NodeId(0));  // not relu, not neg: both lead there
   EXPECT_EQ(dominators[4], NodeId(0));

@@ -1,10 +1,10 @@
 // Graph to JSON and back, through JSON text.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "ir/json.h"

@@ -15,7 +15,8 @@ namespace {
 using c10::IValue;
 
 OperatorFacts facts_named(const char* name, const char* overload = "") {
-  return facts_of(Target(TargetKind::kOperator, c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).schema()));
+  return facts_of(
+      Target(TargetKind::kOperator, c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).schema()));
 }
 
 std::vector<at::Tensor> tensors_in(const IValue& value) {
@@ -30,8 +31,8 @@ std::vector<at::Tensor> tensors_in(const IValue& value) {
 }
 
 struct Observed {
-  std::set<size_t> written;                         // argument positions
-  std::set<std::pair<size_t, size_t>> aliases;      // result, argument
+  std::set<size_t> written;                     // argument positions
+  std::set<std::pair<size_t, size_t>> aliases;  // result, argument
 };
 
 // Runs the operator. Missing arguments are the schema's defaults.
@@ -74,9 +75,10 @@ void expect_facts_hold(const char* name, const char* overload, std::vector<IValu
     EXPECT_TRUE(std::includes(said.begin(), said.end(), observed.written.begin(), observed.written.end()));
   }
   for (const auto& [result, argument] : observed.aliases) {
-    EXPECT_TRUE(std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const OperatorFacts::Alias& a) {
-      return a.result == result && a.argument == argument;
-    })) << "result " << result << " aliases argument " << argument;
+    EXPECT_TRUE(
+        std::any_of(facts.aliases.begin(), facts.aliases.end(),
+                    [&](const OperatorFacts::Alias& a) { return a.result == result && a.argument == argument; }))
+        << "result " << result << " aliases argument " << argument;
   }
   for (const OperatorFacts::Alias& alias : facts.aliases) {
     if (!alias.always || tensors_in(arguments.at(alias.argument)).empty()) continue;
@@ -93,8 +95,10 @@ TEST(IrOperatorFacts, BatchNormFamily) {
   for (const bool training : {true, false}) {
     expect_facts_hold("aten::batch_norm", "", {x(), ones(), zeros(), zeros(), ones(), training, 0.1, 1e-5, false});
     expect_facts_hold("aten::native_batch_norm", "", {x(), ones(), zeros(), zeros(), ones(), training, 0.1, 1e-5});
-    expect_facts_hold("aten::_native_batch_norm_legit", "", {x(), ones(), zeros(), zeros(), ones(), training, 0.1, 1e-5});
-    expect_facts_hold("aten::_batch_norm_impl_index", "", {x(), ones(), zeros(), zeros(), ones(), training, 0.1, 1e-5, false});
+    expect_facts_hold("aten::_native_batch_norm_legit", "",
+                      {x(), ones(), zeros(), zeros(), ones(), training, 0.1, 1e-5});
+    expect_facts_hold("aten::_batch_norm_impl_index", "",
+                      {x(), ones(), zeros(), zeros(), ones(), training, 0.1, 1e-5, false});
     expect_facts_hold("aten::instance_norm", "", {x(), ones(), zeros(), zeros(), ones(), training, 0.1, 1e-5, false});
   }
   expect_facts_hold("aten::_native_batch_norm_legit", "no_stats", {x(), ones(), zeros(), true, 0.1, 1e-5});
@@ -107,13 +111,16 @@ TEST(IrOperatorFacts, BatchNormFamily) {
 TEST(IrOperatorFacts, NoiseAndObservers) {
   const at::Scalar lower(0.1), upper(0.3);
   for (const bool training : {true, false}) {
-    expect_facts_hold("aten::rrelu_with_noise", "", {-at::rand({8}), at::zeros({8}), lower, upper, training, kNo}, training);
-    expect_facts_hold("aten::rrelu_with_noise_", "", {-at::rand({8}), at::zeros({8}), lower, upper, training, kNo}, false);
+    expect_facts_hold("aten::rrelu_with_noise", "", {-at::rand({8}), at::zeros({8}), lower, upper, training, kNo},
+                      training);
+    expect_facts_hold("aten::rrelu_with_noise_", "", {-at::rand({8}), at::zeros({8}), lower, upper, training, kNo},
+                      false);
   }
   const auto observer = [&](const char* name) {
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
-    expect_facts_hold(name, "", {at::randn({6}), at::ones({1}, at::kLong), at::ones({1}, at::kLong), at::zeros({1}),
-                                 at::zeros({1}), at::ones({1}), at::full({1}, 3, at::kInt), 0.01, 0, 255, -1, false, false});
+    expect_facts_hold(name, "",
+                      {at::randn({6}), at::ones({1}, at::kLong), at::ones({1}, at::kLong), at::zeros({1}),
+                       at::zeros({1}), at::ones({1}), at::full({1}, 3, at::kInt), 0.01, 0, 255, -1, false, false});
     EXPECT_EQ(facts_of(Target(TargetKind::kOperator, op.schema())).written.size(), 4U);
   };
   observer("aten::_fused_moving_avg_obs_fq_helper");
@@ -181,7 +188,8 @@ TEST(IrOperatorFacts, RandomHostReadsAndUnknown) {
   }
   EXPECT_TRUE(facts_named("aten::normal_").random);
   EXPECT_FALSE(facts_named("aten::relu").random);
-  for (const char* name : {"aten::item", "aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::allclose"}) {
+  for (const char* name :
+       {"aten::item", "aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::allclose"}) {
     EXPECT_TRUE(facts_named(name).host_read) << name;
   }
   EXPECT_FALSE(facts_named("aten::eq", "Tensor").host_read);
@@ -214,7 +222,8 @@ TEST(IrOperatorFacts, RowsNameOperatorsAndArgumentsThatExist) {
     EXPECT_FALSE(row.why.empty());
   }
   for (const std::string_view name : host_read_operators()) {
-    EXPECT_TRUE(std::any_of(all.begin(), all.end(), [&](const auto& op) { return op.schema().name() == name; })) << name;
+    EXPECT_TRUE(std::any_of(all.begin(), all.end(), [&](const auto& op) { return op.schema().name() == name; }))
+        << name;
   }
 }
 

@@ -22,7 +22,8 @@ ParseError error_of(const std::string& text) {
 }
 
 TEST(IrParser, ErrorsSayWhereAndWhat) {
-  const ParseError error = error_of(kHead + "operator aten::t(Tensor(a) self) -> Tensor(a)\n%0 = aten::t(self=%3) : f32[2]\n");
+  const ParseError error =
+      error_of(kHead + "operator aten::t(Tensor(a) self) -> Tensor(a)\n%0 = aten::t(self=%3) : f32[2]\n");
   EXPECT_EQ(error.line(), 3);
   EXPECT_EQ(error.column(), 19);
   EXPECT_STREQ(error.what(),
@@ -111,7 +112,8 @@ TEST(IrParser, StatedWritesMustBeTheOnesMade) {
 
 TEST(IrParser, HandwrittenTextMayBeLoose) {
   const Graph graph = parse(
-      "\n# a comment\r\nshadowgraph 1 libtorch whatever\r\n\r\n  operator aten::add.Tensor(Tensor self, Tensor other, *, "
+      "\n# a comment\r\nshadowgraph 1 libtorch whatever\r\n\r\n  operator aten::add.Tensor(Tensor self, Tensor other, "
+      "*, "
       "Scalar alpha=1) -> Tensor\r\ns0 = 4 cpu input\r\n%0=sg::input( name = \"x\" ):f32[ ]@s0\r\n"
       "   aten::add.Tensor(alpha=1,other=%0,self=%0)|forward");
   EXPECT_EQ(graph.node_count(), 2U);
@@ -123,9 +125,10 @@ TEST(IrParser, MutationsNeverCrash) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   const std::string text = samples::kTraining;
-  const std::string_view pieces[] = {"%", "s", "r", "n", "(", ")", "[", "]", "{", "}", ",", "=", ":", "@", "|", "\"", "\\",
-                                     "\n", "-1", "99999999999", "4294967295", "nan", "inf", "None", "%?", "c0", "\xff",
-                                     "0", " ", "list[", "ints[", "complex(", "saved(", "writes(", "free(", "of n0"};
+  const std::string_view pieces[] = {
+      "%",  "s",  "r",    "n",  "(",  ")",     "[",     "]",           "{",          "}",       ",",     "=",
+      ":",  "@",  "|",    "\"", "\\", "\n",    "-1",    "99999999999", "4294967295", "nan",     "inf",   "None",
+      "%?", "c0", "\xff", "0",  " ",  "list[", "ints[", "complex(",    "saved(",     "writes(", "free(", "of n0"};
   int graphs = 0;
   for (int i = 0; i < 3000; ++i) {
     std::string mutated = text;
@@ -170,8 +173,7 @@ TEST(IrParser, TruncationsNeverCrash) {
   for (size_t i = 0; i < text.size(); ++i) {
     try {
       parse(text.substr(0, i));
-    } catch (const ParseError&) {
-    }
+    } catch (const ParseError&) {}
   }
 }
 

@@ -49,7 +49,8 @@ TEST(IrText, ArgumentsOfEveryKind) {
   EXPECT_EQ(text("str", graph.string_argument("a\"\n\x01\xc3\xa9\\")), R"("a\"\n\x01\xc3\xa9\\")");
   EXPECT_EQ(text("Device", Argument::of_device(c10::Device(c10::kCUDA, 1))), "cuda:1");
   EXPECT_EQ(text("Device", Argument::of_device(c10::Device(c10::kCPU))), "cpu");
-  EXPECT_EQ(text("Generator?", Argument::of_device(c10::Device(c10::kCPU), ArgumentKind::kGenerator)), "generator(cpu)");
+  EXPECT_EQ(text("Generator?", Argument::of_device(c10::Device(c10::kCPU), ArgumentKind::kGenerator)),
+            "generator(cpu)");
   EXPECT_EQ(text("int[]", graph.int_list(std::vector<int64_t>{1, -2})), "[1, -2]");
   EXPECT_EQ(text("int[]", graph.int_list({})), "[]");
   EXPECT_EQ(text("int[]", graph.make_list({})), "list[]");
@@ -121,7 +122,8 @@ TEST(IrText, EveryDtypeLayoutAndDeviceHasItsWord) {
     append_device(text, *device);
     EXPECT_EQ(text, name);
   }
-  for (const char* name : {"cpu:1", "cuda:", "cuda:-1", "cuda:200", "gpu", ""}) EXPECT_FALSE(parse_device(name)) << name;
+  for (const char* name : {"cpu:1", "cuda:", "cuda:-1", "cuda:200", "gpu", ""})
+    EXPECT_FALSE(parse_device(name)) << name;
 }
 
 TEST(IrText, ConstantsComeBackBitByBit) {
@@ -202,8 +204,12 @@ TEST(IrText, ResultsStructureAndTypes) {
   const NodeId n = graph.append(f, {Argument::none()});
   const StorageId s = graph.add_storage({.bytes = 1000, .device_type = c10::kCUDA, .device_index = 0, .born = n});
   const std::vector<int64_t> sizes{2, 3}, strides{1, 2}, none;
-  const auto a = graph.new_tensor(n, {.sizes = sizes, .strides = strides, .storage = s, .offset = 4,
-                                      .device = c10::Device(c10::kCUDA, 0), .requires_grad = true});
+  const auto a = graph.new_tensor(n, {.sizes = sizes,
+                                      .strides = strides,
+                                      .storage = s,
+                                      .offset = 4,
+                                      .device = c10::Device(c10::kCUDA, 0),
+                                      .requires_grad = true});
   const auto b = graph.new_tensor(n, {.dtype = at::kBool, .sizes = none, .strides = none, .storage = s});
   const auto c = graph.new_tensor(n, {.sizes = none, .strides = none, .offset = 7, .layout = c10::kSparse});
   const auto list = graph.make_list(std::vector{Argument::of_value(b), Argument::none(), Argument::of_value(c)});
@@ -282,14 +288,16 @@ TEST(IrText, Short) {
 }
 
 TEST(IrText, FingerprintsOfRepeatedBlocksAreEqual) {
-  std::string text = "shadowgraph 1 libtorch 2.13.0\noperator aten::mm(Tensor self, Tensor mat2) -> Tensor\n"
-                     "operator aten::relu(Tensor self) -> Tensor\n";
+  std::string text =
+      "shadowgraph 1 libtorch 2.13.0\noperator aten::mm(Tensor self, Tensor mat2) -> Tensor\n"
+      "operator aten::relu(Tensor self) -> Tensor\n";
   for (int i = 0; i < 8; ++i) text += "s" + std::to_string(i) + " = 16 cpu temporary\n";
-  text += "%0 = sg::parameter(name=\"a\") : f32[2,2] @s0\n%1 = sg::parameter(name=\"b\") : f32[2,2] @s1\n"
-          "%2 = sg::input(name=\"x\") : f32[2,2] @s2\n"
-          "%3 = aten::mm(self=%2, mat2=%0) : f32[2,2] @s3 | \"a.cpp:1\"\n%4 = aten::relu(self=%3) : f32[2,2] @s4\n"
-          "%5 = aten::mm(self=%4, mat2=%1) : f32[2,2] @s5 | \"b.cpp:2\"\n%6 = aten::relu(self=%5) : f32[2,2] @s6\n"
-          "%7 = aten::relu(self=%5) : f32[2,2] @s7\n";
+  text +=
+      "%0 = sg::parameter(name=\"a\") : f32[2,2] @s0\n%1 = sg::parameter(name=\"b\") : f32[2,2] @s1\n"
+      "%2 = sg::input(name=\"x\") : f32[2,2] @s2\n"
+      "%3 = aten::mm(self=%2, mat2=%0) : f32[2,2] @s3 | \"a.cpp:1\"\n%4 = aten::relu(self=%3) : f32[2,2] @s4\n"
+      "%5 = aten::mm(self=%4, mat2=%1) : f32[2,2] @s5 | \"b.cpp:2\"\n%6 = aten::relu(self=%5) : f32[2,2] @s6\n"
+      "%7 = aten::relu(self=%5) : f32[2,2] @s7\n";
   const Graph graph = parse(text);
   const NodeId second[] = {NodeId(5), NodeId(6)};
   const NodeId other[] = {NodeId(5), NodeId(7)};

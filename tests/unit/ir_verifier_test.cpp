@@ -127,16 +127,18 @@ TEST(IrVerifier, Rule6Arguments) {
   graph.node(NodeId(10)).arguments.size = 1;
   expect_broken(graph, Rule::kArguments, false);
   // An undefined tensor where the schema wants one is what autograd passes.
-  EXPECT_TRUE(violations(samples::graph_of("operator aten::neg(Tensor self) -> Tensor\naten::neg(self=None)\n")).empty());
+  EXPECT_TRUE(
+      violations(samples::graph_of("operator aten::neg(Tensor self) -> Tensor\naten::neg(self=None)\n")).empty());
 }
 
 TEST(IrVerifier, Rule7Returns) {
-  expect_broken_text("n10: sg::gradient(parameter=%0, gradient=%10)", "n10: %11 = sg::gradient(parameter=%0, gradient=%10) : int",
-                     Rule::kReturns);
-  expect_broken_text("n9: %10 = aten::t(self=%9) : f32[2,3]{1,2} @s6 | phase \"my phase\"\nn10: sg::gradient(parameter=%0, "
-                     "gradient=%10)",
-                     "n9: %10 = aten::t(self=%9) : int | phase \"my phase\"\nn10: sg::gradient(parameter=%0, gradient=%0)",
-                     Rule::kReturns, false);
+  expect_broken_text("n10: sg::gradient(parameter=%0, gradient=%10)",
+                     "n10: %11 = sg::gradient(parameter=%0, gradient=%10) : int", Rule::kReturns);
+  expect_broken_text(
+      "n9: %10 = aten::t(self=%9) : f32[2,3]{1,2} @s6 | phase \"my phase\"\nn10: sg::gradient(parameter=%0, "
+      "gradient=%10)",
+      "n9: %10 = aten::t(self=%9) : int | phase \"my phase\"\nn10: sg::gradient(parameter=%0, gradient=%0)",
+      Rule::kReturns, false);
 }
 
 TEST(IrVerifier, Rule8Storage) {
@@ -152,17 +154,20 @@ TEST(IrVerifier, Rule9Extent) {
   expect_broken_text("f32[4,3] @s2", "f32[4,3] @s2+1", Rule::kExtent);
   expect_broken_text("f32[4,3] @s2", "f32[4,-3] @s2", Rule::kExtent);
   expect_broken_text("f32[4,3] @s2", "f32[9223372036854775807,3]{9223372036854775807,1} @s2", Rule::kExtent);
-  EXPECT_TRUE(violations(samples::graph_of("s0 = 0 cpu input\n%0 = sg::input(name=\"x\") : f32[0,1000] @s0+5\n")).empty());
+  EXPECT_TRUE(
+      violations(samples::graph_of("s0 = 0 cpu input\n%0 = sg::input(name=\"x\") : f32[0,1000] @s0+5\n")).empty());
 }
 
 TEST(IrVerifier, Rule10Alias) {
-  expect_broken_text("f32[3,2]{1,3} @s0 grad", "f32[3,2]{1,3} @s2 grad", Rule::kAlias);     // a view
-  expect_broken_text("f32[4,2] @s3 grad | r2 grad_mode writes(s3@1)", "f32[4,2] @s5 grad | r2", Rule::kAlias, false);  // in-place
-  EXPECT_TRUE(violations(samples::graph_of(
-                             "operator aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=contiguous_format) "
-                             "-> Tensor(a)\ns0 = 8 cpu input\ns1 = 8 cpu temporary\n%0 = sg::input(name=\"x\") : f32[2] "
-                             "@s0\n%1 = aten::contiguous(self=%0) : f32[2] @s1\n"))
-                  .empty());
+  expect_broken_text("f32[3,2]{1,3} @s0 grad", "f32[3,2]{1,3} @s2 grad", Rule::kAlias);  // a view
+  expect_broken_text("f32[4,2] @s3 grad | r2 grad_mode writes(s3@1)", "f32[4,2] @s5 grad | r2", Rule::kAlias,
+                     false);  // in-place
+  EXPECT_TRUE(
+      violations(samples::graph_of(
+                     "operator aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=contiguous_format) "
+                     "-> Tensor(a)\ns0 = 8 cpu input\ns1 = 8 cpu temporary\n%0 = sg::input(name=\"x\") : f32[2] "
+                     "@s0\n%1 = aten::contiguous(self=%0) : f32[2] @s1\n"))
+          .empty());
 }
 
 TEST(IrVerifier, Rule11Lifetime) {

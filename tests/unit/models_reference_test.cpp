@@ -1,14 +1,13 @@
 // The tiny models against their Python originals: torchvision, Hugging Face, milesial's U-Net and PyTorch's LSTM
 // example. Parameters and inputs are filled by formula on both sides; the figures are what models/reference_losses.py
 // printed (torchvision 0.28.0, transformers 5.23.0, torch 2.13.0).
-#include "models/registry.h"
-
-#include "models/unet.h"
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
+
+#include "models/registry.h"
+#include "models/unet.h"
 
 namespace shadowgraph::models {
 namespace {
@@ -18,18 +17,14 @@ struct Reference {
   double loss;
   double first_gradient;  // 2-norm of the gradient of the first parameter
   double all_gradients;   // 2-norm of the gradients of all parameters
-  int64_t classes;  // the bound of the labels
+  int64_t classes;        // the bound of the labels
 };
 
 const std::vector<Reference> kReferences = {
-    {"resnet18", 2.21212, 1.04534, 3.83559, 10},
-    {"resnet50", 4.87361, 11.8586, 28.8298, 10},
-    {"vit_b_16", 4.24982, 0.259702, 5.84471, 10},
-    {"bert_base", 4.3875, 0.0143035, 1.87699, 32},
-    {"gpt2", 5.10758, 0.580707, 1.2602, 101},
-    {"llama3_8b", 4.82499, 0.762927, 1.73614, 101},
-    {"unet", 0.69438, 0.0113416, 0.076075, 2},
-    {"unet_bilinear", 0.705311, 0.00684166, 0.0973746, 2},
+    {"resnet18", 2.21212, 1.04534, 3.83559, 10},    {"resnet50", 4.87361, 11.8586, 28.8298, 10},
+    {"vit_b_16", 4.24982, 0.259702, 5.84471, 10},   {"bert_base", 4.3875, 0.0143035, 1.87699, 32},
+    {"gpt2", 5.10758, 0.580707, 1.2602, 101},       {"llama3_8b", 4.82499, 0.762927, 1.73614, 101},
+    {"unet", 0.69438, 0.0113416, 0.076075, 2},      {"unet_bilinear", 0.705311, 0.00684166, 0.0973746, 2},
     {"lstm_lm", 4.81769, 0.0601093, 0.577272, 101},
 };
 

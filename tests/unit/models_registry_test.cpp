@@ -1,13 +1,5 @@
 // The model zoo on real CPU tensors, at tiny size: every model trains, has the names of its Python original, and does
 // what its options say. Parameter counts at full size are checked under fake tensors elsewhere.
-#include "models/registry.h"
-
-#include "models/bert.h"
-#include "models/gpt2.h"
-#include "models/llama.h"
-#include "models/unet.h"
-#include "models/vit.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -15,6 +7,13 @@
 #include <algorithm>
 #include <set>
 #include <stdexcept>
+
+#include "models/bert.h"
+#include "models/gpt2.h"
+#include "models/llama.h"
+#include "models/registry.h"
+#include "models/unet.h"
+#include "models/vit.h"
 
 namespace shadowgraph::models {
 namespace {
@@ -95,8 +94,8 @@ TEST_P(EveryModel, TrainsInBfloat16) {
   }
   for (const auto& buffer : model.module->named_buffers()) {
     const std::string& name = buffer.key();
-    const bool integral = name.ends_with("num_batches_tracked") || name.ends_with("position_ids") ||
-        name.ends_with("token_type_ids");
+    const bool integral =
+        name.ends_with("num_batches_tracked") || name.ends_with("position_ids") || name.ends_with("token_type_ids");
     const auto expected = integral ? at::kLong : name.ends_with("inv_freq") ? at::kFloat : at::kBFloat16;
     EXPECT_EQ(buffer.value().scalar_type(), expected) << name;
   }
@@ -112,8 +111,8 @@ TEST_P(EveryModel, TrainsInBfloat16) {
 }
 
 TEST_P(EveryModel, IsDeterministicWithoutDropout) {
-  for (const ModelOptions& options : {ModelOptions{.tiny = true, .dropout = 0.0},
-                                      ModelOptions{.training = false, .tiny = true, .dropout = 0.9}}) {
+  for (const ModelOptions& options :
+       {ModelOptions{.tiny = true, .dropout = 0.0}, ModelOptions{.training = false, .tiny = true, .dropout = 0.9}}) {
     BuiltModel model = build(GetParam(), options);
     EXPECT_EQ(model.module->is_training(), options.training);
     EXPECT_TRUE(torch::equal(model.forward(model.inputs)[0], model.forward(model.inputs)[0]));
@@ -190,30 +189,32 @@ struct KnownNames {
 
 TEST(Models, HaveTheNamesOfTheirOriginals) {
   const std::vector<KnownNames> rows = {
-      {"resnet18", {"conv1.weight", "bn1.running_mean", "layer1.0.conv1.weight", "layer2.0.downsample.0.weight",
-                    "layer2.0.downsample.1.num_batches_tracked", "fc.bias"}},
+      {"resnet18",
+       {"conv1.weight", "bn1.running_mean", "layer1.0.conv1.weight", "layer2.0.downsample.0.weight",
+        "layer2.0.downsample.1.num_batches_tracked", "fc.bias"}},
       {"resnet50", {"layer1.0.conv3.weight", "layer1.0.bn3.bias", "layer1.0.downsample.0.weight", "fc.weight"}},
-      {"vit_b_16", {"class_token", "conv_proj.weight", "encoder.pos_embedding",
-                    "encoder.layers.encoder_layer_0.ln_1.weight",
-                    "encoder.layers.encoder_layer_1.self_attention.in_proj_weight",
-                    "encoder.layers.encoder_layer_1.self_attention.out_proj.weight",
-                    "encoder.layers.encoder_layer_0.mlp.0.weight", "encoder.layers.encoder_layer_0.mlp.3.bias",
-                    "encoder.ln.weight", "heads.head.weight"}},
-      {"bert_base", {"embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight",
-                     "embeddings.LayerNorm.weight", "embeddings.position_ids",
-                     "encoder.layer.0.attention.self.query.weight", "encoder.layer.1.attention.output.dense.bias",
-                     "encoder.layer.1.intermediate.dense.weight", "encoder.layer.1.output.LayerNorm.bias",
-                     "pooler.dense.weight"}},
-      {"gpt2", {"transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.ln_1.weight",
-                "transformer.h.1.attn.c_attn.weight", "transformer.h.1.attn.c_proj.bias",
-                "transformer.h.0.mlp.c_fc.weight", "transformer.ln_f.bias"}},
-      {"llama3_8b", {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
-                     "model.layers.1.mlp.gate_proj.weight", "model.layers.1.mlp.up_proj.weight",
-                     "model.layers.1.mlp.down_proj.weight", "model.layers.0.input_layernorm.weight",
-                     "model.layers.0.post_attention_layernorm.weight", "model.norm.weight", "lm_head.weight"}},
-      {"unet", {"inc.double_conv.0.weight", "inc.double_conv.4.running_var",
-                "down1.maxpool_conv.1.double_conv.3.weight",
-                "up1.up.weight", "up4.conv.double_conv.1.weight", "outc.conv.bias"}},
+      {"vit_b_16",
+       {"class_token", "conv_proj.weight", "encoder.pos_embedding", "encoder.layers.encoder_layer_0.ln_1.weight",
+        "encoder.layers.encoder_layer_1.self_attention.in_proj_weight",
+        "encoder.layers.encoder_layer_1.self_attention.out_proj.weight", "encoder.layers.encoder_layer_0.mlp.0.weight",
+        "encoder.layers.encoder_layer_0.mlp.3.bias", "encoder.ln.weight", "heads.head.weight"}},
+      {"bert_base",
+       {"embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight", "embeddings.LayerNorm.weight",
+        "embeddings.position_ids", "encoder.layer.0.attention.self.query.weight",
+        "encoder.layer.1.attention.output.dense.bias", "encoder.layer.1.intermediate.dense.weight",
+        "encoder.layer.1.output.LayerNorm.bias", "pooler.dense.weight"}},
+      {"gpt2",
+       {"transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.ln_1.weight",
+        "transformer.h.1.attn.c_attn.weight", "transformer.h.1.attn.c_proj.bias", "transformer.h.0.mlp.c_fc.weight",
+        "transformer.ln_f.bias"}},
+      {"llama3_8b",
+       {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.gate_proj.weight",
+        "model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight",
+        "model.layers.0.input_layernorm.weight", "model.layers.0.post_attention_layernorm.weight", "model.norm.weight",
+        "lm_head.weight"}},
+      {"unet",
+       {"inc.double_conv.0.weight", "inc.double_conv.4.running_var", "down1.maxpool_conv.1.double_conv.3.weight",
+        "up1.up.weight", "up4.conv.double_conv.1.weight", "outc.conv.bias"}},
       {"lstm_lm", {"encoder.weight", "rnn.weight_ih_l0", "rnn.bias_hh_l1", "decoder.weight", "decoder.bias"}},
   };
   for (const KnownNames& row : rows) {

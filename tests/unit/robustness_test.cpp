@@ -1,7 +1,7 @@
 // Nothing hangs, crashes or leaks state when things go wrong, and real programs do not notice us.
+#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -62,19 +62,23 @@ TEST(Robustness, ARuleCanBeAddedLate) {
   };
   const FakeTensorMode mode({.device = at::kCUDA});
   EXPECT_THROW(call(at::empty({2})), NoRuleError);
-  register_rule("sg_test::late_rule",
-                +[](const at::Tensor& x, int64_t k) -> at::Tensor { return at::empty({x.size(0), k}, x.options()); });
+  register_rule(
+      "sg_test::late_rule", +[](const at::Tensor& x, int64_t k) -> at::Tensor {
+        return at::empty({x.size(0), k}, x.options());
+      });
   const at::Tensor y = call(at::empty({2}));
   EXPECT_EQ(y.sizes(), at::IntArrayRef({2, 7}));
   EXPECT_TRUE(y.is_cuda());
 }
 
 TEST(Robustness, ARuleWithTheWrongSignatureIsRefused) {
-  register_rule("aten::lerp.Scalar", +[](const at::Tensor& x) -> at::Tensor { return x; });
+  register_rule(
+      "aten::lerp.Scalar", +[](const at::Tensor& x) -> at::Tensor { return x; });
   const FakeTensorMode mode;
   EXPECT_THROW(at::lerp(at::empty({2}), at::empty({2}), 0.5), Error);
-  register_rule("aten::lerp.Scalar",
-                +[](const at::Tensor& x, const at::Tensor&, const at::Scalar&) -> at::Tensor { return at::empty_like(x); });
+  register_rule(
+      "aten::lerp.Scalar",
+      +[](const at::Tensor& x, const at::Tensor&, const at::Scalar&) -> at::Tensor { return at::empty_like(x); });
   EXPECT_NO_THROW(at::lerp(at::empty({2}), at::empty({2}), 0.5));
 }
 
