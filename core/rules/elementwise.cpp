@@ -185,13 +185,13 @@ void check_rrelu(const Tensor& x, const Tensor& noise, const Scalar& lower, cons
 }
 
 Tensor rrelu_with_noise(const Tensor& x, Tensor& noise, const Scalar& lower, const Scalar& upper, bool /*training*/,
-                        std::optional<at::Generator> /*generator*/) {
+                        const std::optional<at::Generator>& /*generator*/) {
   check_rrelu(x, noise, lower, upper);
   return rules::empty(x.sizes(), x);
 }
 
 Tensor& rrelu_with_noise_(Tensor& x, Tensor& noise, const Scalar& lower, const Scalar& upper, bool /*training*/,
-                          std::optional<at::Generator> /*generator*/) {
+                          const std::optional<at::Generator>& /*generator*/) {
   check_rrelu(x, noise, lower, upper);
   return x;
 }

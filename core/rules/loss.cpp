@@ -13,7 +13,7 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
 
-Tensor reduced(Tensor loss, int64_t reduction) {
+Tensor reduced(const Tensor& loss, int64_t reduction) {
   return reduction == at::Reduction::None ? loss : rules::empty({}, loss);
 }
 

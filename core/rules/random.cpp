@@ -33,26 +33,28 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
 
 // ---- Fresh tensors
 
-Tensor bernoulli(const Tensor& p, Generator /*generator*/) { return rules::empty(p.sizes(), p); }
+Tensor bernoulli(const Tensor& p, const Generator& /*generator*/) { return rules::empty(p.sizes(), p); }
 
-Tensor bernoulli_p(const Tensor& like, double p, Generator /*generator*/) {
+Tensor bernoulli_p(const Tensor& like, double p, const Generator& /*generator*/) {
   check_probability(p, "bernoulli_");
   return rules::empty(like.sizes(), like);
 }
 
-Tensor poisson(const Tensor& rates, Generator /*generator*/) { return rules::empty(rates.sizes(), rates); }
+Tensor poisson(const Tensor& rates, const Generator& /*generator*/) { return rules::empty(rates.sizes(), rates); }
 
 // The gradient of a sample has the sample's shape.
-Tensor standard_gamma(const Tensor& alpha, Generator /*generator*/) { return rules::empty(alpha.sizes(), alpha); }
+Tensor standard_gamma(const Tensor& alpha, const Generator& /*generator*/) {
+  return rules::empty(alpha.sizes(), alpha);
+}
 
-Tensor binomial(const Tensor& count, const Tensor& p, Generator /*generator*/) {
+Tensor binomial(const Tensor& count, const Tensor& p, const Generator& /*generator*/) {
   Tensor result = rules::empty(count.sizes(), count);
   return elementwise_into(result, {count, p});
 }
 
 Tensor sample_gradient(const Tensor& parameter, const Tensor& sample) { return elementwise({parameter, sample}); }
 
-Tensor multinomial(const Tensor& weights, int64_t samples, bool replacement, Generator /*generator*/) {
+Tensor multinomial(const Tensor& weights, int64_t samples, bool replacement, const Generator& /*generator*/) {
   TORCH_CHECK(weights.dim() > 0 && weights.dim() <= 2, "prob_dist must be 1 or 2 dim");
   TORCH_CHECK(c10::isFloatingType(weights.scalar_type()),
               "multinomial only supports floating-point dtypes for input, got: ", weights.scalar_type());
@@ -69,7 +71,7 @@ Tensor randperm(int64_t n, std::optional<at::ScalarType> dtype, std::optional<at
   return rules::empty({n}, dtype.value_or(c10::kLong));
 }
 
-Tensor randperm_generator(int64_t n, Generator /*generator*/, std::optional<at::ScalarType> dtype,
+Tensor randperm_generator(int64_t n, const Generator& /*generator*/, std::optional<at::ScalarType> dtype,
                           std::optional<at::Layout> layout, std::optional<at::Device> device,
                           std::optional<bool> pinned) {
   return randperm(n, dtype, layout, device, pinned);
@@ -83,12 +85,12 @@ Tensor& written(Tensor& self) {
   return self;
 }
 
-Tensor& bernoulli_(Tensor& self, double p, Generator /*generator*/) {
+Tensor& bernoulli_(Tensor& self, double p, const Generator& /*generator*/) {
   check_probability(p, "bernoulli_");
   return written(self);
 }
 
-Tensor& bernoulli_tensor_(Tensor& self, const Tensor& p, Generator /*generator*/) {
+Tensor& bernoulli_tensor_(Tensor& self, const Tensor& p, const Generator& /*generator*/) {
   (void)p.expand(self.sizes());  // throws if it does not fit
   return written(self);
 }
@@ -98,24 +100,24 @@ void check_floating(const Tensor& self, const char* name) {
               self.scalar_type());
 }
 
-Tensor& exponential_(Tensor& self, double lambda, Generator /*generator*/) {
+Tensor& exponential_(Tensor& self, double lambda, const Generator& /*generator*/) {
   TORCH_CHECK(lambda > 0, "exponential_ expects lambda > 0.0, but found lambda=", lambda);
   check_floating(self, "exponential_");
   return written(self);
 }
 
-Tensor& geometric_(Tensor& self, double p, Generator /*generator*/) {
+Tensor& geometric_(Tensor& self, double p, const Generator& /*generator*/) {
   TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
   return written(self);
 }
 
-Tensor& cauchy_(Tensor& self, double /*median*/, double sigma, Generator /*generator*/) {
+Tensor& cauchy_(Tensor& self, double /*median*/, double sigma, const Generator& /*generator*/) {
   TORCH_CHECK(sigma > 0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
   check_floating(self, "cauchy_");
   return written(self);
 }
 
-Tensor& log_normal_(Tensor& self, double /*mean*/, double deviation, Generator /*generator*/) {
+Tensor& log_normal_(Tensor& self, double /*mean*/, double deviation, const Generator& /*generator*/) {
   TORCH_CHECK(deviation > 0, "log_normal_ expects std > 0.0, but found std=", deviation);
   check_floating(self, "log_normal_");
   return written(self);
