@@ -1,7 +1,8 @@
 // Capturing each built-in model: one training step (AdamW) at its default size on fake CUDA, module already built.
 //
 //   capture_models             every model, each in a process of its own, as a table
-//   capture_models MODEL       one model: cold and warm seconds, nodes, bytes per node, resident memory
+//   capture_models MODEL [--no-optimizer]
+//                              one model: cold and warm seconds, nodes, bytes per node, resident memory
 //
 // Resident memory is the peak above that of the process before its first fake tensor, libtorch already loaded.
 #include <sys/wait.h>
@@ -27,7 +28,7 @@ long peak_resident_kib() {
   return 0;
 }
 
-int measure(const std::string& name) {
+int measure(const std::string& name, bool with_optimizer) {
   const long before = peak_resident_kib();
   const c10::Device device(at::kCUDA, 0);
   const FakeTensorMode mode({.device = device});
@@ -44,7 +45,7 @@ int measure(const std::string& name) {
     program.inputs = model.inputs;
     program.forward = model.forward;
     program.loss = [&](const Tensors& outputs) { return model.loss(outputs, model.inputs); };
-    program.optimizer = &optimizer;
+    if (with_optimizer) program.optimizer = &optimizer;
     const Capture capture = capture_training_step(program, {.device = device});
     if (i == 0) {
       cold = capture.seconds;
@@ -64,7 +65,7 @@ int measure(const std::string& name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1) return measure(argv[1]);
+  if (argc > 1) return measure(argv[1], argc < 3 || std::string(argv[2]) != "--no-optimizer");
   std::printf("| model | nodes | cold ms | warm ms | warm us per node | bytes per node | resident MiB above start |\n");
   std::printf("|---|---|---|---|---|---|---|\n");
   std::fflush(stdout);

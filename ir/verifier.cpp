@@ -225,7 +225,10 @@ bool Verifier::fits(const Argument& a, TypeClass type, bool optional) const {
   const ValueKind value = is_value ? graph_.value(a.ref.value).kind : ValueKind::kTensor;
   switch (type) {
     case TypeClass::kTensor:
-      return (is_value && value == ValueKind::kTensor) || a.kind == ArgumentKind::kConstant;
+      // A number where a tensor is due is one that the C++ API wrapped (0-dimensional, on the CPU).
+      return (is_value && value == ValueKind::kTensor) || a.kind == ArgumentKind::kConstant ||
+             a.kind == ArgumentKind::kInt || a.kind == ArgumentKind::kFloat || a.kind == ArgumentKind::kBool ||
+             a.kind == ArgumentKind::kComplex;
     case TypeClass::kNumber:
       return (is_value && value != ValueKind::kTensor) || a.kind == ArgumentKind::kInt ||
              a.kind == ArgumentKind::kFloat || a.kind == ArgumentKind::kBool || a.kind == ArgumentKind::kComplex;

@@ -6,7 +6,8 @@
 //   4  uses         The lists of uses hold exactly the uses that arguments make, in both directions.
 //   5  results      Every result's value names the node as its producer, and no value is a result twice.
 //   6  arguments    As many as the schema has, each of a kind that its type allows: None for optionals and for tensors
-//                   (an undefined tensor, as autograd passes them), lists element by element, nested at most
+//                   (an undefined tensor, as autograd passes them), numbers for tensors (as
+//                   the C++ API wraps them), lists element by element, nested at most
 //                   kMaxListDepth deep.
 //   7  returns      Results are as many, and of the kinds, that the schema returns (none recorded at all is allowed).
 //   8  storage      A tensor value's storage exists; its device is that of the value; bytes are not negative.

@@ -9,6 +9,7 @@
 #include "core/capture/capture.h"
 #include "core/capture/module_scope.h"
 #include "core/fake/errors.h"
+#include "ir/parser.h"
 #include "ir/printer.h"
 #include "ir/verifier.h"
 
@@ -82,6 +83,8 @@ TEST(CaptureSession, WrappedNumbersStayNumbers) {
   const at::Tensor x = at::empty({2});
   const auto wrapped = [](const at::Scalar& number) { return at::native::wrapped_scalar_tensor(number); };
   const Graph graph = session.finish({at::mul(x, wrapped(2.5)), at::add(x, wrapped(3))});
+  verify(graph);
+  EXPECT_EQ(to_text(parse(to_text(graph))), to_text(graph));
   EXPECT_EQ(graph.find_argument(find_node(graph, "aten::mul.Tensor"), "other")->kind, ArgumentKind::kFloat);
   EXPECT_EQ(graph.find_argument(find_node(graph, "aten::mul.Tensor"), "other")->d, 2.5);
   EXPECT_EQ(graph.find_argument(find_node(graph, "aten::add.Tensor"), "other")->i, 3);
