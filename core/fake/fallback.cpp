@@ -115,7 +115,7 @@ class OperandScan {
   void visit_optional_list(c10::IValue& slot, bool written) {
     c10::List<c10::IValue> list = slot.toList();
     for (size_t i = 0; i < list.size(); ++i) {
-      c10::IValue element = list.get(i);
+      const c10::IValue& element = list.get(i);
       if (!element.isTensor() || !element.toTensor().defined()) continue;
       if (const FakeTensorImpl* fake = as_fake(element.toTensor().unsafeGetTensorImpl())) {
         see(*fake);

@@ -120,7 +120,7 @@ TEST(IrVerifier, Rule6Arguments) {
   expect_broken_text("p=0.5", "p=1", Rule::kArguments);
   expect_broken_text("p=0.5", "p=None", Rule::kArguments);
   expect_broken_text("name=\"bias\"", "name=3", Rule::kArguments);
-  expect_broken_text("values=[%9, None]", "values=[%9, 3]", Rule::kArguments);
+  expect_broken_text("values=[%9, None]", "values=[%9, \"three\"]", Rule::kArguments);
   expect_broken_text("values=[%9, None]", "values=ints[1]", Rule::kArguments);
   expect_broken_text("train=true", "train=[1]", Rule::kArguments);
   Graph graph = training();
@@ -129,6 +129,9 @@ TEST(IrVerifier, Rule6Arguments) {
   // An undefined tensor where the schema wants one is what autograd passes.
   EXPECT_TRUE(
       violations(samples::graph_of("operator aten::neg(Tensor self) -> Tensor\naten::neg(self=None)\n")).empty());
+  // So is a number: the C++ API wraps it.
+  EXPECT_TRUE(
+      violations(samples::graph_of("operator aten::neg(Tensor self) -> Tensor\naten::neg(self=0.5)\n")).empty());
 }
 
 TEST(IrVerifier, Rule7Returns) {
