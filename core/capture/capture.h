@@ -94,12 +94,12 @@ Capture capture_forward(Module& module, const Tensors& inputs, const CaptureOpti
 }
 
 template <class Module>
-Capture capture_training_step(Module& module, const Tensors& inputs, LossFunction loss,
+Capture capture_training_step(Module& module, const Tensors& inputs, const LossFunction& loss,
                               torch::optim::Optimizer& optimizer, const CaptureOptions& options = {}) {
   return capture_training_step(ProgramToCapture{.module = &module,
                                                 .inputs = inputs,
                                                 .forward = [&](const Tensors& in) { return call_forward(module, in); },
-                                                .loss = std::move(loss),
+                                                .loss = loss,
                                                 .optimizer = &optimizer},
                                options);
 }

@@ -197,7 +197,7 @@ std::vector<at::Tensor> real_training() {
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(7);
   std::vector<at::Tensor> parameters;
   for (const auto& module : {first, second}) {
-    for (at::Tensor parameter : module->parameters()) {
+    for (const at::Tensor& parameter : module->parameters()) {
       const at::NoGradGuard no_grad;
       parameter.uniform_(-1, 1, generator);
       parameters.push_back(parameter);
