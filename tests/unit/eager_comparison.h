@@ -141,8 +141,12 @@ inline void expect_same_outcome(const Outcome& real, const Outcome& fake, bool s
   EXPECT_EQ(real.error.empty(), fake.error.empty())
       << where << "\neager: " << (real.error.empty() ? real.text : real.error)
       << "\nfake:  " << (fake.error.empty() ? fake.text : fake.error);
-  if (same_error) EXPECT_EQ(real.error, fake.error) << where;
-  if (real.error.empty() && fake.error.empty()) EXPECT_EQ(real.text, fake.text) << where;
+  if (same_error) {
+    EXPECT_EQ(real.error, fake.error) << where;
+  }
+  if (real.error.empty() && fake.error.empty()) {
+    EXPECT_EQ(real.text, fake.text) << where;
+  }
 }
 
 inline void expect_like_eager(const Program& program, const Tensors& inputs, const Comparison& how = {}) {
