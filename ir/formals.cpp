@@ -44,6 +44,7 @@ TypeClass class_of(const c10::Type& type) {
 
 const c10::Type& without_optional(const c10::Type& type, bool& optional) {
   optional = type.kind() == c10::TypeKind::OptionalType;
+  // NOLINTNEXTLINE(bugprone-return-const-ref-from-parameter): types outlive the schema walk
   return optional ? *static_cast<const c10::OptionalType&>(type).getElementType() : type;
 }
 

@@ -90,7 +90,7 @@ OperatorCategory category_of(const Target& target) {
   if (find_flop_row(target.name()) != nullptr) return kMatmul;
   constexpr std::string_view kForeach = "_foreach_";
   if (name.starts_with(kForeach)) name.remove_prefix(kForeach.size());
-  if (name.ends_with("_") && !name.ends_with("__")) name.remove_suffix(1);
+  if (name.ends_with('_') && !name.ends_with("__")) name.remove_suffix(1);
   constexpr std::string_view kBackward = "_backward";
   if (name.ends_with(kBackward)) name.remove_suffix(kBackward.size());
   if (contains(kActivations, name)) return kActivation;

@@ -433,6 +433,7 @@ void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t di
         break;
     }
     graph_.dependencies.push_back(std::move(dependency));
+    // NOLINTNEXTLINE(bugprone-empty-catch): observers of size reads are noexcept
   } catch (const std::exception&) {
     // A size that is out of range is the program's own error, raised where it asked.
   }
