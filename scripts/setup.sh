@@ -29,8 +29,9 @@ say() { echo "setup: $*" >&2; }
 
 # --- Debian packages -------------------------------------------------------------------------------------------------
 if command -v dpkg-query >/dev/null; then
-  installed=" $(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null |
-    sed -n 's/^installed //p' | tr '\n' ' ')"
+  # dpkg-query fails when it does not know one of them, and says what it knows of the others.
+  known=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null || true)
+  installed=" $(sed -n 's/^installed //p' <<<"$known" | tr '\n' ' ')"
   missing=()
   for package in "${packages[@]}"; do
     [[ $installed == *" $package "* ]] || missing+=("$package")
