@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <unordered_map>
 
 #include "ir/cursor.h"
 #include "ir/effects.h"
+#include "ir/file.h"
 #include "ir/formals.h"
 #include "ir/tensor_bytes.h"
 #include "ir/words.h"
@@ -876,13 +875,6 @@ void Parser::check_writes() {
 
 Graph parse(std::string_view text, std::string_view name) { return Parser(text, name).run(); }
 
-Graph read_graph_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw FileError("cannot read '" + path + "': is it there, and may you read it?");
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad()) throw FileError("reading '" + path + "' failed");
-  return parse(text.view(), path);
-}
+Graph read_graph_file(const std::string& path) { return parse(read_file(path), path); }
 
 }  // namespace shadowgraph

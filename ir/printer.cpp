@@ -1,11 +1,10 @@
 #include "ir/printer.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <ostream>
 
 #include "ir/effects.h"
+#include "ir/file.h"
 #include "ir/formals.h"
 #include "ir/tensor_bytes.h"
 #include "ir/words.h"
@@ -618,22 +617,7 @@ std::string type_text(const Graph& graph, ValueId value) {
 }
 
 void write_graph_file(const std::string& path, const Graph& graph) {
-  const std::string temporary = path + ".partial";
-  {
-    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-    if (!file) throw FileError("cannot write '" + temporary + "': does the folder exist and may you write there?");
-    print(file, graph);
-    file.flush();
-    if (!file) {
-      file.close();
-      std::remove(temporary.c_str());
-      throw FileError("writing '" + temporary + "' failed: is the disk full?");
-    }
-  }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    std::remove(temporary.c_str());
-    throw FileError("cannot rename '" + temporary + "' to '" + path + "'");
-  }
+  write_file(path, [&](std::ostream& file) { print(file, graph); });
 }
 
 }  // namespace shadowgraph
