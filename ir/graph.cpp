@@ -121,6 +121,24 @@ ValueId Graph::new_tensor(NodeId producer, const TensorSpec& spec) {
   return ValueId(values_.push(value));
 }
 
+void Graph::set_geometry(ValueId id, const TensorSpec& spec) {
+  Value& changed = value(id);
+  if (changed.rank != spec.sizes.size()) {
+    changed.rank = static_cast<uint16_t>(spec.sizes.size());
+    changed.dims = ints_.push_run(2 * changed.rank).offset;
+  }
+  const auto pool = ints_.view({changed.dims, 2U * changed.rank});
+  std::copy(spec.sizes.begin(), spec.sizes.end(), pool.begin());
+  std::copy(spec.strides.begin(), spec.strides.end(), pool.begin() + changed.rank);
+  changed.dtype = spec.dtype;
+  changed.layout = spec.layout;
+  changed.device_type = spec.device.type();
+  changed.device_index = spec.device.index();
+  changed.requires_grad = spec.requires_grad;
+  changed.storage = spec.storage;
+  changed.offset = spec.offset;
+}
+
 ValueId Graph::new_scalar(NodeId producer, ValueKind kind) {
   Value value;
   value.kind = kind;

@@ -205,6 +205,9 @@ class Graph {
   // Every argument, and every tensor saved as one, that is `of` becomes `with`; linear in the arguments of its users.
   void replace_all_uses(ValueId of, ValueId with);
 
+  // Replaces all that `spec` says of a tensor value: for passes that find other shapes for the same program.
+  void set_geometry(ValueId id, const TensorSpec& spec);
+
   // Heap bytes held, tensor constants not counted.
   size_t allocated_bytes() const;
 
