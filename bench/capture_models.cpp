@@ -14,6 +14,7 @@
 #include <unordered_set>
 
 #include "core/capture/capture.h"
+#include "models/program.h"
 #include "models/registry.h"
 
 namespace {
@@ -40,12 +41,7 @@ int measure(const std::string& name, bool with_optimizer) {
   long resident = 0;
   for (int i = 0; i < 4; ++i) {
     torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-    ProgramToCapture program;
-    program.module = model.module.get();
-    program.inputs = model.inputs;
-    program.forward = model.forward;
-    program.loss = [&](const Tensors& outputs) { return model.loss(outputs, model.inputs); };
-    if (with_optimizer) program.optimizer = &optimizer;
+    const ProgramToCapture program = models::program_of(model, with_optimizer ? &optimizer : nullptr);
     const Capture capture = capture_training_step(program, {.device = device});
     if (i == 0) {
       cold = capture.seconds;

@@ -13,6 +13,7 @@
 #include "core/capture/torchscript.h"
 #include "ir/parser.h"
 #include "ir/verifier.h"
+#include "models/program.h"
 #include "models/registry.h"
 
 namespace shadowgraph::cli {
@@ -91,14 +92,8 @@ LoadedGraph capture_model(const CaptureRequest& request) {
         request.source,
         {.batch = request.batch, .seq = request.seq, .dtype = dtype_of(request), .training = request.train});
   }();
-  ProgramToCapture program;
-  program.module = model.module.get();
-  program.inputs = model.inputs;
-  program.input_names = model.input_names;
-  program.forward = model.forward;
-  program.loss = [&](const Tensors& outputs) { return model.loss(outputs, model.inputs); };
   const Progress progress("capturing " + request.source);
-  Capture capture = run(std::move(program), request, options, model.module->parameters());
+  Capture capture = run(models::program_of(model), request, options, model.module->parameters());
   describe(capture.graph, request, request.source, options);
   return {std::move(capture.graph), capture.seconds, request.source};
 }

@@ -3,6 +3,7 @@
 // every result; the tensors autograd saves, by storage, in bytes; and the final gradients.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
+#include <torch/optim/adamw.h>
 
 #include <unordered_map>
 
@@ -14,6 +15,7 @@
 #include "ir/parser.h"
 #include "ir/printer.h"
 #include "ir/verifier.h"
+#include "models/program.h"
 #include "models/registry.h"
 #include "profiler/report.h"
 
@@ -85,22 +87,11 @@ std::vector<std::string> calls_of(const Graph& graph) {
   return calls;
 }
 
-ProgramToCapture program_of(const models::BuiltModel& model, torch::optim::Optimizer* optimizer) {
-  ProgramToCapture program;
-  program.module = model.module.get();
-  program.inputs = model.inputs;
-  program.input_names = model.input_names;
-  program.forward = model.forward;
-  program.loss = [&](const Tensors& outputs) { return model.loss(outputs, model.inputs); };
-  program.optimizer = optimizer;
-  return program;
-}
-
 Capture capture_tiny(const std::string& name, c10::Device device) {
   const FakeTensorMode mode({.device = device});
   const auto model = models::build(name, {.tiny = true});
   torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-  return capture_training_step(program_of(model, &optimizer), {.device = device});
+  return capture_training_step(models::program_of(model, &optimizer), {.device = device});
 }
 
 class BuiltInModel : public testing::TestWithParam<std::string> {};
@@ -189,7 +180,9 @@ TEST(BuiltInModels, ParameterCounts) {
   };
   for (const auto& info : models::available()) {
     const auto entry = expected.find(info.name);
-    if (entry != expected.end()) EXPECT_EQ(info.parameters, entry->second) << info.name;
+    if (entry != expected.end()) {
+      EXPECT_EQ(info.parameters, entry->second) << info.name;
+    }
   }
 }
 
