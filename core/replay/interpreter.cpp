@@ -1,0 +1,475 @@
+#include "core/replay/interpreter.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+
+#include "core/fake/converter.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/mode_state.h"
+#include "core/replay/replay_program.h"
+#include "ir/printer.h"
+
+namespace shadowgraph {
+namespace {
+
+using Step = ReplayProgram::Step;
+using StepKind = ReplayProgram::StepKind;
+
+ModeState* active_fake_mode() {
+  ModeState* mode = thread_state.mode;
+  return mode != nullptr && mode->kind == ModeKind::kFake ? mode : nullptr;
+}
+
+// Where the graph was recorded: below autograd, view tracking and autocast.
+class BelowAutograd {
+ private:
+  c10::AutoGradMode grad_mode_{false};
+  c10::impl::ExcludeDispatchKeyGuard keys_{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                           c10::autocast_dispatch_keyset};
+};
+
+// Draws from `given` wherever the default generator would be asked, operators without a generator argument included.
+class GeneratorInPlaceOfDefault {
+ public:
+  explicit GeneratorInPlaceOfDefault(at::Generator given)
+      : given_(std::move(given)), default_(at::globalContext().defaultGenerator(given_.device())) {
+    before_ = exchange(default_, state_of(given_));
+  }
+  ~GeneratorInPlaceOfDefault() {
+    const at::Tensor after = exchange(default_, before_);
+    const std::lock_guard lock(given_.mutex());
+    given_.set_state(after);
+  }
+  GeneratorInPlaceOfDefault(const GeneratorInPlaceOfDefault&) = delete;
+  GeneratorInPlaceOfDefault& operator=(const GeneratorInPlaceOfDefault&) = delete;
+
+ private:
+  static at::Tensor state_of(at::Generator& generator) {
+    const std::lock_guard lock(generator.mutex());
+    return generator.get_state();
+  }
+  static at::Tensor exchange(at::Generator& generator, const at::Tensor& state) {
+    const std::lock_guard lock(generator.mutex());
+    at::Tensor before = generator.get_state();
+    generator.set_state(state);
+    return before;
+  }
+  at::Generator given_;
+  at::Generator default_;
+  at::Tensor before_;
+};
+
+// Another tensor over `source`'s storage or another one, with its dispatch keys, device and kind of TensorImpl.
+at::Tensor with_geometry(const at::Tensor& source, c10::Storage storage, caffe2::TypeMeta dtype, c10::IntArrayRef sizes,
+                         c10::IntArrayRef strides, int64_t offset) {
+  auto impl = source.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0),
+                                                                    /*allow_tensor_metadata_change=*/true);
+  impl->set_storage_and_dtype(std::move(storage), dtype);
+  impl->set_sizes_and_strides(sizes, strides, offset);
+  return at::Tensor(std::move(impl));
+}
+
+at::Tensor shallow_copy(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
+}
+
+// The whole storage as bytes.
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
+  at::Tensor view =
+      with_geometry(tensor, tensor.storage(), caffe2::TypeMeta::fromScalarType(at::kByte), {bytes}, {1}, 0);
+  view._set_conj(false);
+  view._set_neg(false);
+  return view;
+}
+
+c10::Storage copy_of_storage(const at::Tensor& tensor) {
+  const at::Tensor bytes = bytes_of(tensor);
+  at::Tensor copy = bytes.new_empty(bytes.sizes());
+  copy.copy_(bytes);
+  return copy.storage();
+}
+
+std::string geometry_text(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  return c10::str(dtype, " ", sizes, " with strides ", strides);
+}
+
+std::string message_of(const std::exception& error) {
+  const auto* libtorch = dynamic_cast<const c10::Error*>(&error);
+  return libtorch != nullptr ? libtorch->what_without_backtrace() : error.what();
+}
+
+}  // namespace
+
+// What a run leaves behind, whichever way it ends: nothing.
+class Interpreter::Run {
+ public:
+  explicit Run(Interpreter& interpreter) : interpreter_(interpreter) {
+    interpreter.values_.resize(interpreter.graph_.value_capacity());
+  }
+  ~Run() {
+    for (c10::IValue& value : interpreter_.values_) value = c10::IValue();
+    interpreter_.stack_.clear();
+    interpreter_.copies_.clear();
+    interpreter_.result_ = {};
+  }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+ private:
+  Interpreter& interpreter_;
+};
+
+Interpreter::Interpreter(const Graph& graph, InterpreterOptions options)
+    : graph_(graph), options_(std::move(options)), program_(ReplayProgram::compile(graph, options_)) {}
+
+Interpreter::~Interpreter() = default;
+
+void Interpreter::fail(NodeId node, const std::string& what) const {
+  throw ReplayError("cannot run " + to_text(graph_, node) + "\n  " + what, node);
+}
+
+ReplayResult Interpreter::run(const Bindings& bindings) {
+  const Run run(*this);
+  if (!options_.defer_errors && !program_->problems.empty()) {
+    const auto& problem = program_->problems.front();
+    fail(program_->steps[problem.step].node, problem.what);
+  }
+  check_devices();
+  const BelowAutograd below;
+  bind(bindings);
+  std::optional<GeneratorInPlaceOfDefault> generator;
+  if (options_.generator && program_->random && active_fake_mode() == nullptr) generator.emplace(*options_.generator);
+
+  const auto count = static_cast<uint32_t>(program_->steps.size());
+  try {
+    for (step_ = 0; step_ < count; ++step_) {
+      const Step& step = program_->steps[step_];
+      run_node(step.node);
+      for (const ValueId value : program_->released(step)) values_[value.index] = c10::IValue();
+    }
+  } catch (const ReplayError&) {
+    throw;
+  } catch (const std::exception& error) {
+    const NodeId node = program_->steps[step_].node;
+    std::throw_with_nested(ReplayError("while running " + to_text(graph_, node) + "\n  " + message_of(error), node));
+  }
+  for (const ValueId chosen : options_.only) {
+    const c10::IValue& content = values_[chosen.index];
+    result_.outputs.push_back(content.isTensor() ? content.toTensor() : at::Tensor());
+  }
+  return std::move(result_);
+}
+
+// ---- Before the first node
+
+void Interpreter::check_devices() const {
+  if (active_fake_mode() != nullptr) return;
+  for (const auto& use : program_->devices) {
+    if (use.device.is_cpu() || use.device.is_meta()) continue;
+    const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(use.device.type())].load();
+    if (guard == nullptr || (use.device.has_index() && use.device.index() >= guard->deviceCount())) {
+      fail(use.node, "there is no " + use.device.str() +
+                         " in this process; set InterpreterOptions::device to run everything on another device");
+    }
+  }
+}
+
+void Interpreter::check_binding(NodeId node, const at::Tensor& tensor) const {
+  const ValueId id = graph_.results(node)[0].ref.value;
+  const Value& value = graph_.value(id);
+  const auto sizes = graph_.sizes(id);
+  const auto strides = graph_.strides(id);
+  const c10::Device device = options_.device ? *options_.device : value.device();
+  const bool on_device =
+      tensor.device().type() == device.type() &&
+      (!device.has_index() || !tensor.device().has_index() || tensor.device().index() == device.index());
+  if (!on_device) {
+    fail(node, "the tensor bound to it is on " + tensor.device().str() + ", not on " + device.str() +
+                   "; move it there, or set InterpreterOptions::device");
+  }
+  const auto same_strides = [&] {
+    if (tensor.layout() != c10::Layout::Strided || tensor.numel() == 0) return true;
+    for (size_t i = 0; i < strides.size(); ++i) {
+      if (sizes[i] != 1 && tensor.strides()[i] != strides[i]) return false;
+    }
+    return true;
+  };
+  if (tensor.scalar_type() == value.dtype && std::ranges::equal(tensor.sizes(), sizes) && same_strides()) return;
+  fail(node, "the tensor bound to it is " +
+                 geometry_text(tensor.scalar_type(), tensor.sizes(),
+                               tensor.layout() == c10::Layout::Strided ? tensor.strides() : c10::IntArrayRef()) +
+                 ", not " + geometry_text(value.dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()}) +
+                 "; capture the graph with such a tensor, or set InterpreterOptions::check_bindings to false if the "
+                 "program does not mind");
+}
+
+// The run's own TensorImpl of a bound tensor: what changes its geometry must not change the caller's.
+at::Tensor Interpreter::own_tensor(const at::Tensor& bound, bool copied) {
+  at::Tensor tensor = bound;
+  if (ModeState* mode = active_fake_mode()) tensor = fake_of_real(bound, mode);
+  if (!copied || !tensor.has_storage()) return shallow_copy(tensor);
+  const c10::Storage& storage = tensor.storage();
+  auto& copy = copies_[storage.unsafeGetStorageImpl()];
+  if (!copy) copy = copy_of_storage(tensor);
+  at::Tensor own =
+      with_geometry(tensor, copy, tensor.dtype(), tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return own;
+}
+
+void Interpreter::bind(const Bindings& bindings) {
+  const auto& placeholders = program_->placeholders;
+  const auto& ordered = bindings.ordered();
+  if (!ordered.empty() && ordered.size() != program_->all_placeholders) {
+    throw ReplayError("the graph has " + std::to_string(program_->all_placeholders) +
+                          " parameters, buffers and inputs, but " + std::to_string(ordered.size()) +
+                          " tensors are bound in order",
+                      NodeId());
+  }
+  size_t found = 0;
+  for (size_t i = 0; i < placeholders.size(); ++i) {
+    const Step& step = program_->steps[placeholders[i].step];
+    const auto named = bindings.named().find(*placeholders[i].name);
+    at::Tensor tensor;
+    if (named != bindings.named().end()) {
+      tensor = named->second.tensor;
+      found += named->second.must_exist ? 1 : 0;
+    } else if (!ordered.empty()) {
+      tensor = ordered[placeholders[i].position];
+    }
+    if (!tensor.defined()) {
+      fail(step.node, "no tensor is bound to it; call Bindings::bind(\"" + *placeholders[i].name + "\", tensor)");
+    }
+    if (options_.check_bindings) check_binding(step.node, tensor);
+    const bool copied = options_.copy_inputs && step.written;
+    // Below view tracking nothing counts writes, but autograd must notice them in what the caller holds.
+    if (step.written && !copied && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+    values_[graph_.results(step.node)[0].ref.value.index] = own_tensor(tensor, copied);
+  }
+  const auto wanted =
+      std::ranges::count_if(bindings.named(), [](const auto& entry) { return entry.second.must_exist; });
+  if (found != static_cast<size_t>(wanted)) {
+    check_names(bindings);
+  }
+}
+
+// A name that no placeholder has. In a slice, placeholders that it does not need may be bound as well.
+void Interpreter::check_names(const Bindings& bindings) const {
+  std::unordered_map<std::string_view, bool> known;
+  for (const NodeId node : graph_.nodes()) {
+    const TargetId target = graph_.node(node).target;
+    if (target.index <= target_of(Builtin::kInput).index) known[graph_.text(graph_.arguments(node)[0].string)] = true;
+  }
+  for (const auto& [name, entry] : bindings.named()) {
+    if (!entry.must_exist || known.contains(name)) continue;
+    throw ReplayError("the graph has no placeholder '" + name +
+                          "' (an input that shares the storage of an earlier one has none: it is an sg::alias of it)",
+                      NodeId());
+  }
+}
+
+// ---- One node
+
+void Interpreter::run_node(NodeId node) {
+  const Step& step = program_->steps[step_];
+  switch (step.kind) {
+    case StepKind::kOperator:
+    case StepKind::kFunction:
+      break;
+    default:
+      run_builtin(node);
+      return;
+  }
+  if (!program_->problems.empty()) {
+    if (const auto* problem = program_->problem(step_)) fail(node, problem->what);
+  }
+  push_arguments(step_);
+  if (step.preserved.size != 0) preserve(step_);
+  if (step.kind == StepKind::kOperator) {
+    call_operator(node, *step.op, stack_);
+  } else {
+    call_function(node, *step.function, stack_);
+  }
+  store_results(step_);
+}
+
+void Interpreter::push_arguments(uint32_t number) {
+  const Step& step = program_->steps[number];
+  stack_.clear();
+  const c10::IValue* const begin = program_->templates.data() + step.arguments.begin;
+  stack_.insert(stack_.end(), begin, begin + step.arguments.size);
+  const auto* patch = program_->patches.data() + step.patches.begin;
+  for (const auto* const end = patch + step.patches.size; patch != end; ++patch) {
+    if (patch->value.valid()) {
+      stack_[patch->argument] = values_[patch->value.index];
+      continue;
+    }
+    const ReplayProgram::ListTemplate& list = program_->lists[patch->list];
+    c10::impl::GenericList elements(list.element_type);
+    elements.reserve(list.elements.size());
+    auto next = list.patches.begin();
+    for (uint32_t i = 0; i < list.elements.size(); ++i) {
+      if (next != list.patches.end() && next->argument == i) {
+        elements.push_back(values_[next->value.index]);
+        ++next;
+      } else {
+        elements.push_back(list.elements[i]);
+      }
+    }
+    stack_[patch->argument] = std::move(elements);
+  }
+}
+
+// Values that are the same tensor as an operand whose geometry is about to change get a tensor of their own.
+void Interpreter::preserve(uint32_t number) {
+  for (const ValueId id : program_->preserved(program_->steps[number])) {
+    c10::IValue& content = values_[id.index];
+    if (!content.isTensor() || !content.toTensor().defined()) continue;
+    const bool is_operand = std::ranges::any_of(stack_, [&](const c10::IValue& argument) {
+      return argument.isTensor() && argument.toTensor().is_same(content.toTensor());
+    });
+    if (is_operand) content = shallow_copy(content.toTensor());
+  }
+}
+
+void Interpreter::call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  op.callBoxed(stack);
+}
+
+void Interpreter::call_function(NodeId node, const RegisteredFunction& function, torch::jit::Stack& stack) {
+  bool fake = active_fake_mode() != nullptr;
+  for (const c10::IValue& argument : stack) fake |= argument.isTensor() && is_fake(argument.toTensor());
+  if (!fake && !function.kernel) {
+    fail(node, "the function has a shape rule but no kernel; give one to register_function to run it on real tensors");
+  }
+  stack = (fake ? function.shape_rule : function.kernel)({stack.data(), stack.size()});
+}
+
+void Interpreter::store_results(uint32_t number) {
+  const Step& step = program_->steps[number];
+  const uint32_t* code = program_->result_codes.data() + step.results.begin;
+  const uint32_t* const end = code + step.results.size;
+  for (size_t i = 0; code != end; ++i) {
+    if (i == stack_.size()) {
+      fail(step.node, "it returned only " + std::to_string(stack_.size()) + " results");
+    }
+    if (*code == ReplayProgram::kNoValue) {
+      ++code;
+    } else if ((*code & ReplayProgram::kList) == 0) {
+      if (options_.check_results) check_result(step.node, ValueId(*code), stack_[i]);
+      values_[*code++] = std::move(stack_[i]);
+    } else {
+      const uint32_t count = *code++ & ~ReplayProgram::kList;
+      const auto elements = stack_[i].toListRef();
+      if (elements.size() != count) {
+        fail(step.node,
+             "it returned a list of " + std::to_string(elements.size()) + ", not of " + std::to_string(count));
+      }
+      for (uint32_t j = 0; j < count; ++j, ++code) {
+        if (*code == ReplayProgram::kNoValue) continue;
+        if (options_.check_results) check_result(step.node, ValueId(*code), elements[j]);
+        values_[*code] = elements[j];
+      }
+    }
+  }
+}
+
+void Interpreter::check_result(NodeId node, ValueId id, const c10::IValue& content) const {
+  const Value& value = graph_.value(id);
+  if (value.kind != ValueKind::kTensor || value.layout != c10::Layout::Strided) return;
+  const auto sizes = graph_.sizes(id);
+  const auto strides = graph_.strides(id);
+  const std::string expected =
+      geometry_text(value.dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()});
+  if (!content.isTensor() || !content.toTensor().defined()) fail(node, "it returned no tensor, not " + expected);
+  const at::Tensor& tensor = content.toTensor();
+  if (tensor.scalar_type() == value.dtype && std::ranges::equal(tensor.sizes(), sizes) &&
+      std::ranges::equal(tensor.strides(), strides)) {
+    return;
+  }
+  fail(node,
+       "it returned " + geometry_text(tensor.scalar_type(), tensor.sizes(), tensor.strides()) + ", not " + expected);
+}
+
+// ---- Built-ins
+
+void Interpreter::run_builtin(NodeId node) {
+  const auto arguments = graph_.arguments(node);
+  switch (program_->steps[step_].kind) {
+    case StepKind::kPlaceholder:  // bound before the first node
+      return;
+    case StepKind::kConstant:
+      set_value(graph_.results(node)[0].ref.value,
+                own_tensor(graph_.constant(arguments[0].constant), program_->steps[step_].written));
+      return;
+    case StepKind::kAlias:
+      set_value(graph_.results(node)[0].ref.value, alias_of(node));
+      return;
+    case StepKind::kOutput:
+      for (const Argument& output : graph_.list(arguments[0])) {
+        result_.outputs.push_back(output.kind == ArgumentKind::kValue ? value(output.ref.value).toTensor()
+                                                                      : at::Tensor());
+      }
+      return;
+    case StepKind::kGradient: {
+      const NodeId parameter = graph_.value(arguments[0].ref.value).producer;
+      const bool named = graph_.node(parameter).target.index <= target_of(Builtin::kInput).index;
+      const std::string name = named ? graph_.text(graph_.arguments(parameter)[0].string)
+                                     : "%" + std::to_string(arguments[0].ref.value.index);
+      if (arguments[1].kind == ArgumentKind::kValue) {
+        result_.gradients[name] = value(arguments[1].ref.value).toTensor();
+      }
+      return;
+    }
+    case StepKind::kOperator:
+    case StepKind::kFunction:
+      return;
+  }
+}
+
+at::Tensor Interpreter::alias_of(NodeId node) const {
+  const ValueId from = graph_.arguments(node)[0].ref.value;
+  const ValueId to = graph_.results(node)[0].ref.value;
+  const at::Tensor source = value(from).toTensor();
+  const Value& result = graph_.value(to);
+  const auto dtype = caffe2::TypeMeta::fromScalarType(result.dtype);
+  const auto item = static_cast<int64_t>(dtype.itemsize());
+  // Relative to the source: a bound tensor may begin elsewhere in its storage than the captured one did.
+  const auto source_item = static_cast<int64_t>(source.itemsize());
+  const int64_t moved = (source.storage_offset() - graph_.value(from).offset) * source_item;
+  const int64_t begin = moved + result.offset * item;
+  const auto sizes = graph_.sizes(to);
+  const auto strides = graph_.strides(to);
+  int64_t end = begin;
+  if (graph_.numel(to) != 0) {
+    end += item;
+    for (size_t i = 0; i < sizes.size(); ++i) end += (sizes[i] - 1) * strides[i] * item;
+  }
+  if (begin < 0 || begin % item != 0 || (end > static_cast<int64_t>(source.storage().nbytes()) && end != begin)) {
+    fail(node, "it covers bytes " + std::to_string(begin) + " to " + std::to_string(end) + " of a storage that has " +
+                   std::to_string(source.storage().nbytes()) +
+                   "; bind a tensor whose storage is laid out as the captured one's");
+  }
+  return with_geometry(source, source.storage(), dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()},
+                       begin / item);
+}
+
+const c10::IValue& Interpreter::value(ValueId value) const {
+  if (value.index >= values_.size() || values_[value.index].isNone()) {
+    const NodeId node = program_->steps[step_].node;
+    fail(node, "%" + std::to_string(value.index) +
+                   " (id, not printed number) holds nothing: it was not computed, or was released after its last use");
+  }
+  return values_[value.index];
+}
+
+void Interpreter::set_value(ValueId value, c10::IValue content) { values_[value.index] = std::move(content); }
+
+}  // namespace shadowgraph

@@ -1,0 +1,128 @@
+// Runs a graph, or the slice of it that some values need, on real or fake tensors.
+//
+//     Interpreter interpreter(graph);
+//     ReplayResult result = interpreter.run(Bindings().module(net).bind("input0", x));
+//     // result.outputs, result.gradients["layer.weight"]
+//
+// The graph was recorded below autograd, so it runs there: operators are called with autograd, view tracking and autocast
+// off, and what comes out has no history. Values are released after their last use. Random operators draw from the default
+// generators, so after the same manual_seed a run gives bitwise what eager gives.
+//
+// What a run does to the tensors it is given: writes reach their storages, as in eager (or copies of them, see
+// `copy_inputs`), and count as one in-place change for autograd. Their own geometry stays: `t_`, `set_` or `resize_` on a
+// placeholder acts on the run's tensor of it. Constants that the graph writes are copied first, so that every run
+// begins with the same. An sg::alias is a view of its storage with the value's geometry.
+//
+// Contents that no node wrote (aten::empty) are whatever the allocator gives, as in eager.
+//
+// The constructor prepares all arguments once; running many times is what this is for. An Interpreter belongs to one
+// thread, its graph must outlive it unchanged. Derive from it to watch or replace single nodes. The idea is
+// torch.fx.Interpreter's.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/replay/bindings.h"
+#include "core/replay/functions.h"
+#include "ir/graph.h"
+
+namespace shadowgraph {
+
+struct InterpreterOptions {
+  // Run what these values need (core/replay/slice.h), and return them as outputs; empty: the whole graph.
+  std::vector<ValueId> only;
+  // Every device in the graph means this one: a capture on fake CUDA runs on the CPU.
+  std::optional<c10::Device> device;
+  // Bound tensors must have the dtype, sizes, strides and device of their placeholder.
+  bool check_bindings = true;
+  // Every result must have the dtype, sizes, strides and offset that the graph says. For tests; about 0.1 us a node.
+  bool check_results = false;
+  // Bound tensors are not written to: what the graph writes to is a copy.
+  bool copy_inputs = false;
+  // In place of the default generator of its device; it is left where the run ends.
+  std::optional<at::Generator> generator;
+  // Nodes that cannot run (operator not registered, opaque argument) throw when reached, not before the first one runs;
+  // for derived classes that run them in their own way.
+  bool defer_errors = false;
+};
+
+struct ReplayResult {
+  std::vector<at::Tensor> outputs;              // of sg::output, or the values of `only`; None is undefined
+  std::map<std::string, at::Tensor> gradients;  // of sg::gradient, by parameter name
+};
+
+// A graph that cannot run here, or a run that failed: names the node, its text, and what to do.
+class ReplayError : public Error {
+ public:
+  ReplayError(const std::string& message, NodeId node) : Error(message), node_(node) {}
+  NodeId node() const { return node_; }  // invalid if it is about none
+
+ private:
+  NodeId node_;
+};
+
+struct ReplayProgram;
+
+class Interpreter {
+ public:
+  // Throws Error for a value of `only` that the graph does not have. Linear.
+  explicit Interpreter(const Graph& graph, InterpreterOptions options = {});
+  virtual ~Interpreter();
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
+
+  // Throws ReplayError; before anything ran if a placeholder is missing or does not fit, a device or an operator is not
+  // there. An operator's own error comes with its node's text; what ran before it has had its effect.
+  ReplayResult run(const Bindings& bindings);
+
+  const Graph& graph() const { return graph_; }
+
+ protected:
+  // Once per node, in program order. The default runs the node by the calls below and stores its results; operands are
+  // still there when it returns.
+  virtual void run_node(NodeId node);
+  // The arguments are on the stack; leaves the results there.
+  virtual void call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  virtual void call_function(NodeId node, const RegisteredFunction& function, torch::jit::Stack& stack);
+  // Placeholders, sg::constant, sg::alias, sg::output and sg::gradient.
+  virtual void run_builtin(NodeId node);
+
+  // What a value holds now; throws ReplayError if it is not computed or was released.
+  const c10::IValue& value(ValueId value) const;
+  // For a run_node of one's own: all results of the node must be set.
+  void set_value(ValueId value, c10::IValue content);
+
+ private:
+  class Run;
+  void check_devices() const;
+  void bind(const Bindings& bindings);
+  void check_binding(NodeId node, const at::Tensor& tensor) const;
+  void check_names(const Bindings& bindings) const;
+  at::Tensor own_tensor(const at::Tensor& bound, bool copied);
+  void push_arguments(uint32_t step);
+  void preserve(uint32_t step);
+  void store_results(uint32_t step);
+  void check_result(NodeId node, ValueId value, const c10::IValue& content) const;
+  at::Tensor alias_of(NodeId node) const;
+  [[noreturn]] void fail(NodeId node, const std::string& what) const;
+
+  const Graph& graph_;
+  InterpreterOptions options_;
+  std::unique_ptr<const ReplayProgram> program_;
+  std::vector<c10::IValue> values_;  // by value id; None: not computed, or released
+  torch::jit::Stack stack_;
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> copies_;  // of this run, see copy_inputs
+  ReplayResult result_;
+  uint32_t step_ = 0;  // the one under way
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,449 @@
+#include "core/replay/replay_program.h"
+
+#include <ATen/ScalarOps.h>
+
+#include <algorithm>
+
+#include "core/replay/slice.h"
+#include "ir/formals.h"
+#include "ir/operator_facts.h"
+
+namespace shadowgraph {
+namespace {
+
+using Step = ReplayProgram::Step;
+using StepKind = ReplayProgram::StepKind;
+
+// What an IValue list holds for a schema's element type: symbolic ints, dtypes and layouts are ints there.
+c10::TypePtr runtime_type(const c10::TypePtr& type) {
+  switch (type->kind()) {
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::ScalarTypeType:
+    case c10::TypeKind::LayoutType:
+    case c10::TypeKind::MemoryFormatType:
+      return c10::IntType::get();
+    case c10::TypeKind::SymFloatType:
+      return c10::FloatType::get();
+    case c10::TypeKind::SymBoolType:
+      return c10::BoolType::get();
+    case c10::TypeKind::OptionalType:
+      return c10::OptionalType::create(runtime_type(type->expectRef<c10::OptionalType>().getElementType()));
+    default:
+      return type;
+  }
+}
+
+// The element type of a list argument; Any if the schema does not say.
+c10::TypePtr element_type_of(const c10::FunctionSchema& schema, size_t position) {
+  if (position >= schema.arguments().size()) return c10::AnyType::get();
+  c10::TypePtr type = schema.arguments()[position].type();
+  if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
+  if (type->kind() != c10::TypeKind::ListType) return c10::AnyType::get();
+  return runtime_type(type->expectRef<c10::ListType>().getElementType());
+}
+
+at::Tensor wrapped_number(const at::Scalar& number) {
+  at::Tensor tensor = c10::scalar_to_tensor(number);
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
+bool same_geometry(const Graph& graph, ValueId a, ValueId b) {
+  const Value& x = graph.value(a);
+  const Value& y = graph.value(b);
+  return x.storage == y.storage && x.dtype == y.dtype && x.offset == y.offset &&
+         std::ranges::equal(graph.sizes(a), graph.sizes(b)) && std::ranges::equal(graph.strides(a), graph.strides(b));
+}
+
+ValueId first_tensor(const Graph& graph, const Argument& argument) {
+  ValueId first;
+  graph.for_each_value({&argument, 1}, [&](ValueId value) {
+    if (!first.valid()) first = value;
+  });
+  return first;
+}
+
+class Compiler {
+ public:
+  Compiler(const Graph& graph, const InterpreterOptions& options)
+      : graph_(graph), options_(options), effects_(Effects::run(graph)), program_(std::make_unique<ReplayProgram>()) {}
+
+  std::unique_ptr<const ReplayProgram> run() {
+    std::vector<NodeId> nodes;
+    if (options_.only.empty()) {
+      nodes.reserve(graph_.node_count());
+      for (const NodeId node : graph_.nodes()) nodes.push_back(node);
+    } else {
+      nodes = slice_for(graph_, effects_, options_.only);
+    }
+    for (const NodeId node : graph_.nodes()) {
+      if (is_bound(node)) position_[node] = program_->all_placeholders++;
+    }
+    find_last_uses(nodes);
+    find_written_storages(nodes);
+    program_->operators.resize(graph_.target_count());
+    program_->functions.resize(graph_.target_count());
+    looked_up_.resize(graph_.target_count());
+    program_->steps.reserve(nodes.size());
+    same_tensor_.resize(graph_.value_capacity(), kAlone);
+    for (const NodeId node : nodes) compile(node);
+    return std::move(program_);
+  }
+
+ private:
+  static constexpr uint32_t kAlone = 0xFFFFFFFFU;
+
+  bool is_bound(NodeId node) const { return graph_.node(node).target.index <= target_of(Builtin::kInput).index; }
+
+  void find_last_uses(const std::vector<NodeId>& nodes) {
+    last_use_.assign(graph_.value_capacity(), 0);
+    for (uint32_t step = 0; step < nodes.size(); ++step) {
+      graph_.for_each_output(nodes[step], [&](ValueId value) { last_use_[value.index] = step; });
+      graph_.for_each_input(nodes[step], [&](ValueId value) { last_use_[value.index] = step; });
+    }
+    for (const ValueId value : options_.only) last_use_[value.index] = static_cast<uint32_t>(nodes.size());
+  }
+
+  void find_written_storages(const std::vector<NodeId>& nodes) {
+    written_.assign(graph_.storage_count() + effects_.generators().size(), false);
+    for (const NodeId node : nodes) {
+      for (const StorageWrite& write : effects_.writes(node)) written_[write.storage.index] = true;
+      program_->random |= effects_.random(node);
+    }
+  }
+
+  c10::Device mapped(c10::Device device) const { return options_.device ? *options_.device : device; }
+
+  void note_device(c10::Device device, NodeId node) {
+    for (const auto& use : program_->devices) {
+      if (use.device == device) return;
+    }
+    program_->devices.push_back({device, node});
+  }
+
+  void note_problem(std::string what) {
+    const auto step = static_cast<uint32_t>(program_->steps.size());
+    if (program_->problem(step) == nullptr) program_->problems.push_back({step, std::move(what)});
+  }
+
+  // ---- Arguments
+
+  c10::IValue ivalue_of(const Argument& argument, TypeClass type, bool optional) {
+    switch (argument.kind) {
+      case ArgumentKind::kNone:
+        return type == TypeClass::kTensor && !optional ? c10::IValue(at::Tensor()) : c10::IValue();
+      case ArgumentKind::kInt:
+        return type == TypeClass::kTensor ? c10::IValue(wrapped_number(argument.i)) : c10::IValue(argument.i);
+      case ArgumentKind::kFloat:
+        return type == TypeClass::kTensor ? c10::IValue(wrapped_number(argument.d)) : c10::IValue(argument.d);
+      case ArgumentKind::kBool:
+        return type == TypeClass::kTensor ? c10::IValue(wrapped_number(argument.b)) : c10::IValue(argument.b);
+      case ArgumentKind::kComplex: {
+        const auto parts = graph_.complex_parts(argument);
+        const c10::complex<double> number(parts[0], parts[1]);
+        return type == TypeClass::kTensor ? c10::IValue(wrapped_number(number)) : c10::IValue(number);
+      }
+      case ArgumentKind::kString:
+        return graph_.text(argument.string);
+      case ArgumentKind::kDevice:
+        note_device(mapped(argument.device()), node_);
+        return mapped(argument.device());
+      case ArgumentKind::kIntList: {
+        const auto ints = graph_.ints(argument);
+        return c10::IValue(c10::IntArrayRef(ints.data(), ints.size()));
+      }
+      case ArgumentKind::kConstant:
+        return graph_.constant(argument.constant);
+      case ArgumentKind::kGenerator:
+        if (optional) return {};  // the default one, see InterpreterOptions::generator
+        return at::globalContext().defaultGenerator(mapped(argument.device()));
+      case ArgumentKind::kOpaque:
+        note_problem("its argument is an object that a graph does not hold (" + graph_.text(argument.string) +
+                     "); replace the node, or derive from Interpreter and run it there with defer_errors");
+        return {};
+      case ArgumentKind::kValue:
+      case ArgumentKind::kList:
+        break;
+    }
+    return {};
+  }
+
+  // Lists nest no deeper than kMaxListDepth (ir/formals.h).
+  c10::IValue list_of(const Argument& argument, const c10::TypePtr& element_type,
+                      ReplayProgram::ListTemplate* tensors) {
+    const bool optional = element_type->kind() == c10::TypeKind::OptionalType;
+    const FormalType formal = formal_type(*element_type);
+    c10::impl::GenericList list(element_type);
+    uint32_t index = 0;
+    for (const Argument& element : graph_.list(argument)) {
+      if (element.kind == ArgumentKind::kList) {
+        list.push_back(list_of(element, c10::AnyType::get(), nullptr));
+      } else if (element.kind != ArgumentKind::kValue) {
+        list.push_back(ivalue_of(element, formal.type, optional || formal.optional));
+      } else if (tensors != nullptr) {
+        list.push_back(optional || formal.type != TypeClass::kTensor ? c10::IValue() : c10::IValue(at::Tensor()));
+        tensors->patches.push_back({index, element.ref.value, 0});
+      } else {
+        note_problem("tensors in lists of lists cannot be replayed; derive from Interpreter and run the node there");
+      }
+      ++index;
+    }
+    if (tensors != nullptr && !tensors->patches.empty()) {
+      for (size_t i = 0; i < list.size(); ++i) tensors->elements.push_back(list.get(i));
+      tensors->element_type = element_type;
+    }
+    return list;
+  }
+
+  void compile_arguments(Step& step, const TargetFormals& formals, const c10::FunctionSchema& schema) {
+    const auto arguments = graph_.arguments(node_);
+    step.arguments = {static_cast<uint32_t>(program_->templates.size()), static_cast<uint32_t>(arguments.size())};
+    step.patches.begin = static_cast<uint32_t>(program_->patches.size());
+    bool any_tensor = false;
+    for (uint32_t i = 0; i < arguments.size(); ++i) {
+      const Argument& argument = arguments[i];
+      const FormalType type = i < formals.arguments.size() ? formals.arguments[i].type : FormalType{};
+      if (argument.kind == ArgumentKind::kValue) {
+        any_tensor = true;
+        program_->patches.push_back({i, argument.ref.value, 0});
+        program_->templates.emplace_back();
+      } else if (argument.kind == ArgumentKind::kList) {
+        ReplayProgram::ListTemplate list;
+        c10::IValue value = list_of(argument, element_type_of(schema, i), &list);
+        if (list.patches.empty()) {
+          program_->templates.push_back(std::move(value));
+        } else {
+          any_tensor = true;
+          program_->patches.push_back({i, ValueId(), static_cast<uint32_t>(program_->lists.size())});
+          program_->lists.push_back(std::move(list));
+          program_->templates.emplace_back();
+        }
+      } else {
+        program_->templates.push_back(ivalue_of(argument, type.type, type.optional));
+      }
+    }
+    step.patches.size = static_cast<uint32_t>(program_->patches.size()) - step.patches.begin;
+    if (!any_tensor) name_device(step, formals);
+  }
+
+  // A factory that named no device made its tensor on the mode's default one: here that is what the result says.
+  void name_device(const Step& step, const TargetFormals& formals) {
+    const auto results = graph_.results(node_);
+    const ValueId result = results.empty() ? ValueId() : first_tensor(graph_, results[0]);
+    if (!result.valid() || graph_.value(result).kind != ValueKind::kTensor) return;
+    for (uint32_t i = 0; i < formals.arguments.size() && i < step.arguments.size; ++i) {
+      c10::IValue& argument = program_->templates[step.arguments.begin + i];
+      if (formals.arguments[i].type.type != TypeClass::kDevice || !argument.isNone()) continue;
+      argument = mapped(graph_.value(result).device());
+      note_device(argument.toDevice(), node_);
+    }
+  }
+
+  // ---- Results
+
+  void compile_results(Step& step) {
+    step.results.begin = static_cast<uint32_t>(program_->result_codes.size());
+    for (const Argument& result : graph_.results(node_)) push_code(result);
+    step.results.size = static_cast<uint32_t>(program_->result_codes.size()) - step.results.begin;
+  }
+
+  void push_code(const Argument& result) {
+    auto& codes = program_->result_codes;
+    if (result.kind == ArgumentKind::kValue) {
+      codes.push_back(result.ref.value.index);
+    } else if (result.kind == ArgumentKind::kList) {
+      const auto elements = graph_.list(result);
+      codes.push_back(ReplayProgram::kList | static_cast<uint32_t>(elements.size()));
+      for (const Argument& element : elements) {
+        codes.push_back(element.kind == ArgumentKind::kValue ? element.ref.value.index : ReplayProgram::kNoValue);
+      }
+    } else {
+      codes.push_back(ReplayProgram::kNoValue);
+    }
+  }
+
+  void compile_releases(Step& step) {
+    const auto number = static_cast<uint32_t>(program_->steps.size());
+    auto& values = program_->values;
+    step.released.begin = static_cast<uint32_t>(values.size());
+    const auto release = [&](ValueId value) {
+      uint32_t& last = last_use_[value.index];
+      if (last != number) return;
+      last = kAlone;  // once, however often the node names it
+      values.push_back(value);
+    };
+    graph_.for_each_input(node_, release);
+    graph_.for_each_output(node_, release);
+    step.released.size = static_cast<uint32_t>(values.size()) - step.released.begin;
+  }
+
+  // ---- Values that are one tensor
+
+  void compile_identity(Step& step) {
+    const OperatorFacts& facts = facts_.of(graph_, graph_.node(node_).target);
+    const auto arguments = graph_.arguments(node_);
+    const auto results = graph_.results(node_);
+    step.preserved.begin = static_cast<uint32_t>(program_->values.size());
+    const bool gives_self = graph_.target(node_).name() == "aten::lift_fresh";
+    for (const auto& alias : facts.aliases) {
+      if (alias.argument >= arguments.size() || alias.result >= results.size()) continue;
+      const bool written = std::find(facts.written.begin(), facts.written.end(), alias.argument) != facts.written.end();
+      if (!written && alias.always && !gives_self) continue;
+      if (results[alias.result].kind != ArgumentKind::kValue ||
+          arguments[alias.argument].kind != ArgumentKind::kValue) {
+        continue;
+      }
+      const ValueId before = arguments[alias.argument].ref.value;
+      const ValueId after = results[alias.result].ref.value;
+      if (same_geometry(graph_, before, after)) {
+        join(before, after);
+      } else if (written) {
+        preserve(before);
+      }
+    }
+    // set_ may be said to alias its source instead of its self.
+    if (facts.is_in_place && !results.empty() && results[0].kind == ArgumentKind::kValue && !facts.written.empty() &&
+        facts.written[0] < arguments.size() && arguments[facts.written[0]].kind == ArgumentKind::kValue) {
+      const ValueId before = arguments[facts.written[0]].ref.value;
+      if (!same_geometry(graph_, before, results[0].ref.value)) preserve(before);
+    }
+    step.preserved.size = static_cast<uint32_t>(program_->values.size()) - step.preserved.begin;
+  }
+
+  void join(ValueId before, ValueId after) {
+    uint32_t& set = same_tensor_[before.index];
+    if (set == kAlone) {
+      set = static_cast<uint32_t>(sets_.size());
+      sets_.push_back({before});
+    }
+    same_tensor_[after.index] = set;
+    sets_[set].push_back(after);
+  }
+
+  // Each value is kept at most once: afterwards it is a tensor of its own. So this is linear over the whole program.
+  void preserve(ValueId changed) {
+    const auto number = static_cast<uint32_t>(program_->steps.size());
+    const auto keep = [&](ValueId value) {
+      if (last_use_[value.index] > number && last_use_[value.index] != kAlone) program_->values.push_back(value);
+      same_tensor_[value.index] = kAlone;
+    };
+    const uint32_t set = same_tensor_[changed.index];
+    if (set == kAlone) {
+      keep(changed);
+    } else {
+      for (const ValueId value : sets_[set]) keep(value);
+      sets_[set].clear();
+    }
+  }
+
+  // ---- Steps
+
+  void find_operator(Step& step, const Target& target, TargetId id) {
+    auto& handle = program_->operators[id.index];
+    if (!looked_up_[id.index]) handle = target.find_operator();
+    looked_up_[id.index] = true;
+    if (handle) {
+      step.op = &*handle;
+      return;
+    }
+    const bool other = c10::Dispatcher::singleton().findSchema(target.schema().operator_name()).has_value();
+    note_problem(other ? "this process has the operator with another schema than " + target.schema_text() +
+                             "; capture the graph again with this libtorch"
+                       : "the operator is not registered in this process; load the library that defines " +
+                             target.name());
+  }
+
+  void find_function_of(Step& step, const Target& target, TargetId id) {
+    auto& function = program_->functions[id.index];
+    if (!looked_up_[id.index]) function = find_function(target);
+    looked_up_[id.index] = true;
+    step.function = function.get();
+    if (function == nullptr) {
+      note_problem("the function is not registered in this process" +
+                   std::string(find_function(target.name()) == nullptr ? "" : " with this schema") +
+                   "; call shadowgraph::register_function(\"" + target.schema_text() + "\", ...) first");
+    }
+  }
+
+  void compile(NodeId node) {
+    node_ = node;
+    const TargetId id = graph_.node(node).target;
+    const Target& target = graph_.target(id);
+    Step step;
+    step.node = node;
+    if (target.kind() == TargetKind::kBuiltin) {
+      compile_builtin(step, static_cast<Builtin>(id.index));
+    } else {
+      if (target.kind() == TargetKind::kOperator) {
+        find_operator(step, target, id);
+      } else {
+        step.kind = StepKind::kFunction;
+        find_function_of(step, target, id);
+      }
+      compile_arguments(step, formals_.of(graph_, id), target.schema());
+      compile_identity(step);
+    }
+    compile_results(step);
+    compile_releases(step);
+    program_->steps.push_back(step);
+  }
+
+  void compile_builtin(Step& step, Builtin builtin) {
+    const auto is_written = [&] {
+      const ValueId value = first_tensor(graph_, graph_.results(node_)[0]);
+      return written_[graph_.value(value).storage.index];
+    };
+    switch (builtin) {
+      case Builtin::kParameter:
+      case Builtin::kBuffer:
+      case Builtin::kInput:
+        step.kind = StepKind::kPlaceholder;
+        step.written = is_written();
+        program_->placeholders.push_back({static_cast<uint32_t>(program_->steps.size()), position_[node_],
+                                          &graph_.text(graph_.arguments(node_)[0].string)});
+        return;
+      case Builtin::kConstant:
+        step.kind = StepKind::kConstant;
+        step.written = is_written();
+        return;
+      case Builtin::kAlias:
+        step.kind = StepKind::kAlias;
+        return;
+      case Builtin::kOutput:
+        step.kind = StepKind::kOutput;
+        return;
+      case Builtin::kGradient:
+        step.kind = StepKind::kGradient;
+        return;
+    }
+    note_problem("this version does not know the built-in " + graph_.target(node_).name());
+  }
+
+  const Graph& graph_;
+  const InterpreterOptions& options_;
+  const Effects effects_;
+  std::unique_ptr<ReplayProgram> program_;
+  Formals formals_;
+  OperatorFactsCache facts_;
+  NodeId node_;
+  IdMap<NodeId, uint32_t> position_;   // of placeholders
+  std::vector<bool> looked_up_;        // by TargetId
+  std::vector<uint32_t> last_use_;     // by value: step
+  std::vector<bool> written_;          // by storage
+  std::vector<uint32_t> same_tensor_;  // by value: the set of values that are the same TensorImpl
+  std::vector<std::vector<ValueId>> sets_;
+};
+
+}  // namespace
+
+const ReplayProgram::Problem* ReplayProgram::problem(uint32_t step) const {
+  const auto found = std::lower_bound(problems.begin(), problems.end(), step,
+                                      [](const Problem& problem, uint32_t wanted) { return problem.step < wanted; });
+  return found != problems.end() && found->step == step ? &*found : nullptr;
+}
+
+std::unique_ptr<const ReplayProgram> ReplayProgram::compile(const Graph& graph, const InterpreterOptions& options) {
+  return Compiler(graph, options).run();
+}
+
+}  // namespace shadowgraph
