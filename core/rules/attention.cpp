@@ -35,11 +35,6 @@ namespace {
 using at::ScalarType;
 using at::SDPBackend;
 using c10::IntArrayRef;
-using OptionalTensor = std::optional<at::Tensor>;
-using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
-using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-using FiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 // Sizes among results are SymInt in C++ too: output, logsumexp, cumulative lengths of q and k (nested tensors only),
 // longest q and k, seed, offset, debug mask.
 using FusedResults = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,
@@ -367,7 +362,7 @@ ThreeTensors sdpa_flash_backward(const at::Tensor& grad_out, const at::Tensor& q
 // Rows of logsumexp are padded so that the backward kernel can load them in blocks (kAlignLSE).
 int64_t efficient_logsumexp_length(int64_t longest_query, bool wanted) {
   constexpr int64_t kAlignment = 32;
-  return wanted ? (longest_query + kAlignment - 1) / kAlignment * kAlignment : 0;
+  return wanted ? rounded_up(longest_query, kAlignment) : 0;
 }
 
 // Rows of 16 elements and more, cut to the bias' own length.
@@ -375,7 +370,7 @@ at::Tensor efficient_bias_gradient(const at::Tensor& bias) {
   constexpr int64_t kAlignment = 16;
   c10::DimVector sizes(bias.sizes());
   const int64_t last = sizes.back();
-  sizes.back() = (last + kAlignment - 1) / kAlignment * kAlignment;
+  sizes.back() = rounded_up(last, kAlignment);
   return rules::empty(sizes, bias).slice(-1, 0, last);
 }
 

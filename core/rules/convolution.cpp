@@ -20,7 +20,6 @@ using at::native::ConvBackend;
 using c10::DimVector;
 using c10::IntArrayRef;
 using c10::MemoryFormat;
-using OptionalTensor = std::optional<at::Tensor>;
 
 // One number may stand for all spatial dimensions (convolution_expand_param_if_needed).
 DimVector expanded(IntArrayRef values, const char* what, size_t dimensions) {

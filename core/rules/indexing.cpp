@@ -12,7 +12,6 @@ namespace {
 
 using at::Scalar;
 using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 void check_integral(const Tensor& index, const char* name) {
   TORCH_CHECK(index.scalar_type() == c10::kLong || index.scalar_type() == c10::kInt, name,

@@ -10,7 +10,6 @@ namespace {
 
 using at::Scalar;
 using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
 
 Tensor reduced(const Tensor& loss, int64_t reduction) {

@@ -25,9 +25,6 @@ namespace {
 using at::ScalarType;
 using c10::IntArrayRef;
 using c10::MemoryFormat;
-using OptionalTensor = std::optional<at::Tensor>;
-using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 ScalarType parameter_dtype(const at::Tensor& input, std::initializer_list<const OptionalTensor*> parameters) {
   const ScalarType dtype = input.scalar_type();
@@ -46,8 +43,6 @@ ScalarType accumulate_dtype(ScalarType dtype) {
 at::Tensor empty_in_suggested_format(const at::Tensor& like) {
   return rules::empty(like.sizes(), like, like.suggest_memory_format());
 }
-
-at::Tensor empty_contiguous_like(const at::Tensor& like) { return rules::empty(like.sizes(), like); }
 
 // ---- Batch norm
 

@@ -27,20 +27,11 @@ namespace {
 using at::ScalarType;
 using at::TensorList;
 using c10::IntArrayRef;
-using OptionalTensor = std::optional<at::Tensor>;
-using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
-using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-using FiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 // cuDNN's numbering, which libtorch uses throughout.
 enum class Mode : int64_t { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };
 
 int64_t gate_count(Mode mode) { return mode == Mode::kLstm ? 4 : mode == Mode::kGru ? 3 : 1; }
-
-at::Tensor empty_contiguous_like(const at::Tensor& like) { return rules::empty(like.sizes(), like); }
-
-int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 // ---- oneDNN (native/mkldnn/RNN.cpp)
 

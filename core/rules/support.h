@@ -5,6 +5,9 @@
 #include <c10/core/MemoryFormat.h>
 #include <c10/util/DimVector.h>
 
+#include <optional>
+#include <tuple>
+
 #include "core/fake/device_profile.h"
 
 namespace shadowgraph::rules {
@@ -30,6 +33,8 @@ c10::DimVector contiguous_strides(c10::IntArrayRef sizes);
 at::Tensor empty_like(const at::Tensor& like);
 at::Tensor empty_like(const at::Tensor& like, c10::ScalarType dtype);
 at::Tensor empty_like(const at::Tensor& like, c10::MemoryFormat format);
+// Its sizes and dtype, contiguous whatever its strides.
+inline at::Tensor empty_contiguous_like(const at::Tensor& like) { return rules::empty(like.sizes(), like); }
 
 // The elementwise rule: broadcasting, type promotion and stride order exactly as at::TensorIterator gives them.
 struct Elementwise {
@@ -47,6 +52,16 @@ at::Tensor& elementwise_into(at::Tensor& output, Operands inputs, const Elementw
 c10::DimVector reduced_sizes(const at::Tensor& input, at::OptionalIntArrayRef dims, bool keepdim);
 
 // A tensor argument that may be absent.
-inline bool given(const std::optional<at::Tensor>& tensor) { return tensor.has_value() && tensor->defined(); }
+using OptionalTensor = std::optional<at::Tensor>;
+inline bool given(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }
+
+// What rules with several results return.
+using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using FiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+// The next multiple of `to`: kernels pad rows, libraries pad workspaces.
+inline int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace shadowgraph::rules
