@@ -82,11 +82,11 @@ mkldnn_rnn_layer_backward(const at::Tensor& input, const at::Tensor& weight_ih, 
                           int64_t num_layers, bool has_biases, bool train, bool bidirectional, IntArrayRef batch_sizes,
                           bool batch_first, const at::Tensor& workspace) {
   if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) return {};
-  // Always float32, and one tensor for both biases.
+  // Always float32. The second bias' gradient is a clone of the first's.
   const auto gradient = [](const at::Tensor& of) { return rules::empty(of.sizes(), at::kFloat); };
   const int64_t bias_size = static_cast<Mode>(mode) == Mode::kGru ? 4 * hidden_size : bias_ih.size(0);
-  const at::Tensor bias = rules::empty({bias_size}, at::kFloat);
-  return {gradient(input), gradient(weight_ih), gradient(weight_hh), bias, bias, gradient(hx), gradient(cx)};
+  const auto bias = [&] { return rules::empty({bias_size}, at::kFloat); };
+  return {gradient(input), gradient(weight_ih), gradient(weight_hh), bias(), bias(), gradient(hx), gradient(cx)};
 }
 
 // ---- cuDNN (native/cudnn/RNN.cpp)

@@ -1,0 +1,76 @@
+// Alias and mutation resolution: the same program without a write, but for copies to what it was given, at the end.
+//
+//     FunctionalizeResult result = functionalize(graph);
+//     result.mutated     // parameters, buffers, inputs, constants that the program writes, each with its write-back
+//     result.aliased     // outputs that share a storage with one of those, or with an earlier output
+//
+//     %1 = aten::t(self=%0)                        %1 = aten::t(self=%0)
+//     %2 = aten::add_.Tensor(self=%1, other=%0)    %2 = aten::add.Tensor(self=%1, other=%0)
+//     %3 = aten::relu(self=%0)                     %3 = aten::as_strided(self=%2, size=[2, 2], stride=[2, 1], ...)
+//                                                  %4 = aten::relu(self=%3)
+//                                                  %5 = aten::copy_(self=%0, src=%3)          the epilogue
+//
+// What holds afterwards, and is checked by replay (tests/replay/functionalize_replay_test.cpp): outputs, gradients and the
+// final contents of everything given are bitwise what eager leaves, random numbers included; outputs share storages with
+// inputs and with one another as in eager; every kernel gets operands of the sizes and strides that it had. Region, phase,
+// flags, forward links, saved tensors and lifetimes are carried over; a value that is not a view has a storage of its own.
+// Running it again changes nothing.
+//
+// Contents belong to storages, so there is no list of operators here. Each storage has an *image*: a value whose storage
+// holds, place for place, what the program's storage would hold now. A write gives a new image; a value that is read after
+// that is taken from it again, by the views it came through or by as_strided. docs/functionalization.md tells the rest.
+//
+// Ids of the old graph mean nothing afterwards. Linear; see bench/passes.cpp.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "passes/pass.h"
+
+namespace shadowgraph {
+
+// A write that cannot be taken out: names the node.
+class FunctionalizeError : public Error {
+ public:
+  FunctionalizeError(const std::string& message, NodeId node) : Error(message), node_(node) {}
+  NodeId node() const { return node_; }
+
+ private:
+  NodeId node_;
+};
+
+struct FunctionalizeResult {
+  bool changed = false;
+
+  struct Mutated {
+    NodeId placeholder;  // its name, or the constant, is its argument
+    NodeId write_back;   // the aten::copy_ of the epilogue
+  };
+  std::vector<Mutated> mutated;  // in order of the placeholders
+
+  struct Aliased {
+    uint32_t output = 0;  // position in sg::output
+    NodeId placeholder;   // whose storage it shares; invalid: that of an earlier output
+    uint32_t other = 0;   // that output
+  };
+  std::vector<Aliased> aliased;
+
+  int64_t writes = 0;            // nodes that wrote
+  int64_t scatters = 0;          // of them, through a view of part of a storage
+  int64_t views = 0;             // views taken again
+  int64_t functional_calls = 0;  // writes without a functional operator: core/replay/functional_call.h
+};
+
+// Throws FunctionalizeError for writes by targets of which nothing is known, for writes to tensors without strides, and for
+// reads of a storage that nothing in the graph made; the graph is then as it was.
+FunctionalizeResult functionalize(Graph& graph);
+
+// The first node that writes and is not part of an epilogue (write-backs to placeholders with the views they need, behind
+// all else); invalid if there is none. Random numbers drawn are no writes here.
+NodeId first_mutation(const Graph& graph);
+
+// The registry's row.
+PassResult functionalize_pass(Graph& graph, const PassOptions& options);
+
+}  // namespace shadowgraph

@@ -1,0 +1,148 @@
+// Predicted live bytes against a real CPU run whose allocator counts: for every built-in model, at a small size, after
+// every operator of a training step, to the byte.
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "core/capture/capture.h"
+#include "core/fake/observe_mode.h"
+#include "core/fake/operator_info.h"
+#include "models/registry.h"
+#include "profiler/memory_timeline.h"
+
+namespace shadowgraph {
+namespace {
+
+// Counts the bytes asked for and not given back. Installed for the rest of the process: ctest runs each test in its own.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  static CountingAllocator& install() {
+    static auto* counting = [] {
+      auto* made = new CountingAllocator;
+      c10::SetCPUAllocator(made, /*priority=*/100);
+      return made;
+    }();
+    return *counting;
+  }
+
+  // oneDNN allocates scratch through raw_allocate, which wants the data itself as the context.
+  c10::DataPtr allocate(size_t bytes) override {
+    void* data = c10::alloc_cpu(bytes);
+    bytes_[data] = static_cast<int64_t>(bytes);
+    live += static_cast<int64_t>(bytes);
+    most = std::max(most, live);
+    return {data, data, &give_back, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
+
+  int64_t live = 0;
+  int64_t most = 0;  // since last reset
+
+ private:
+  static void give_back(void* data) {
+    CountingAllocator& counting = install();
+    const auto block = counting.bytes_.find(data);
+    if (block != counting.bytes_.end()) {
+      counting.live -= block->second;
+      counting.bytes_.erase(block);
+    }
+    c10::free_cpu(data);
+  }
+  std::unordered_map<const void*, int64_t> bytes_;
+};
+
+struct AfterCall {
+  std::string name;
+  int64_t live = 0;  // bytes, at the end of the call
+  int64_t most = 0;  // bytes, most live during the call
+};
+
+class LiveBytes final : public CallObserver {
+ public:
+  std::vector<AfterCall> calls;
+  explicit LiveBytes(CountingAllocator& allocator) : allocator_(allocator) {}
+  void begin_call(const OperatorInfo&, std::span<const CallArgument>) override { allocator_.most = allocator_.live; }
+  void end_call(const OperatorInfo& info, std::span<const CallArgument>) override {
+    calls.push_back({info.name, allocator_.live, allocator_.most});
+  }
+  void abandon_call(const OperatorInfo&) noexcept override {}
+  void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
+  void leave_composite() noexcept override {}
+
+ private:
+  CountingAllocator& allocator_;
+};
+
+class MemoryOf : public testing::TestWithParam<std::string> {};
+
+TEST_P(MemoryOf, ATrainingStepOnTheCpuIsPredictedToTheByte) {
+  CountingAllocator& allocator = CountingAllocator::install();
+  std::vector<AfterCall> predicted;
+  {
+    const FakeTensorMode mode({.device = at::kCPU});
+    const auto model = models::build(GetParam(), {.tiny = true});
+    torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
+    const auto step = capture_training_step(
+        ProgramToCapture{.module = model.module.get(),
+                         .inputs = model.inputs,
+                         .input_names = model.input_names,
+                         .forward = model.forward,
+                         .loss = [&](const Tensors& outputs) { return model.loss(outputs, model.inputs); },
+                         .optimizer = &optimizer},
+        {.device = at::kCPU});
+    const auto timeline = MemoryTimeline::run(step.graph);
+    for (uint32_t i = 0; i < timeline.steps(); ++i) {
+      const Target& target = step.graph.target(timeline.node(i));
+      if (target.kind() == TargetKind::kOperator) predicted.push_back({target.name(), timeline.total(i), 0});
+    }
+  }
+
+  const int64_t before = allocator.live;
+  const auto model = models::build(GetParam(), {.tiny = true});
+  torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
+  LiveBytes real(allocator);
+  {
+    const ObserveMode observe(real);
+    optimizer.zero_grad();
+    auto outputs = model.forward(model.inputs);
+    at::Tensor loss = model.loss(outputs, model.inputs);
+    outputs.clear();
+    loss.backward();
+    optimizer.step();
+  }
+
+  ASSERT_EQ(predicted.size(), real.calls.size());
+  int64_t peak = 0;
+  int64_t predicted_peak = 0;
+  int differ = 0;
+  for (size_t i = 0; i < predicted.size(); ++i) {
+    const int64_t live = real.calls[i].live - before;
+    ASSERT_EQ(predicted[i].name, real.calls[i].name);
+    if (predicted[i].live != live && ++differ <= 10) {
+      ADD_FAILURE() << "call " << i << ", " << predicted[i].name << ": predicted " << predicted[i].live << ", real "
+                    << live;
+    }
+    predicted_peak = std::max(predicted_peak, predicted[i].live);
+    peak = std::max(peak, real.calls[i].most - before);
+  }
+  EXPECT_EQ(differ, 0) << "of " << predicted.size() << " calls";
+  // All these models peak in the optimizer's sqrt, where three scalars become tensors inside the calls around it: scratch,
+  // which the graph does not have.
+  EXPECT_LE(predicted_peak, peak);
+  EXPECT_LE(peak - predicted_peak, 12);
+}
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const auto& info : models::available()) names.push_back(info.name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Zoo, MemoryOf, testing::ValuesIn(model_names()), [](const auto& name) { return name.param; });
+
+}  // namespace
+}  // namespace shadowgraph
