@@ -47,7 +47,10 @@ void add_forms(RuleRegistry& registry, const std::string& name) {
 
 ScalarType real_type(const Tensor& x) { return c10::toRealValueType(x.scalar_type()); }
 
-Tensor abs(const Tensor& x) { return elementwise({x}, {.output = real_type(x)}); }
+// Complex: computed into an empty_like, which keeps the strides of dimensions of size 1 that TensorIterator makes up.
+Tensor abs(const Tensor& x) {
+  return x.is_complex() ? rules::empty_like(x, real_type(x)) : elementwise({x}, {.output = real_type(x)});
+}
 
 Tensor& abs_(Tensor& x) {
   TORCH_CHECK(!x.is_complex(), "In-place abs is not supported for complex tensors.");

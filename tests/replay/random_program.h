@@ -77,13 +77,15 @@ struct Outcome {
 };
 // Both with the default CPU generator seeded by the program's seed.
 Outcome run_eagerly(const RandomProgram& program);
-Outcome replay(const Graph& graph, const RandomProgram& program);
+// `check_results`: every node must give what the graph says (InterpreterOptions).
+Outcome replay(const Graph& graph, const RandomProgram& program, bool check_results = false);
 
 // What two outcomes must share beside the number, dtypes, shapes and contents of the outputs (bit for bit), and the
 // contents of the storages of the inputs.
 struct Comparison {
   bool strides = true;   // strides of the outputs
   bool aliasing = true;  // which outputs and inputs share storages, and at which offset
+  bool geometry = true;  // every node of the graph gives the dtype, sizes and strides that the graph says
 };
 // "" or the first difference.
 std::string difference(const Outcome& eager, const Outcome& replayed, const Comparison& comparison = {});
