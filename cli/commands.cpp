@@ -27,6 +27,11 @@ void print_text(std::string_view text) {
   if (!text.ends_with('\n')) std::fputc('\n', stdout);
 }
 
+// Names come from the program and from files: a byte that is not UTF-8, which JSON cannot hold, is replaced.
+std::string json_text(const nlohmann::json& json) {
+  return json.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 SummaryOptions summary_options(const ProfileRequest& request) {
   SummaryOptions options;
   options.grouping = request.group == "composite"  ? SummaryGrouping::kComposite
@@ -59,7 +64,7 @@ void list_models(bool json) {
       if (info.default_image_size != 0) entry["default_image_size"] = info.default_image_size;
       list.push_back(std::move(entry));
     }
-    print_text(list.dump(2));
+    print_text(json_text(list));
     return;
   }
   fmt::print("{:<14} {:>15}  {:<14} {}\n", "MODEL", "PARAMETERS", "DEFAULT INPUT", "");
@@ -80,7 +85,7 @@ void capture_to_file(const CaptureRequest& request, const std::string& output, b
   const LoadedGraph loaded = load(request);
   verify(loaded.graph);
   if (json) {
-    write_file(output, to_json(loaded.graph).dump());
+    write_file(output, json_text(to_json(loaded.graph)));
   } else {
     write_graph_file(output, loaded.graph);
   }
@@ -104,7 +109,7 @@ void profile(const ProfileRequest& request) {
   result.capture_seconds = loaded.capture_seconds;
   const nlohmann::json json = to_json(result);
   if (request.json) {
-    print_text(json.dump(2));
+    print_text(json_text(json));
   } else {
     print_text(to_text(SummaryTable::run(loaded.graph, summary_options(request))) + "\n" + to_text(result));
   }
@@ -113,7 +118,7 @@ void profile(const ProfileRequest& request) {
   const ViewModel view = ViewModel::run(loaded.graph, {});
   const std::string dot = write_dot(view);
   write_graph_file(folder + "graph.sg", loaded.graph);
-  write_file(folder + "profile.json", json.dump(2) + "\n");
+  write_file(folder + "profile.json", json_text(json));
   write_file(folder + "graph.dot", dot);
   write_file(folder + "graph.svg", render_svg(dot));
   std::fputs(fmt::format("wrote {0}graph.sg, {0}profile.json, {0}graph.dot and {0}graph.svg\n", folder).c_str(),
@@ -123,7 +128,7 @@ void profile(const ProfileRequest& request) {
 void print_graph(const std::string& file, const std::string& preset, bool json) {
   const Graph graph = read_graph_file(file);
   if (json) {
-    print_text(to_json(graph).dump(2));
+    print_text(json_text(to_json(graph)));
     return;
   }
   const PrintPreset chosen = preset == "short"         ? PrintPreset::kShort

@@ -3,10 +3,18 @@
 //   0  done      1  the input's fault      2  wrong usage      3  our fault
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <cstdio>
+#include <optional>
+#include <system_error>
+#include <vector>
 
 #include "cli/commands.h"
+#include "cli/suggestion.h"
 #include "core/fake/errors.h"
 #include "ir/error.h"
 #include "models/registry.h"
@@ -37,11 +45,46 @@ constexpr const char* kExamples =
     "  shadowgraph print gpt2.sg | less\n"
     "  shadowgraph dot gpt2.sg --svg -o gpt2.svg\n"
     "\n"
-    "Exit codes: 0 done, 1 the input's fault, 2 wrong usage, 3 a bug of ours.";
+    "Exit codes: 0 done, 1 the input's fault, 2 wrong usage, 3 a bug of ours.\n";
+
+// CLI11's own number checks print the whole range of a double.
+CLI::Validator whole_number_from(int64_t least) {
+  return CLI::Validator(
+      [least](const std::string& text) {
+        int64_t number = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+        const bool fits = error == std::errc() && end == text.data() + text.size() && number >= least;
+        return fits ? std::string() : fmt::format("'{}' is not a whole number of at least {}", text, least);
+      },
+      fmt::format("INT>={}", least));
+}
+
+std::string usage_message(const CLI::App* app, const CLI::Error& error) {
+  std::string command = app->get_name();
+  for (const CLI::App* sub : app->get_subcommands()) command += " " + sub->get_name();
+  return fmt::format("shadowgraph: {}\nRun '{} --help' for the usage.\n", error.what(), command);
+}
+
+int report(int code, const std::string& message) {
+  std::fputs(("shadowgraph: " + message + "\n").c_str(), stderr);
+  return code;
+}
+
+// An unknown first word; CLI11 would only say that a command is missing.
+std::optional<std::string> unknown_command(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  if (word.starts_with('-') || std::find(names.begin(), names.end(), word) != names.end()) return std::nullopt;
+  const std::string near = shadowgraph::cli::closest(word, names);
+  return fmt::format("there is no command '{}'{}; the commands are {}", word,
+                     near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(names, ", "));
+}
 
 void add_capture_options(CLI::App& command, CaptureRequest& request, std::string& mode) {
-  command.add_option("--batch", request.batch, "Batch size (default: the model's own)")->check(CLI::PositiveNumber);
-  command.add_option("--seq", request.seq, "Sequence length of language models")->check(CLI::PositiveNumber);
+  command.add_option("--batch", request.batch, "Batch size (default: the model's own)")->check(whole_number_from(1));
+  command.add_option("--seq", request.seq, "Sequence length of language models")->check(whole_number_from(1));
   command.add_option("--mode", mode, "infer: forward alone; train: forward, backward and optimizer step")
       ->check(CLI::IsMember({"infer", "train"}))
       ->capture_default_str();
@@ -74,11 +117,6 @@ void add_capture_options(CLI::App& command, CaptureRequest& request, std::string
       ->delimiter('\0');
 }
 
-int report(int code, const std::string& message) {
-  std::fputs(("shadowgraph: " + message + "\n").c_str(), stderr);
-  return code;
-}
-
 // The first lines of a libtorch error are the message; what follows is for its developers.
 std::string plain(const c10::Error& error) { return error.what_without_backtrace(); }
 
@@ -88,6 +126,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(kExamples);
   app.get_formatter()->column_width(32);
+  app.failure_message(usage_message);
 
   bool json = false;
   auto* models = app.add_subcommand("models", "List the built-in models");
@@ -114,9 +153,9 @@ int run(int argc, char** argv) {
       ->check(CLI::IsMember({"module", "composite", "operator"}))
       ->capture_default_str();
   profile->add_option("--depth", profile_request.depth, "Module levels in the table (0: what fits)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number_from(0));
   profile->add_option("--rows", profile_request.rows, "Most rows of the table (0: all)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number_from(0))
       ->capture_default_str();
   add_capture_options(*profile, profile_request.capture, profile_mode);
 
@@ -138,12 +177,15 @@ int run(int argc, char** argv) {
   dot->add_flag("--svg", dot_request.svg, "SVG, laid out by Graphviz, rather than DOT");
   dot->add_option("-o,--output", dot_request.output, "File to write (default: stdout)");
   dot->add_option("--depth", dot_request.depth, "Module levels to open (default: what stays readable)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number_from(0));
   dot->add_flag("--unfold", dot_request.unfold, "Draw repeated layers one by one");
   dot->add_flag("--all-phases", dot_request.all_phases, "Draw backward and optimizer too");
   dot->add_option("--phase", dot_request.phases, "Draw this phase (repeat for several): forward, backward, optimizer");
   dot->add_flag("--views", dot_request.views, "Draw views and other plumbing too");
 
+  if (argc > 1) {
+    if (const auto message = unknown_command(app, argv[1])) return report(kUsage, *message);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
@@ -165,6 +207,10 @@ int run(int argc, char** argv) {
   if (*print) shadowgraph::cli::print_graph(file, preset, json);
   if (*verify) shadowgraph::cli::verify_graph(file);
   if (*dot) shadowgraph::cli::draw(dot_request);
+  // A full disk or a closed stdout shows here at the latest.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    throw shadowgraph::FileError("cannot write to the standard output: " + std::generic_category().message(errno));
+  }
   return 0;
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
@@ -9,8 +10,10 @@
 #include <fstream>
 
 #include "cli/progress.h"
+#include "cli/suggestion.h"
 #include "core/capture/capture.h"
 #include "core/capture/torchscript.h"
+#include "ir/error.h"
 #include "ir/parser.h"
 #include "ir/verifier.h"
 #include "models/program.h"
@@ -19,10 +22,14 @@
 namespace shadowgraph::cli {
 namespace {
 
-std::string list_of_models() {
-  std::string names;
-  for (const auto& info : models::available()) names += (names.empty() ? "" : ", ") + info.name;
-  return names;
+[[noreturn]] void refuse_source(const std::string& source) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(source, ignored)) throw FileError("'" + source + "' is a folder, not a file");
+  std::vector<std::string> names;
+  for (const auto& info : models::available()) names.push_back(info.name);
+  const std::string near = closest(source, names);
+  throw Error(fmt::format("'{}' is neither a file nor a built-in model{}; the models are {}", source,
+                          near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(names, ", ")));
 }
 
 bool is_model(const std::string& name) {
@@ -133,10 +140,7 @@ SourceKind kind_of_source(const std::string& source) {
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(source, ignored);
   if (!is_file && is_model(source)) return SourceKind::kModel;
-  if (!is_file) {
-    throw Error(
-        fmt::format("'{}' is neither a file nor a built-in model; the models are {}", source, list_of_models()));
-  }
+  if (!is_file) refuse_source(source);
   std::ifstream file(source, std::ios::binary);
   std::string head(12, '\0');
   file.read(head.data(), static_cast<std::streamsize>(head.size()));

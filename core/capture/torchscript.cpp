@@ -41,6 +41,36 @@ void flatten(const c10::IValue& value, Tensors& tensors) {
   }
 }
 
+// The interpreter puts what went wrong behind the source of every module on the way to it. Keeps that and the place.
+std::string shortened(std::string_view message) {
+  constexpr std::string_view kError = "\nRuntimeError: ";
+  constexpr std::string_view kFrame = "\n  File \"";
+  const size_t error = message.rfind(kError);
+  if (error == std::string_view::npos) return std::string(message);
+  std::string text(message.substr(error + kError.size()));
+  while (text.ends_with('\n')) text.pop_back();
+  const size_t frame = message.rfind(kFrame, error);
+  if (frame != std::string_view::npos) {
+    const std::string_view place = message.substr(frame + kFrame.size());
+    text += " (at \"" + std::string(place.substr(0, place.find('\n'))) + ")";
+  }
+  return text;
+}
+
+void check_input_count(const c10::FunctionSchema& forward, size_t given) {
+  const auto& arguments = forward.arguments();  // the first is the module itself
+  size_t required = 0;
+  std::string names;
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    required += arguments[i].default_value().has_value() ? 0 : 1;
+    names += (i == 1 ? "" : ", ") + arguments[i].name();
+  }
+  if (given < required || given + 1 > arguments.size()) {
+    throw Error("forward takes " + std::to_string(arguments.size() - 1) + " inputs (" + names + "), but " +
+                std::to_string(given) + " were given");
+  }
+}
+
 // Preparing a graph for its first run folds what can be computed from constants. That must happen on real tensors: the
 // results stay in the module, and are constants of the program, not calls that it makes.
 void compile(const torch::jit::Module& module, const std::vector<c10::IValue>& arguments) {
@@ -174,6 +204,7 @@ ProgramToCapture ScriptProgram::program(Tensors inputs) const {
   for (const auto& buffer : module_->module.named_buffers()) program.buffers.emplace_back(buffer.name, buffer.value);
   program.inputs = std::move(inputs);
   const auto schema = module_->module.get_method("forward").function().getSchema();
+  check_input_count(schema, program.inputs.size());
   for (size_t i = 1; i < schema.arguments().size() && program.input_names.size() < program.inputs.size(); ++i) {
     program.input_names.push_back(schema.arguments()[i].name());
   }
@@ -182,7 +213,15 @@ ProgramToCapture ScriptProgram::program(Tensors inputs) const {
     std::vector<c10::IValue> arguments(tensors.begin(), tensors.end());
     compile(module_->module, arguments);
     Tensors outputs;
-    flatten(module_->module.forward(std::move(arguments)), outputs);
+    try {
+      flatten(module_->module.forward(std::move(arguments)), outputs);
+    } catch (const c10::Error&) {
+      throw;
+    } catch (const Error&) {
+      throw;
+    } catch (const std::runtime_error& error) {  // whatever an operator threw, once the interpreter has had it
+      throw Error("the TorchScript program failed: " + shortened(error.what()));
+    }
     return outputs;
   };
   program.loss = [](const Tensors& outputs) {

@@ -41,17 +41,20 @@ def usage():
     expect(0, "profile", "--help", prints=("--input", "--batch", "--optimizer"))
     expect(0, "--version", prints=("shadowgraph 0.",))
     expect(2)
-    expect(2, "frobnicate")
+    expect(2, "frobnicate", says=("frobnicate", "profile"))
+    expect(2, "profle", says=("did you mean profile",))
     expect(2, "profile")
     expect(2, "profile", "resnet18", "--device", "tpu")
-    expect(2, "profile", "resnet18", "--batch", "-1")
+    expect(2, "profile", "resnet18", "--batch", "-1", says=("at least 1",))
+    expect(2, "profile", "resnet18", "--batch", "9" * 20, says=("at least 1",))
     expect(2, "profile", "resnet18", "--mode", "dream")
     expect(2, "capture", "resnet18")
     expect(0, "models", prints=("llama3_8b", "8,030,261,248"))
 
 
 def inputs(folder):
-    expect(1, "profile", "resnet19", says=("resnet19", "resnet18", "llama3_8b"))
+    expect(1, "profile", "resnet19", says=("resnet19", "did you mean resnet18?", "llama3_8b"))
+    expect(1, "profile", folder, says=("is a folder",))
     expect(1, "profile", "resnet18", "--seq", "7")
     expect(1, "profile", "resnet18", "--input", "f32[1]", says=("TorchScript",))
     expect(1, "print", folder / "absent.sg", says=("absent.sg",))
@@ -71,6 +74,10 @@ def inputs(folder):
     for spec in ("f32", "f33[2]", "f32[2,,3]", "f32[a]", "f32[-1]", "[2]", "f32[2", "f32[9999999999,9999999999]"):
         expect(1, "profile", zipped, "--input", spec, says=("write for example",))
     expect(1, "capture", "resnet18", "-o", folder / "no" / "such" / "g.sg", says=("g.sg",))
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([TOOL, "models"], stdout=full, stderr=subprocess.PIPE, text=True)
+    if result.returncode != 1 or "No space left" not in result.stderr:
+        failures.append(f"models > /dev/full: exit code {result.returncode}, {result.stderr}")
     (folder / "file").write_text("")
     expect(1, "profile", "resnet18", "-o", folder / "file" / "out")
     leftovers = [path.name for path in folder.rglob("*tmp*")]
