@@ -130,7 +130,7 @@ TEST(AttentionRules, ErrorsAreEagersOwn) {
   const at::Tensor q = at::rand({2, 3, 5, 8});
   for (const Tensors& in : {Tensors{q, q, q.to(at::kDouble)}, Tensors{q, q, at::rand({8})},
                             Tensors{q, q, q, at::ones({5, 5}, at::kLong)}}) {
-    const CallOutcome real = run_real(in, attention({}));
+    const Outcome real = run_real(in, attention({}));
     EXPECT_NE(real.error, "");
     EXPECT_EQ(run_fake(in, attention({})).error, real.error);
     EXPECT_EQ(run_on_fake_cuda(in, attention({})).error, real.error);
@@ -144,7 +144,7 @@ constexpr const char* kEfficient = "aten::_scaled_dot_product_efficient_attentio
 constexpr const char* kCudnn = "aten::_scaled_dot_product_cudnn_attention";
 constexpr const char* kMath = "aten::_safe_softmax";
 
-std::string kernel_of(const CallOutcome& run) {
+std::string kernel_of(const Outcome& run) {
   if (!run.error.empty()) return run.error;
   for (const char* name : {kFlash, kEfficient, kCudnn, kMath}) {
     if (run.log.find(name) != nullptr) return name;
@@ -218,7 +218,7 @@ TEST(AttentionRules, ChoiceOperatorAnswersForTheProfile) {
 TEST(AttentionRules, FlashOnCuda) {
   const Tensors in{transposed_operand({2, 4, 16, 60}, at::kBFloat16), transposed_operand({2, 4, 24, 60}, at::kBFloat16),
                    transposed_operand({2, 4, 24, 60}, at::kBFloat16)};
-  const CallOutcome run = run_on_fake_cuda(in, attention({}), Backward::kYes, DeviceProfile::a100());
+  const Outcome run = run_on_fake_cuda(in, attention({}), Backward::kYes, DeviceProfile::a100());
   EXPECT_EQ(run.error, "");
   // 60 is padded to 64, which makes the operands contiguous, and the output follows the padded query.
   EXPECT_THAT(run.results_of(kFlash),
@@ -232,7 +232,7 @@ TEST(AttentionRules, FlashOnCuda) {
   const Tensors wide{transposed_operand({2, 4, 16, 64}, at::kBFloat16),
                      transposed_operand({2, 4, 24, 64}, at::kBFloat16),
                      transposed_operand({2, 4, 24, 64}, at::kBFloat16)};
-  const CallOutcome unpadded = run_on_fake_cuda(wide, attention({}), Backward::kYes, DeviceProfile::a100());
+  const Outcome unpadded = run_on_fake_cuda(wide, attention({}), Backward::kYes, DeviceProfile::a100());
   EXPECT_THAT(unpadded.results, ElementsAre("BFloat16[2, 4, 16, 64][4096, 64, 256, 1] grad"));
   EXPECT_THAT(unpadded.gradients,
               ElementsAre("BFloat16[2, 4, 16, 64][4096, 64, 256, 1]", "BFloat16[2, 4, 24, 64][6144, 64, 256, 1]",
@@ -243,7 +243,7 @@ TEST(AttentionRules, EfficientOnCuda) {
   const Tensors in{operand({2, 4, 40, 16}), operand({2, 4, 24, 16}), operand({2, 4, 24, 32}),
                    at::rand({40, 23}).narrow(1, 0, 23).requires_grad_(true)};
   Tensors cut{in[0], operand({2, 4, 23, 16}), operand({2, 4, 23, 32}), in[3]};
-  const CallOutcome run = run_on_fake_cuda(cut, attention({}));
+  const Outcome run = run_on_fake_cuda(cut, attention({}));
   EXPECT_EQ(run.error, "");
   EXPECT_THAT(run.results_of(kEfficient), ElementsAre("Float[2, 4, 40, 32][5120, 32, 128, 1]",
                                                       "Float[2, 4, 64][256, 64, 1]", "Long[][]", "Long[][]"));
@@ -254,7 +254,7 @@ TEST(AttentionRules, EfficientOnCuda) {
                           "Float[2, 4, 23, 32][2944, 32, 128, 1]", "Float[2, 4, 40, 23][5120, 1280, 32, 1]"));
   EXPECT_THAT(run.gradients.back(), "Float[40, 23][23, 1]");
   // Nothing to differentiate: no logsumexp.
-  const CallOutcome inference =
+  const Outcome inference =
       run_on_fake_cuda({cut[0].detach(), cut[1].detach(), cut[2].detach()}, attention({}), Backward::kNo);
   EXPECT_THAT(inference.results_of(kEfficient).at(1), "Float[2, 4, 0][4, 1, 1]");
 }
@@ -262,7 +262,7 @@ TEST(AttentionRules, EfficientOnCuda) {
 TEST(AttentionRules, CudnnOnCuda) {
   const Tensors in{transposed_operand({2, 4, 16, 64}, at::kBFloat16), operand({2, 4, 24, 64}, at::kBFloat16),
                    operand({2, 4, 24, 32}, at::kBFloat16)};
-  const CallOutcome run = run_on_fake_cuda(in, attention({}));
+  const Outcome run = run_on_fake_cuda(in, attention({}));
   EXPECT_EQ(run.error, "");
   EXPECT_THAT(run.results_of(kCudnn),
               ElementsAre("BFloat16[2, 4, 16, 32][2048, 32, 128, 1]", "Float[2, 4, 16, 1][64, 16, 1, 1]", "undefined",

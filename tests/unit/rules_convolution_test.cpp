@@ -76,8 +76,8 @@ TEST(ConvolutionRules, RandomConvolutionsAgreeWithEager) {
       return Tensors{
           at::convolution(in[0], in[1], in[2], stride, padding, dilation, transposed, output_padding, group_count)};
     };
-    const CallOutcome real = run_real({input, weight, bias}, program);
-    const CallOutcome fake = run_fake({input, weight, bias}, program);
+    const Outcome real = run_real({input, weight, bias}, program);
+    const Outcome fake = run_fake({input, weight, bias}, program);
     if (!real.error.empty() && !fake.error.empty()) continue;  // the words for impossible sizes vary by backend
     const std::string found = difference(real, fake);
     EXPECT_EQ(found, "") << "seed " << kSeed << " round " << round << ": " << c10::toString(dtype) << " input "
@@ -125,7 +125,7 @@ TEST(ConvolutionRules, ErrorsAreEagersOwn) {
       return Tensors{
           at::convolution(in[0], in[1], in[2], {1, 1}, {padding, padding}, {1, 1}, transposed, {0, 0}, groups)};
     };
-    const CallOutcome real = run_real(in, program);
+    const Outcome real = run_real(in, program);
     EXPECT_NE(real.error, "");
     EXPECT_EQ(run_fake(in, program).error, real.error);
   };
@@ -143,8 +143,8 @@ TEST(ConvolutionRules, ErrorsAreEagersOwn) {
 
 // ---- Fake CUDA: cuDNN follows cudnn_conv_suggest_memory_format (native/ConvUtils.h).
 
-CallOutcome convolution_on_cuda(const at::Tensor& input, const at::Tensor& weight, int64_t groups = 1,
-                                bool transposed = false, DeviceProfile profile = {}) {
+Outcome convolution_on_cuda(const at::Tensor& input, const at::Tensor& weight, int64_t groups = 1,
+                            bool transposed = false, DeviceProfile profile = {}) {
   const std::vector<int64_t> ones(static_cast<size_t>(weight.dim()) - 2, 1);
   const std::vector<int64_t> zeros(ones.size(), 0);
   return run_on_fake_cuda(
@@ -161,7 +161,7 @@ TEST(ConvolutionRules, CudnnKeepsTheMemoryFormatOfEitherOperand) {
   const at::Tensor w = at::rand({8, 4, 3, 3});
   const auto last = at::MemoryFormat::ChannelsLast;
   for (const auto& [input, weight] : {std::pair{x.contiguous(last), w}, std::pair{x, w.contiguous(last)}}) {
-    const CallOutcome run = convolution_on_cuda(input, weight);
+    const Outcome run = convolution_on_cuda(input, weight);
     EXPECT_EQ(run.error, "");
     EXPECT_THAT(run.results, ElementsAre("Float[2, 8, 5, 6][240, 1, 48, 8] grad"));
     EXPECT_THAT(run.results_of("aten::convolution_backward"),

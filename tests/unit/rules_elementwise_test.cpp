@@ -1,6 +1,6 @@
 // Pointwise operators on fakes against eager: every layout, dtypes that promote, in-place forms, gradients.
 #include "core/fake/errors.h"
-#include "tests/unit/eager_comparison.h"
+#include "tests/unit/compare_with_eager.h"
 
 namespace shadowgraph::testing {
 namespace {

@@ -1,6 +1,6 @@
 // Indexing and embedding on fakes against eager, and that results which depend on data are refused.
 #include "core/fake/errors.h"
-#include "tests/unit/eager_comparison.h"
+#include "tests/unit/compare_with_eager.h"
 
 namespace shadowgraph::testing {
 namespace {

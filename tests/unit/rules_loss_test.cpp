@@ -1,6 +1,6 @@
 // Losses on fakes against eager, forward and backward, for each reduction.
 #include "core/fake/errors.h"
-#include "tests/unit/eager_comparison.h"
+#include "tests/unit/compare_with_eager.h"
 
 namespace shadowgraph::testing {
 namespace {

@@ -184,7 +184,7 @@ TEST(NormalizationRules, ErrorsAreEagersOwn) {
 
 // ---- Fake CUDA: what native/Normalization.cpp and the kernels in native/cuda and native/cudnn do.
 
-CallOutcome batch_norm_on_cuda(const at::Tensor& x, at::ScalarType parameters, bool training) {
+Outcome batch_norm_on_cuda(const at::Tensor& x, at::ScalarType parameters, bool training) {
   return run_on_fake_cuda(
       {x.detach().requires_grad_(true), parameter({4}, parameters), parameter({4}, parameters),
        parameter({4}, parameters, false), parameter({4}, parameters, false)},
@@ -195,7 +195,7 @@ CallOutcome batch_norm_on_cuda(const at::Tensor& x, at::ScalarType parameters, b
 
 TEST(NormalizationRules, BatchNormOnCudaUsesCudnn) {
   const at::Tensor x = at::rand({2, 4, 3, 5}).contiguous(at::MemoryFormat::ChannelsLast);
-  CallOutcome run = batch_norm_on_cuda(x, at::kFloat, true);
+  Outcome run = batch_norm_on_cuda(x, at::kFloat, true);
   EXPECT_EQ(run.error, "");
   EXPECT_THAT(run.results_of("aten::cudnn_batch_norm"),
               ElementsAre("Float[2, 4, 3, 5][60, 1, 20, 4]", "Float[4][1]", "Float[4][1]", "Byte[0][1]"));
@@ -214,7 +214,7 @@ TEST(NormalizationRules, BatchNormOnCudaUsesCudnn) {
 
 TEST(NormalizationRules, BatchNormOnCudaElsewhereIsNative) {
   const at::Tensor x = at::rand({2, 4, 3, 5});
-  CallOutcome run = batch_norm_on_cuda(x.to(at::kBFloat16), at::kFloat, true);
+  Outcome run = batch_norm_on_cuda(x.to(at::kBFloat16), at::kFloat, true);
   EXPECT_EQ(run.error, "");
   EXPECT_THAT(run.results_of("aten::native_batch_norm"),
               ElementsAre("BFloat16[2, 4, 3, 5][60, 15, 5, 1]", "Float[4][1]", "Float[4][1]"));
@@ -229,7 +229,7 @@ TEST(NormalizationRules, BatchNormOnCudaElsewhereIsNative) {
 TEST(NormalizationRules, LayerNormOnCudaKeepsFloatStatistics) {
   const at::Tensor x = at::rand({2, 3, 8}).to(at::kBFloat16).requires_grad_(true);
   const at::Tensor scale = parameter({8}, at::kBFloat16);
-  const CallOutcome run = run_on_fake_cuda(
+  const Outcome run = run_on_fake_cuda(
       {x, scale}, [](const Tensors& in) { return Tensors{at::layer_norm(in[0], {8}, in[1], in[1], 1e-5, true)}; });
   EXPECT_EQ(run.error, "");
   EXPECT_THAT(run.results_of("aten::native_layer_norm"),
@@ -242,7 +242,7 @@ TEST(NormalizationRules, RmsNormOnCudaIsOneOperator) {
   const at::Tensor x = at::rand({2, 3, 8}).to(at::kBFloat16).requires_grad_(true);
   const at::Tensor scale = parameter({8}, at::kBFloat16);
   const Program program = [](const Tensors& in) { return Tensors{at::rms_norm(in[0], {8}, in[1], 1e-6)}; };
-  const CallOutcome run = run_on_fake_cuda({x, scale}, program);
+  const Outcome run = run_on_fake_cuda({x, scale}, program);
   EXPECT_EQ(run.error, "");
   EXPECT_THAT(run.results_of("aten::_fused_rms_norm"),
               ElementsAre("BFloat16[2, 3, 8][24, 8, 1]", "Float[2, 3, 1][3, 1, 1]"));
@@ -256,7 +256,7 @@ TEST(NormalizationRules, RmsNormOnCudaIsOneOperator) {
 
 TEST(NormalizationRules, GroupNormOnCudaIsContiguous) {
   const at::Tensor x = at::rand({2, 4, 3, 5}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_(true);
-  const CallOutcome run = run_on_fake_cuda({x, parameter({4}, at::kFloat)}, [](const Tensors& in) {
+  const Outcome run = run_on_fake_cuda({x, parameter({4}, at::kFloat)}, [](const Tensors& in) {
     return Tensors{at::group_norm(in[0], 2, in[1], in[1])};
   });
   EXPECT_EQ(run.error, "");

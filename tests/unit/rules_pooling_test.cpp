@@ -1,5 +1,5 @@
 // Pooling on fakes against eager: sizes with every option, and channels-last kept where eager keeps it.
-#include "tests/unit/eager_comparison.h"
+#include "tests/unit/compare_with_eager.h"
 
 namespace shadowgraph::testing {
 namespace {

@@ -1,5 +1,5 @@
 // Dropout and random numbers on fakes against eager. Shapes only: nothing is drawn for fakes.
-#include "tests/unit/eager_comparison.h"
+#include "tests/unit/compare_with_eager.h"
 
 namespace shadowgraph::testing {
 namespace {

@@ -148,7 +148,7 @@ TEST(RecurrentRules, CellsAgreeWithEager) {
 TEST(RecurrentRules, LstmOnCudaIsOneCallOfCudnn) {
   const Layer layer{.layers = 2, .bidirectional = true, .batch_first = true};
   const Tensors in = operands(layer, 4, at::kFloat);
-  const CallOutcome run = run_on_fake_cuda(in, lstm(layer));
+  const Outcome run = run_on_fake_cuda(in, lstm(layer));
   EXPECT_EQ(run.error, "");
   // Parameters: 2 directions x (24x5 + 24x6 + 48) + 2 directions x (24x12 + 24x6 + 48) = 1584. Reserve, an estimate:
   // 3 steps x 4 rows x 6 hidden x 2 directions x 2 layers x 6 values x 4 bytes.
@@ -170,14 +170,14 @@ TEST(RecurrentRules, OtherLayersOnCuda) {
   Layer layer;
   for (const auto& [gates, function] :
        {std::pair<int64_t, OneState>{3, &at::gru}, {1, &at::rnn_tanh}, {1, &at::rnn_relu}}) {
-    const CallOutcome run = run_on_fake_cuda(operands(layer, gates, at::kHalf), one_state(layer, function));
+    const Outcome run = run_on_fake_cuda(operands(layer, gates, at::kHalf), one_state(layer, function));
     EXPECT_EQ(run.error, "");
     EXPECT_EQ(run.results_of("aten::_cudnn_rnn").at(0), "Half[3, 4, 6][24, 6, 1]");
     EXPECT_EQ(run.results_of("aten::_cudnn_rnn").at(2), "Half[0][1]");
     EXPECT_EQ(run.results_of("aten::_cudnn_rnn_backward").at(0), "Half[3, 4, 5][20, 5, 1]");
   }
   layer.projection = 3;
-  const CallOutcome projected = run_on_fake_cuda(operands(layer, 4, at::kFloat), lstm(layer));
+  const Outcome projected = run_on_fake_cuda(operands(layer, 4, at::kFloat), lstm(layer));
   EXPECT_EQ(projected.error, "");
   EXPECT_THAT(projected.results, ElementsAre("Float[3, 4, 3][12, 3, 1] grad", "Float[1, 4, 3][12, 3, 1] grad",
                                              "Float[1, 4, 6][24, 6, 1] grad"));
@@ -192,8 +192,7 @@ TEST(RecurrentRules, OtherLayersOnCuda) {
 
 TEST(RecurrentRules, WithoutCudnnTheFusedCellsRun) {
   const Layer layer;
-  const CallOutcome run =
-      run_on_fake_cuda(operands(layer, 4, at::kFloat), lstm(layer), Backward::kYes, {.cudnn = false});
+  const Outcome run = run_on_fake_cuda(operands(layer, 4, at::kFloat), lstm(layer), Backward::kYes, {.cudnn = false});
   EXPECT_EQ(run.error, "");
   EXPECT_THAT(run.results, ElementsAre("Float[3, 4, 6][24, 6, 1] grad", "Float[1, 4, 6][24, 6, 1] grad",
                                        "Float[1, 4, 6][24, 6, 1] grad"));
@@ -201,7 +200,7 @@ TEST(RecurrentRules, WithoutCudnnTheFusedCellsRun) {
               ElementsAre("Float[4, 6][6, 1]", "Float[4, 6][6, 1]", "Float[4, 24][24, 1]"));
   EXPECT_THAT(run.results_of("aten::_thnn_fused_lstm_cell_backward_impl"),
               ElementsAre("Float[4, 24][24, 1]", "Float[4, 6][6, 1]", "Float[24][1]"));
-  const CallOutcome gru =
+  const Outcome gru =
       run_on_fake_cuda(operands(layer, 3, at::kFloat), one_state(layer, &at::gru), Backward::kYes, {.cudnn = false});
   EXPECT_EQ(gru.error, "");
   EXPECT_THAT(gru.results_of("aten::_thnn_fused_gru_cell"), ElementsAre("Float[4, 6][6, 1]", "Float[4, 30][30, 1]"));

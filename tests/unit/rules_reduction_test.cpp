@@ -2,7 +2,7 @@
 #include <set>
 
 #include "core/fake/errors.h"
-#include "tests/unit/eager_comparison.h"
+#include "tests/unit/compare_with_eager.h"
 
 namespace shadowgraph::testing {
 namespace {

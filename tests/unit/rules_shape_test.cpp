@@ -1,5 +1,5 @@
 // Rearranging, padding, sampling, distances, factories and optimizer steps on fakes against eager.
-#include "tests/unit/eager_comparison.h"
+#include "tests/unit/compare_with_eager.h"
 
 namespace shadowgraph::testing {
 namespace {
