@@ -30,6 +30,7 @@ std::unique_ptr<ModeState> make_state(const FakeTensorOptions& options) {
   }
   device = with_index(device);
   install_process_state();
+  if (device.is_cuda()) check_cuda_can_be_pretended();
   auto state = std::make_unique<ModeState>();
   state->default_device = device;
   state->profile = options.profile;

@@ -1,5 +1,6 @@
 #include "core/fake/process_state.h"
 
+#include <ATen/core/Generator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/autograd/engine.h>
@@ -13,6 +14,7 @@
 #include "core/fake/fallback.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
+#include "core/fake/unboxed_call.h"
 
 namespace shadowgraph {
 namespace {
@@ -67,6 +69,33 @@ void install_device_guard() {
 
 // ---- CUDA hooks
 
+// Seeds and offsets, no random numbers: for programs that seed every device.
+class PretendedGenerator final : public c10::GeneratorImpl {
+ public:
+  explicit PretendedGenerator(c10::DeviceIndex index)
+      : GeneratorImpl(c10::Device(c10::DeviceType::CUDA, index), c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
+  void set_current_seed(uint64_t seed) override { seed_ = seed, offset_ = 0; }
+  uint64_t current_seed() const override { return seed_; }
+  uint64_t seed() override { return seed_ = c10::detail::getNonDeterministicRandom(); }
+  void set_offset(uint64_t offset) override { offset_ = offset; }
+  uint64_t get_offset() const override { return offset_; }
+  void set_state(const c10::TensorImpl& state) override { refuse(); }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { refuse(); }
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw Error("a pretended CUDA device has no random state that could be saved or restored; it has a seed");
+  }
+  GeneratorImpl* clone_impl() const override {
+    auto* copy = new PretendedGenerator(device().index());
+    copy->seed_ = seed_;
+    copy->offset_ = offset_;
+    return copy;
+  }
+  uint64_t seed_ = c10::default_rng_seed_val;
+  uint64_t offset_ = 0;
+};
+
 class PretendedCudaHooks final : public at::CUDAHooksInterface {
  public:
   explicit PretendedCudaHooks(at::CUDAHooksArgs) {}
@@ -77,6 +106,23 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
   bool hasCUDART() const override { return hasCUDA(); }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return active_fake_mode() != nullptr; }
   c10::DeviceIndex current_device() const override { return current_cuda_device; }
+  c10::DeviceIndex deviceCount() const override {
+    const ModeState* mode = active_fake_mode();
+    return mode == nullptr ? c10::DeviceIndex{0} : static_cast<c10::DeviceIndex>(mode->profile.device_count);
+  }
+  int getNumGPUs() const override { return deviceCount(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    if (active_fake_mode() == nullptr) return CUDAHooksInterface::getDefaultGenerator(index);
+    thread_local std::unordered_map<c10::DeviceIndex, at::Generator> generators;
+    const c10::DeviceIndex device = index < 0 ? current_cuda_device : index;
+    const auto [entry, added] = generators.try_emplace(device);
+    if (added) entry->second = at::make_generator<PretendedGenerator>(device);
+    return entry->second;
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    if (active_fake_mode() == nullptr) return CUDAHooksInterface::getNewGenerator(index);
+    return at::make_generator<PretendedGenerator>(index < 0 ? current_cuda_device : index);
+  }
   bool hasCuDNN() const override { return compiledWithCuDNN(); }
   bool compiledWithCuDNN() const override {
     const ModeState* mode = active_fake_mode();
@@ -122,6 +168,8 @@ void register_hooks() {
 
 [[maybe_unused]] const bool kHooksRegistered = (register_hooks(), true);
 
+bool cuda_can_be_pretended = false;
+
 // ---- Autograd engine
 
 class ObservingEngine final : public torch::autograd::Engine {
@@ -162,15 +210,22 @@ void install_dispatch_keys() {
   using torch::Library;
   static Library fake(Library::IMPL, "_", kFakeKey, __FILE__, __LINE__);
   fake.fallback(CppFunction::makeFromBoxedFunction<&fake_fallback>());
+  static Library unboxed(Library::IMPL, "aten", kFakeKey, __FILE__, __LINE__);
+  register_unboxed_operators(unboxed);
   static Library through(Library::IMPL, "_", kCompositeKey, __FILE__, __LINE__);
   through.fallback(CppFunction::makeFallthrough());
 
+  static Library unboxed_composites(Library::IMPL, "aten", kCompositeKey, __FILE__, __LINE__);
+  register_unboxed_composites(unboxed_composites);
   static std::unordered_map<std::string, std::unique_ptr<Library>> composites;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findOp(name);
     if (!op || !op->hasSchema() || !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
     const std::string space = op->schema().getNamespace() ? std::string(*op->schema().getNamespace()) : "";
-    if (space.empty() || space == "prim" || space == "_" || !is_worth_a_region(*op)) continue;
+    if (space.empty() || space == "prim" || space == "_" || !is_worth_a_region(*op) ||
+        op->hasKernelForDispatchKey(kCompositeKey)) {
+      continue;
+    }
     auto& library = composites[space];
     if (!library) library = std::make_unique<Library>(Library::IMPL, space, kCompositeKey, __FILE__, __LINE__);
     library->impl(toString(name).substr(space.size() + 2).c_str(),
@@ -180,11 +235,23 @@ void install_dispatch_keys() {
 
 }  // namespace
 
+void check_cuda_can_be_pretended() {
+  if (!cuda_can_be_pretended) {
+    throw EnvironmentError(
+        "fake CUDA needs answers that libtorch_cuda gives in this process, and it says that there is no GPU: it was "
+        "loaded "
+        "and asked before shadowgraph could take its place. Link libtorch_cuda, or create a FakeTensorMode before the "
+        "program loads it or asks about CUDA; fake CPU tensors work as it is");
+  }
+}
+
 void install_process_state() {
   static std::once_flag once;
   std::call_once(once, [] {
     register_hooks();  // again: libtorch_cuda may have been loaded after this library
     install_engine();
+    cuda_can_be_pretended =
+        machine_has_a_gpu() || dynamic_cast<const PretendedCudaHooks*>(&at::detail::getCUDAHooks()) != nullptr;
     // Now, while the guard says "no devices", or it would start a worker thread for each pretended one.
     ObservingEngine::instance().initialize_device_threads_pool();
     install_device_guard();

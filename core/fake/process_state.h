@@ -22,6 +22,10 @@ namespace shadowgraph {
 // Idempotent and thread-safe. Throws EnvironmentError if another library has taken one of the dispatch keys.
 void install_process_state();
 
+// Throws EnvironmentError if libtorch has looked for CUDA hooks, once for the life of the process, and found those of
+// libtorch_cuda although there is no GPU: backward on fake CUDA would ask them. After install_process_state.
+void check_cuda_can_be_pretended();
+
 // Who is told about tensors that autograd saves, on this thread. Held by ModeState.
 class SavedTensorObserver {
  public:

@@ -149,6 +149,26 @@ TEST(Robustness, AProgramThatThrowsLeavesEverythingAsItWas) {
   }
 }
 
+TEST(Robustness, AProgramMayAskWhetherThereIsCudaAndSeedIt) {
+  {
+    const FakeTensorMode mode({.device = at::kCUDA});
+    EXPECT_TRUE(torch::cuda::is_available());
+    EXPECT_EQ(torch::cuda::device_count(), static_cast<size_t>(DeviceProfile{}.device_count));
+    torch::cuda::synchronize();
+    torch::manual_seed(3);
+    torch::cuda::manual_seed_all(5);
+    const at::Generator generator = at::globalContext().defaultGenerator(at::Device(at::kCUDA, 1));
+    EXPECT_EQ(generator.current_seed(), 5U);
+    EXPECT_EQ(generator.clone().current_seed(), 5U);
+    EXPECT_EQ(generator.device(), at::Device(at::kCUDA, 1));
+    EXPECT_THROW(generator.get_state(), Error);
+    EXPECT_TRUE(is_fake(at::rand({2}, generator, at::Device(at::kCUDA, 1))));
+  }
+  if (torch::cuda::is_available()) return;  // a real one
+  EXPECT_EQ(torch::cuda::device_count(), 0U);
+  EXPECT_ANY_THROW(torch::cuda::synchronize());
+}
+
 TEST(Robustness, AFakeThatOutlivesItsSessionStillWorks) {
   at::Tensor kept;
   {
