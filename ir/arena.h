@@ -5,6 +5,7 @@
 // 32-bit index.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -26,6 +27,20 @@ class Arena {
  public:
   static constexpr uint32_t kChunkBits = 9;
   static constexpr uint32_t kChunk = 1U << kChunkBits;
+
+  Arena() = default;
+  Arena(Arena&&) noexcept = default;
+  Arena& operator=(Arena&&) noexcept = default;
+  // One block for all, so that runs longer than a chunk stay in one piece.
+  Arena(const Arena& other) {
+    add_chunks(static_cast<uint32_t>(other.chunks_.size()));
+    for (size_t i = 0; i < chunks_.size(); ++i) std::copy_n(other.chunks_[i], kChunk, chunks_[i]);
+    size_ = other.size_;
+  }
+  Arena& operator=(const Arena& other) {
+    if (this != &other) *this = Arena(other);
+    return *this;
+  }
 
   T& operator[](uint32_t i) { return chunks_[i >> kChunkBits][i & (kChunk - 1)]; }
   const T& operator[](uint32_t i) const { return chunks_[i >> kChunkBits][i & (kChunk - 1)]; }
@@ -70,6 +85,7 @@ class Arena {
  private:
   uint32_t capacity() const { return static_cast<uint32_t>(chunks_.size()) << kChunkBits; }
   void add_chunks(uint32_t count) {
+    if (count == 0) return;
     blocks_.push_back(std::make_unique<T[]>(size_t{count} << kChunkBits));
     for (uint32_t i = 0; i < count; ++i) chunks_.push_back(blocks_.back().get() + (size_t{i} << kChunkBits));
   }

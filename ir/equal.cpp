@@ -183,6 +183,12 @@ const char* Comparison::difference_of(NodeId a, NodeId b) {
   if (!std::equal(saved_a.begin(), saved_a.end(), saved_b.begin(), saved_b.end(), same_saved)) {
     return "what is saved for backward";
   }
+  if (a_.has_notes(a) || b_.has_notes(b)) {
+    std::vector<std::pair<std::string_view, std::string_view>> notes_a, notes_b;
+    a_.for_each_note(a, [&](std::string_view key, std::string_view value) { notes_a.emplace_back(key, value); });
+    b_.for_each_note(b, [&](std::string_view key, std::string_view value) { notes_b.emplace_back(key, value); });
+    if (notes_a != notes_b) return "its notes";
+  }
   const auto frees_a = a_.frees(a);
   const auto frees_b = b_.frees(b);
   const auto same_storage = [&](StorageId p, StorageId q) { return same_number(p, q); };

@@ -2,6 +2,12 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
+#include <utility>
+
+#include "ir/insertion_point.h"
+#include "ir/operator_facts.h"
+
 namespace shadowgraph {
 
 std::string_view to_string(StorageKind kind) {
@@ -15,15 +21,95 @@ std::string_view to_string(RegionKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+namespace {
+
+constexpr char kKindLetters[] = {'o', 'b', 'f'};
+
+std::string target_key(TargetKind kind, const std::string& schema_text) {
+  return kKindLetters[static_cast<size_t>(kind)] + schema_text;
+}
+
+struct BuiltinTarget {
+  Target target;
+  std::string key;
+};
+
+// Parsed once: every graph has them, also one that was moved from.
+const std::vector<BuiltinTarget>& builtin_targets() {
+  static const auto* targets = [] {
+    auto* made = new std::vector<BuiltinTarget>;
+    for (uint32_t i = 0; i < kBuiltinCount; ++i) {
+      Target target(TargetKind::kBuiltin, builtin_schema(static_cast<Builtin>(i)));
+      std::string key = target_key(TargetKind::kBuiltin, target.schema_text());
+      made->push_back({std::move(target), std::move(key)});
+    }
+    return made;
+  }();
+  return *targets;
+}
+
+// Between the labels of nodes appended one after another, and from a node to one that is inserted behind it: many can
+// be inserted at one place, and 2^32 nodes appended, before labels have to move.
+constexpr uint64_t kAppendGap = uint64_t{1} << 32;
+constexpr uint64_t kInsertGap = uint64_t{1} << 16;
+
+}  // namespace
+
 Graph::Graph() {
   for (const char* phase : {"forward", "backward", "optimizer", "init"}) phases_.emplace_back(phase);
-  for (uint32_t i = 0; i < kBuiltinCount; ++i) {
-    intern_target(Target(TargetKind::kBuiltin, builtin_schema(static_cast<Builtin>(i))));
+  for (const BuiltinTarget& builtin : builtin_targets()) {
+    target_ids_.emplace(builtin.key, TargetId(static_cast<uint32_t>(targets_.size())));
+    targets_.push_back(builtin.target);
   }
   Region root;
   root.name = intern("");
   root.class_name = root.name;
   add_region(root);
+}
+
+Graph::~Graph() = default;
+
+Graph::Graph(Graph&& other) noexcept : Graph() { swap(other); }
+
+Graph& Graph::operator=(Graph&& other) noexcept {
+  Graph taken(std::move(other));
+  swap(taken);
+  return *this;
+}
+
+void Graph::swap(Graph& other) noexcept {
+  TORCH_INTERNAL_ASSERT(insertion_points_.empty() && other.insertion_points_.empty(),
+                        "a graph was moved while an InsertionPoint stood in it");
+  const auto both = [&](auto member) { std::swap(this->*member, other.*member); };
+  both(&Graph::metadata);
+  both(&Graph::dependencies);
+  both(&Graph::nodes_);
+  both(&Graph::values_);
+  both(&Graph::storages_);
+  both(&Graph::regions_);
+  both(&Graph::arguments_);
+  both(&Graph::ints_);
+  both(&Graph::floats_);
+  both(&Graph::uses_);
+  both(&Graph::saved_);
+  both(&Graph::frees_);
+  both(&Graph::order_);
+  both(&Graph::siblings_);
+  both(&Graph::first_in_storage_);
+  both(&Graph::notes_);
+  both(&Graph::first_note_);
+  both(&Graph::saved_elsewhere_);
+  both(&Graph::frees_room_);
+  both(&Graph::facts_);
+  both(&Graph::first_);
+  both(&Graph::last_);
+  both(&Graph::live_nodes_);
+  both(&Graph::strings_);
+  both(&Graph::string_ids_);
+  both(&Graph::phases_);
+  both(&Graph::targets_);
+  both(&Graph::target_ids_);
+  both(&Graph::constants_);
 }
 
 StringId Graph::intern(std::string_view text) {
@@ -42,7 +128,7 @@ PhaseId Graph::intern_phase(std::string_view name) {
 
 TargetId Graph::intern_target(Target target) {
   const TargetId next(static_cast<uint32_t>(targets_.size()));
-  auto [entry, added] = target_ids_.try_emplace(target.schema_text(), next);
+  auto [entry, added] = target_ids_.try_emplace(target_key(target.kind(), target.schema_text()), next);
   if (added) targets_.push_back(std::move(target));
   return entry->second;
 }
@@ -81,20 +167,26 @@ Argument Graph::complex_argument(double real, double imaginary) {
   return Argument::of_run(ArgumentKind::kComplex, floats_.push_run(std::span<const double>(parts)));
 }
 
+// The use of a list element is noted in the element itself, so two nodes must not share one.
+Run Graph::own_arguments(std::span<const Argument> arguments) {
+  const Run run = arguments_.push_run(arguments);
+  for (uint32_t i = 0; i < run.size; ++i) {
+    const Argument argument = arguments_.view(run)[i];
+    if (argument.kind == ArgumentKind::kList && has_entered_uses(list(argument))) {
+      arguments_.view(run)[i].run = copy_list(argument.run);
+    }
+  }
+  return run;
+}
+
 NodeId Graph::insert_before(NodeId position, TargetId target, std::span<const Argument> arguments) {
   Node node;
   node.target = target;
   node.region = kRootRegion;
   node.phase = kForward;
-  node.arguments = arguments_.push_run(arguments);
-  // The use of a list element is noted in the element itself, so two nodes must not share one.
-  for (uint32_t i = 0; i < node.arguments.size; ++i) {
-    const Argument argument = arguments_.view(node.arguments)[i];
-    if (argument.kind == ArgumentKind::kList && has_entered_uses(list(argument))) {
-      arguments_.view(node.arguments)[i].run = copy_list(argument.run);
-    }
-  }
+  node.arguments = own_arguments(arguments);
   const NodeId id(nodes_.push(node));
+  order_.push(0);
   link_before(id, position);
   enter_uses(id, arguments_.view(node.arguments));
   ++live_nodes_;
@@ -118,7 +210,10 @@ ValueId Graph::new_tensor(NodeId producer, const TensorSpec& spec) {
   value.storage = spec.storage;
   value.offset = spec.offset;
   value.producer = producer;
-  return ValueId(values_.push(value));
+  const ValueId id(values_.push(value));
+  siblings_.push({});
+  join_storage(id);
+  return id;
 }
 
 void Graph::set_geometry(ValueId id, const TensorSpec& spec) {
@@ -135,15 +230,45 @@ void Graph::set_geometry(ValueId id, const TensorSpec& spec) {
   changed.device_type = spec.device.type();
   changed.device_index = spec.device.index();
   changed.requires_grad = spec.requires_grad;
-  changed.storage = spec.storage;
-  changed.offset = spec.offset;
+  set_storage(id, spec.storage, spec.offset);
 }
 
 ValueId Graph::new_scalar(NodeId producer, ValueKind kind) {
   Value value;
   value.kind = kind;
   value.producer = producer;
+  siblings_.push({});
   return ValueId(values_.push(value));
+}
+
+void Graph::set_storage(ValueId id, StorageId storage, int64_t offset) {
+  value(id).offset = offset;
+  if (value(id).storage == storage) return;
+  leave_storage(id);
+  value(id).storage = storage;
+  join_storage(id);
+}
+
+void Graph::join_storage(ValueId id) {
+  const StorageId storage = value(id).storage;
+  if (storage.index >= storages_.size()) return;  // none, or a broken graph
+  if (storage.index >= first_in_storage_.size()) first_in_storage_.resize(storages_.size());
+  ValueId& first = first_in_storage_[storage.index];
+  siblings_[id.index] = {.previous = {}, .next = first};
+  if (first.valid()) siblings_[first.index].previous = id;
+  first = id;
+}
+
+void Graph::leave_storage(ValueId id) {
+  const StorageId storage = value(id).storage;
+  if (storage.index >= first_in_storage_.size()) return;
+  const Siblings around = siblings_[id.index];
+  if (around.next.valid()) siblings_[around.next.index].previous = around.previous;
+  if (around.previous.valid()) {
+    siblings_[around.previous.index].next = around.next;
+  } else if (first_in_storage_[storage.index] == id) {
+    first_in_storage_[storage.index] = around.next;
+  }
 }
 
 void Graph::set_results(NodeId id, std::span<const Argument> results) {
@@ -161,77 +286,93 @@ ValueId Graph::add_tensor_result(NodeId id, const TensorSpec& spec) {
 void Graph::set_frees(NodeId id, std::span<const StorageId> frees) {
   for (StorageId storage_id : this->frees(id)) storage(storage_id).freed_after = NodeId();
   node(id).frees = frees_.push_run(frees);
-  for (StorageId storage_id : frees) storage(storage_id).freed_after = id;
-}
-
-void Graph::erase(NodeId id) {
-  for_each_output(id, [&](ValueId v) {
-    if (has_uses(v)) {
-      throw GraphEditError("cannot erase a call of " + target(id).name() +
-                           ": one of its results is still used; replace its uses first");
-    }
-  });
-  drop_uses(arguments(id));
-  if (const NodeId before = node(id).previous; node(id).frees.size != 0 && before.valid()) {
-    std::vector<StorageId> freed(frees(before).begin(), frees(before).end());
-    for (StorageId storage_id : frees(id)) {
-      if (storage(storage_id).born != id) freed.push_back(storage_id);
-    }
-    set_frees(before, freed);
-  }
-  unlink(id);
-  node(id).target = TargetId();
-  --live_nodes_;
-}
-
-void Graph::move_before(NodeId id, NodeId position) {
-  if (id == position) return;
-  unlink(id);
-  link_before(id, position);
-}
-
-void Graph::replace_all_uses(ValueId of, ValueId with) {
-  if (of == with) return;
-  while (has_uses(of)) {
-    const NodeId user = uses_[value(of).first_use].user;
-    const uint32_t first = value(of).first_use;
-    redirect_uses(arguments_.view(node(user).arguments), of, with);
-    TORCH_INTERNAL_ASSERT(value(of).first_use != first, "a use that no argument of its user knows of");
-    for (SavedTensor& saved : saved_.view(node(user).saved)) {
-      if (saved.value == of && saved.role == SavedRole::kArgument) saved.value = with;
-    }
+  if (!frees_room_.empty()) frees_room_.erase(id);
+  for (uint32_t i = 0; i < frees.size(); ++i) {
+    storage(frees[i]).freed_after = id;
+    storage(frees[i]).place_in_frees = i;
   }
 }
 
-// All of one node's uses of `of` at once, so that a node that reads it many times is walked once.
-void Graph::redirect_uses(std::span<Argument> arguments, ValueId of, ValueId with) {
-  for (Argument& argument : arguments) {
-    if (argument.kind == ArgumentKind::kList) {
-      redirect_uses(arguments_.view(argument.run), of, with);
-    } else if (argument.kind == ArgumentKind::kValue && argument.ref.value == of) {
-      drop_uses(std::span<const Argument>(&argument, 1));
-      argument.ref.value = with;
-      uses_[argument.ref.use] = {.user = uses_[argument.ref.use].user, .value = with};
-      append_use(argument.ref.use, with);
-    }
+// ---- Notes -----------------------------------------------------------------------------------------------------------
+
+void Graph::set_note(NodeId id, std::string_view key, std::string_view value) {
+  if (first_note(id) == kNoNote && value.empty()) return;
+  if (id.index >= first_note_.size()) first_note_.resize(nodes_.size(), kNoNote);
+  uint32_t* link = &first_note_[id.index];
+  while (*link != kNoNote && text(notes_[*link].key) < key) link = &notes_[*link].next;
+  const bool found = *link != kNoNote && text(notes_[*link].key) == key;
+  if (value.empty()) {
+    if (found) *link = notes_[*link].next;
+  } else if (found) {
+    notes_[*link].value = intern(value);
+  } else {
+    *link = notes_.push({.key = intern(key), .value = intern(value), .next = *link});
   }
+}
+
+std::string_view Graph::note(NodeId id, std::string_view key) const {
+  for (uint32_t i = first_note(id); i != kNoNote; i = notes_[i].next) {
+    if (text(notes_[i].key) == key) return text(notes_[i].value);
+  }
+  return {};
 }
 
 size_t Graph::allocated_bytes() const {
   return nodes_.allocated_bytes() + values_.allocated_bytes() + storages_.allocated_bytes() +
          regions_.allocated_bytes() + arguments_.allocated_bytes() + ints_.allocated_bytes() +
-         floats_.allocated_bytes() + uses_.allocated_bytes() + saved_.allocated_bytes() + frees_.allocated_bytes();
+         floats_.allocated_bytes() + uses_.allocated_bytes() + saved_.allocated_bytes() + frees_.allocated_bytes() +
+         order_.allocated_bytes() + siblings_.allocated_bytes() + notes_.allocated_bytes() +
+         first_in_storage_.capacity() * sizeof(ValueId) + first_note_.capacity() * sizeof(uint32_t);
 }
 
 void Graph::link_before(NodeId id, NodeId position) {
   const NodeId previous = position.valid() ? node(position).previous : last_;
+  const auto room = [&] {
+    const uint64_t end = position.valid() ? order_[position.index] : UINT64_MAX;
+    return end - (previous.valid() ? order_[previous.index] : 0);
+  };
+  if (room() < 2) make_room_at(previous.valid() ? previous : position);
+  const uint64_t low = previous.valid() ? order_[previous.index] : 0;
+  order_[id.index] = low + std::min(position.valid() ? kInsertGap : kAppendGap, room() / 2);
   node(id).previous = previous;
   node(id).next = position;
   (previous.valid() ? node(previous).next : first_) = id;
   (position.valid() ? node(position).previous : last_) = id;
 }
 
+// Spreads the labels around a node whose neighbour's label leaves no room: over the smallest aligned range of labels that
+// is thinly settled, thinner the larger it is, which makes a logarithmic number of moves per insertion, amortised.
+// Bender, Cole, Demaine, Farach-Colton, Zito: Two Simplified Algorithms for Maintaining Order in a List (2002).
+void Graph::make_room_at(NodeId id) {
+  NodeId left = id;
+  NodeId right = id;
+  uint64_t count = 1;
+  double capacity = 1;
+  for (int bits = 1; bits < 64; ++bits) {
+    const uint64_t begin = order_[id.index] >> bits << bits;
+    const uint64_t end = begin + ((uint64_t{1} << bits) - 1);
+    for (NodeId n = node(left).previous; n.valid() && order_[n.index] >= begin; n = node(n).previous) {
+      left = n;
+      ++count;
+    }
+    for (NodeId n = node(right).next; n.valid() && order_[n.index] <= end; n = node(n).next) {
+      right = n;
+      ++count;
+    }
+    capacity *= 1.4;
+    const uint64_t step = (uint64_t{1} << bits) / count;
+    if (static_cast<double>(count) > capacity || step < 8) continue;
+    uint64_t label = begin + step / 2;
+    for (NodeId n = left;; n = node(n).next, label += step) {
+      order_[n.index] = label;
+      if (n == right) return;
+    }
+  }
+  TORCH_INTERNAL_ASSERT(false, "labels of more nodes than there are ids");
+}
+
 void Graph::unlink(NodeId id) {
+  for (InsertionPoint* point : insertion_points_) point->leave(id);
   const Node& n = node(id);
   (n.previous.valid() ? node(n.previous).next : first_) = n.next;
   (n.next.valid() ? node(n.next).previous : last_) = n.previous;

@@ -235,6 +235,10 @@ json Exporter::node(NodeId id) {
     result["writes"].push_back({{"storage", number(write.storage)}, {"version", write.after}});
   }
   for (const StorageId storage : graph_.frees(id)) result["free"].push_back(number(storage));
+  // In pairs, as a key may be no UTF-8.
+  graph_.for_each_note(id, [&](std::string_view key, std::string_view value) {
+    result["notes"].push_back(json::array({string_json(key), string_json(value)}));
+  });
   if (const auto source = graph_.text_or_empty(node.source); !source.empty()) result["source"] = string_json(source);
   return result;
 }

@@ -11,7 +11,7 @@
 //                              "storage": 1, "device": "cpu", "layout": "strided", "requires_grad": false}],
 //                 "region": 0, "phase": "forward", "forward": 7, "modes": ["grad_mode"],
 //                 "saved": [{"argument": "self", "value": 0}], "writes": [{"storage": 0, "version": 1}], "free": [0],
-//                 "source": "net.cpp:12"}]}
+//                 "notes": [["part", "0"]], "source": "net.cpp:12"}]}
 //
 // Numbers of nodes, values, storages and constants are those of the text (a node's is its index). Unlike the text, JSON
 // says everything: defaults, strides, devices. Arguments: ints, bools, strings and null as they are; floats always with

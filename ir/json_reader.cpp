@@ -341,6 +341,18 @@ void Importer::put_node(const json& node) {
   };
   storages("writes", " writes", true);
   storages("free", " free", false);
+  if (const json* notes = optional_field(node, "notes")) {
+    if (!notes->is_array() || notes->empty()) fail("'notes' is no array with elements");
+    for (size_t i = 0; i < notes->size(); ++i) {
+      const json& note = (*notes)[i];
+      if (!note.is_array() || note.size() != 2) fail("a note is no pair of key and value");
+      put(i == 0 ? " note(" : ", ");
+      put_quoted(note[0]);
+      put("=");
+      put_quoted(note[1]);
+    }
+    put(")");
+  }
   if (const json* source = optional_field(node, "source")) {
     put(" ");
     put_quoted(*source);

@@ -70,6 +70,7 @@ class Parser {
   void take_saved(NodeId node);
   void take_writes(NodeId node);
   void take_frees(NodeId node);
+  void take_notes(NodeId node);
 
   void finish();
   void check_writes();
@@ -735,6 +736,8 @@ void Parser::take_attributes(NodeId node) {
       take_writes(node);
     } else if (cursor_.eat_word("free")) {
       take_frees(node);
+    } else if (cursor_.eat_word("note")) {
+      take_notes(node);
     } else {
       take_phase(node);
     }
@@ -751,7 +754,7 @@ void Parser::take_phase(NodeId node) {
   const Place place = cursor_.place();
   if (!cursor_.eat_word("phase")) {
     cursor_.fail("nothing that a node has",
-                 "a region, a phase, 'of', a mode, 'saved', 'writes', 'free' or a quoted source line");
+                 "a region, a phase, 'of', a mode, 'saved', 'writes', 'free', 'note' or a quoted source line");
   }
   graph_.node(node).phase = graph_.intern_phase(cursor_.take_quoted());
   if (graph_.phase_count() > kMaxPhases) {
@@ -832,6 +835,28 @@ void Parser::take_frees(NodeId node) {
   } while (cursor_.eat(','));
   cursor_.expect(')');
   graph_.set_frees(node, freed);
+}
+
+void Parser::take_notes(NodeId node) {
+  cursor_.expect('(');
+  cursor_.peek();
+  const Place place = cursor_.place();
+  std::vector<std::pair<std::string, std::string>> notes;
+  do {
+    std::string key = cursor_.take_quoted();
+    cursor_.expect('=');
+    notes.emplace_back(std::move(key), cursor_.take_quoted());
+    if (notes.back().second.empty()) cursor_.fail_at(place, "an empty note", "no note, or one that says something");
+  } while (cursor_.eat(','));
+  cursor_.expect(')');
+  // Last key first: a note goes before those it meets, without a walk along them.
+  std::sort(notes.begin(), notes.end(), std::greater<>());
+  for (size_t i = 0; i < notes.size(); ++i) {
+    if (i != 0 && notes[i].first == notes[i - 1].first) {
+      cursor_.fail_at(place, "two notes of one key", "each key once");
+    }
+    graph_.set_note(node, notes[i].first, notes[i].second);
+  }
 }
 
 // ---- The end ---------------------------------------------------------------------------------------------------------

@@ -509,6 +509,19 @@ void Writer::attributes(NodeId id) {
     }
     put(')');
   }
+  if (graph_.has_notes(id)) {
+    attribute(any);
+    put("note(");
+    bool first = true;
+    graph_.for_each_note(id, [&](std::string_view key, std::string_view value) {
+      if (!first) put(", ");
+      first = false;
+      append_quoted(out_, key);
+      put('=');
+      append_quoted(out_, value);
+    });
+    put(')');
+  }
   if (const std::string_view source = graph_.text_or_empty(node.source); !source.empty()) {
     attribute(any);
     append_quoted(out_, source);

@@ -6,6 +6,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "ir/arena.h"
@@ -127,6 +128,18 @@ struct Value {
   c10::Device device() const { return {device_type, device_index}; }
 };
 
+// How to describe a new tensor value.
+struct TensorSpec {
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::span<const int64_t> sizes;    // elements
+  std::span<const int64_t> strides;  // elements, same length as sizes
+  StorageId storage;
+  int64_t offset = 0;  // elements
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  c10::Layout layout = c10::Layout::Strided;
+  bool requires_grad = false;
+};
+
 // One place where a value is read: a doubly linked list per value, in order of creation, so that unlinking is O(1).
 struct Use {
   NodeId user;
@@ -158,7 +171,8 @@ struct Storage {
   c10::DeviceIndex device_index = -1;
   StorageKind kind = StorageKind::kTemporary;
   NodeId born;
-  NodeId freed_after;  // invalid: still alive at the end of the capture
+  NodeId freed_after;           // invalid: still alive at the end of the capture
+  uint32_t place_in_frees = 0;  // in the list of that node; kept by Graph
 
   c10::Device device() const { return {device_type, device_index}; }
 };

@@ -92,6 +92,9 @@ void Verifier::links() {
     if (graph_.node(n).previous != previous) {
       report(Rule::kLinks, {}, "node id {} names as previous another than the one it comes after", n.index);
     }
+    if (previous.valid() && !graph_.is_before(previous, n)) {
+      report(Rule::kLinks, {}, "is_before() does not say that node id {} comes after the one before it", n.index);
+    }
     previous = n;
   }
   if (graph_.last() != previous) report(Rule::kLinks, {}, "the last node is not where the list ends");

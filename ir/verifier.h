@@ -1,6 +1,7 @@
 // What a well-formed graph is. The rules:
 //
-//   1  links        The node list is consistent: first, last, previous and next agree, every live node is in it once.
+//   1  links        The node list is consistent: first, last, previous and next agree, every live node is in it once,
+//                   Graph::is_before follows it.
 //   2  references   Every id and every run in a node, value, storage or region is in range.
 //   3  order        Every value used has a live producer earlier in program order.
 //   4  uses         The lists of uses hold exactly the uses that arguments make, in both directions.

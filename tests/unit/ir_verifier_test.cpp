@@ -88,7 +88,8 @@ TEST(IrVerifier, Rule2References) {
 
 TEST(IrVerifier, Rule3Order) {
   Graph graph = training();
-  graph.move_before(NodeId(3), NodeId(5));
+  const Argument later[] = {Argument::of_value(ValueId(9))};
+  graph.insert_before(NodeId(5), graph.node(NodeId(3)).target, later);
   expect_broken(graph, Rule::kOrder, false);
 }
 
@@ -200,7 +201,8 @@ TEST(IrVerifier, Rule14Output) {
   expect_broken_text("n11: sg::output(values=[%9, None])", "n11: sg::output(values=[%9])\nn12: sg::output(values=[])",
                      Rule::kOutput);
   Graph graph = training();
-  graph.move_before(NodeId(11), NodeId(9));
+  const Argument pair[] = {Argument::of_value(ValueId(0)), Argument::of_value(ValueId(1))};
+  graph.insert_before(NodeId(9), target_of(Builtin::kGradient), pair);
   expect_broken(graph, Rule::kOutput);
 }
 
