@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <iterator>
+#include <optional>
 
 namespace shadowgraph {
 namespace {
@@ -80,6 +81,7 @@ class Writer {
     if (options_.legend) legend();
     if (!model_.clusters.empty()) contents(0, 1);
     for (const ViewEdge& edge : model_.edges) write_edge(edge);
+    hold_loose_boxes();
     out_ += "}\n";
     return std::move(out_);
   }
@@ -124,6 +126,28 @@ class Writer {
     line(1, "{} -> {} [label=\"  {}  \", tooltip=\"{}\", labeltooltip=\"{}\", penwidth={:.1f}{}];",
          model_.boxes[edge.from].id, model_.boxes[edge.to].id, escape_dot(edge.label, " "), escape_dot(edge.tooltip),
          escape_dot(edge.tooltip), 1.0 + 0.2 * width, edge.to_next_copy ? ", style=dashed, constraint=false" : "");
+  }
+
+  // Dot puts a box without edges on the first row, and the clusters around it grow up to there: a batch norm's counter
+  // (`add_` to a buffer) would stretch every module over the whole picture. An invisible edge holds it beside the
+  // next box of its module, in program order, or else the one before.
+  void hold_loose_boxes() {
+    std::vector<bool> held(model_.boxes.size());
+    for (const ViewEdge& edge : model_.edges) {
+      if (!edge.to_next_copy) held[edge.from] = held[edge.to] = true;
+    }
+    for (const std::vector<uint32_t>& boxes : boxes_) {
+      std::optional<uint32_t> next;
+      for (size_t i = boxes.size(); i-- > 0;) {
+        if (held[boxes[i]]) {
+          next = boxes[i];
+        } else if (next) {
+          line(1, "{} -> {} [style=invis];", model_.boxes[boxes[i]].id, model_.boxes[*next].id);
+        } else if (i > 0) {
+          line(1, "{} -> {} [style=invis];", model_.boxes[boxes[i - 1]].id, model_.boxes[boxes[i]].id);
+        }
+      }
+    }
   }
 
   void legend() {

@@ -120,6 +120,17 @@ TEST(DotWriter, Escapes) {
   EXPECT_EQ(escape_dot(std::string("a\0b\x1b", 4)), "a b ");
 }
 
+TEST(DotWriter, HoldsBoxesWithoutEdgesBesideTheirNeighbours) {
+  ViewModel model;
+  model.clusters.resize(1);
+  for (const char* id : {"n0", "n1", "n2", "n3"}) model.boxes.push_back({.id = id, .lines = {id}});
+  model.edges.push_back({.from = 1, .to = 2});
+  const std::string dot = write_dot(model);
+  EXPECT_NE(dot.find("n0 -> n1 [style=invis]"), std::string::npos) << dot;  // the next one that is held
+  EXPECT_NE(dot.find("n2 -> n3 [style=invis]"), std::string::npos) << dot;  // none comes: the one before
+  EXPECT_EQ(dot.find("n1 -> n2 [style=invis]"), std::string::npos) << dot;
+}
+
 TEST(SvgWriter, IsWellFormedAndNamesEveryBox) {
   const ViewModel model = ViewModel::run(small_network().graph);
   const std::string svg = render_svg(write_dot(model));
