@@ -26,7 +26,8 @@ ModeState* active_fake_mode() {
   return mode != nullptr && mode->kind == ModeKind::kFake ? mode : nullptr;
 }
 
-// Where the graph was recorded: below autograd, view tracking and autocast.
+// Where the graph was recorded: below autograd, view tracking and autocast. The grad mode, which kernels may ask for,
+// follows the nodes.
 class BelowAutograd {
  private:
   c10::AutoGradMode grad_mode_{false};
@@ -152,6 +153,7 @@ ReplayResult Interpreter::run(const Bindings& bindings) {
   try {
     for (step_ = 0; step_ < count; ++step_) {
       const Step& step = program_->steps[step_];
+      if (step.grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(step.grad_mode);
       run_node(step.node);
       for (const ValueId value : program_->released(step)) values_[value.index] = c10::IValue();
     }

@@ -371,6 +371,7 @@ class Compiler {
     const Target& target = graph_.target(id);
     Step step;
     step.node = node;
+    step.grad_mode = graph_.node(node).flags.grad_mode;
     if (target.kind() == TargetKind::kBuiltin) {
       compile_builtin(step, static_cast<Builtin>(id.index));
     } else {

@@ -45,6 +45,7 @@ struct ReplayProgram {
   struct Step {
     NodeId node;
     StepKind kind = StepKind::kOperator;
+    bool grad_mode = false;                        // some kernels ask: oneDNN's LSTM keeps its workspace only then
     bool written = false;                          // placeholder or constant: the program writes its storage
     const c10::OperatorHandle* op = nullptr;       // kOperator
     const RegisteredFunction* function = nullptr;  // kFunction

@@ -134,11 +134,16 @@ bool masked(ProgramMaker& maker, RandomInstruction& i) {
   return mask >= 0;
 }
 
+// If it is resized, nobody knows what is in the gap.
+bool begins_after_its_storage(const at::Tensor& tensor) {
+  return static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize() > tensor.storage().nbytes();
+}
+
 // A register to write a result of this shape and dtype to, or one without elements, which is resized; else a new one.
 bool out_of(ProgramMaker& maker, RandomInstruction& i, at::IntArrayRef sizes, at::ScalarType dtype) {
   const int out = maker.writable_where([&](const at::Tensor& t) {
     if (t.scalar_type() != dtype) return false;
-    if (t.sizes() != sizes && (t.numel() != 0 || !maker.options.resize)) return false;
+    if (t.sizes() != sizes && (t.numel() != 0 || !maker.options.resize || begins_after_its_storage(t))) return false;
     for (const int operand : i.in) {
       if (overlap_partly(t, maker.tensor(operand))) return false;
     }
@@ -182,7 +187,8 @@ at::IntArrayRef sizes_in(I i) { return {i.ints.data() + 2, static_cast<size_t>(i
 at::IntArrayRef strides_in(I i) { return {i.ints.data() + 2 + i.ints[1], static_cast<size_t>(i.ints[1])}; }
 
 bool resized(ProgramMaker& maker, RandomInstruction& i) {
-  i.in = {maker.any_where([&](const at::Tensor& t) { return maker.may_write(t) && !t.is_conj(); })};
+  i.in = {maker.any_where(
+      [&](const at::Tensor& t) { return maker.may_write(t) && !t.is_conj() && !begins_after_its_storage(t); })};
   if (i.in[0] < 0) return false;
   const at::Tensor& t = maker.tensor(i.in[0]);
   i.ints = maker.shape();
