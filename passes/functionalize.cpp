@@ -67,7 +67,11 @@ class Functionalizer {
   void node(NodeId n);
   void placeholder(NodeId n);
   void copy(NodeId n);
-  bool metadata(NodeId n);
+  bool metadata(NodeId n, std::span<const Written> written);
+  // Whether what it writes is longer than the storage was, as resize_ and `out=` may make it.
+  bool outgrows(const Written& w) const {
+    return view_of(read_, w.after).bytes().second > images_.bytes(read_.value(w.before).storage);
+  }
   void write(NodeId n);
   std::vector<Written> written_by(NodeId n);
   bool write_contents(NodeId n, const Written& written);
@@ -227,16 +231,12 @@ std::vector<Functionalizer::Written> Functionalizer::written_by(NodeId n) {
 }
 
 // No content changes, or only what there is of it.
-bool Functionalizer::metadata(NodeId n) {
+bool Functionalizer::metadata(NodeId n, std::span<const Written> written) {
   const std::string& name = read_.target(n).schema().name();
   if (name == "aten::set_" || name == "aten::set_data") return true;
-  if (name == "aten::resize_" || name == "aten::resize_as_") {
-    read_.for_each_output(n, [&](ValueId v) {
-      if (read_.value(v).storage.valid()) images_.grow(read_.value(v).storage, view_of(read_, v).bytes().second);
-    });
-    return true;
-  }
   if (name == "aten::as_strided_" || name == "aten::requires_grad_") return true;
+  if (name.starts_with("aten::resize"))
+    return std::none_of(written.begin(), written.end(), [&](const Written& w) { return outgrows(w); });
   const FunctionalForm* form = forms_.of(read_, read_.node(n).target);
   if (form == nullptr || !form->is_view) return false;
   read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
@@ -252,7 +252,7 @@ void Functionalizer::write(NodeId n) {
       fail(n, "writes a tensor that has no strides; only strided tensors can be functionalized");
     }
   }
-  if (metadata(n)) return;
+  if (metadata(n, written)) return;
   ++result_.writes;
   for (const Written& w : written) {
     Extent& extent = writes_[read_.value(w.before).storage.index];
@@ -269,8 +269,10 @@ void Functionalizer::write(NodeId n) {
   }
   prepare_saved(n);
   if (written.size() == 1 && write_contents(n, written.front())) return;
+  // aten::resize gives a tensor of that size; what matters here is the storage, which keeps what it holds.
+  const bool resizes = read_.target(n).schema().name().starts_with("aten::resize");
   const FunctionalForm* form = forms_.of(read_, read_.node(n).target);
-  if (form != nullptr && !form->is_view && may_reorder(n, *form, written) && write_functionally(n, *form, written)) {
+  if (form != nullptr && !resizes && !form->is_view && may_reorder(n, *form, written) && write_functionally(n, *form, written)) {
     return;
   }
   call_functionally(n, written);
@@ -311,7 +313,7 @@ bool Functionalizer::write_contents(NodeId n, const Written& written) {
     const ValueId typed = converted(plain, value.dtype, value.device(), blocking);
     content = emitter_.expand(typed, sizes);
     // A fresh tensor laid out like the one it replaces, unless it is scattered anyway.
-    if (value.offset == 0 && images_.covers(written.after)) {
+    if (images_.replaces(written.after)) {
       const StridedView wanted = view_of(read_, written.after);
       StridedView have = view_of(made_, content);
       have.offset = wanted.offset;
@@ -349,6 +351,7 @@ bool Functionalizer::may_reorder(NodeId n, const FunctionalForm& form, std::span
     const StorageId storage = read_.value(w.before).storage;
     if (std::find(storages.begin(), storages.end(), storage) != storages.end()) return false;
     storages.push_back(storage);
+    if (outgrows(w) && !images_.replaces(w.after)) return false;
     if (internal_overlap(view_of(read_, w.after)) != Overlap::kNone) return false;
     if (images_.has_bits(w.after) && !form.pointwise) return false;
   }
@@ -473,7 +476,9 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
   }
   made_.set_results(made, results);
   carried_.node(n, made);
-  for (const auto& [storage, whole] : wholes) images_.replace(storage, whole);
+  for (const auto& [storage, whole] : wholes) {
+    images_.replace_grown(storage, whole, view_of(made_, whole).bytes().second);
+  }
   keep_saved(n, made);
 }
 

@@ -267,9 +267,9 @@ ValueId NodeEmitter::expand(ValueId source, std::span<const int64_t> sizes) {
   for (size_t i = 0; i < geometry.sizes.size(); ++i) {
     if (geometry.sizes[i] == sizes[added + i]) strides[added + i] = geometry.strides[i];
   }
-  // As ATen's inferExpandGeometry: a new dimension of size 1 continues the one after it.
-  for (size_t i = added; i-- > 0;) {
-    if (sizes[i] == 1) strides[i] = i + 1 < sizes.size() ? sizes[i + 1] * strides[i + 1] : 1;
+  // As ATen's inferExpandGeometry: a new dimension of size 1 continues the one after it, unless the source has none.
+  for (size_t i = geometry.sizes.empty() ? 0 : added; i-- > 0;) {
+    if (sizes[i] == 1) strides[i] = sizes[i + 1] * strides[i + 1];
   }
   geometry.sizes.assign(sizes.begin(), sizes.end());
   geometry.strides = strides;

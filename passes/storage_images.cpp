@@ -97,6 +97,12 @@ bool StorageImages::is_base(ValueId id, const Image& image) const {
          same_numbers(read_.strides(id), made_.strides(image.base));
 }
 
+ValueId StorageImages::latest(ValueId id) const {
+  const StorageId storage = read_.value(id).storage;
+  if (storage.valid() && has_image(storage) && is_base(id, images_[storage.index])) return base(storage);
+  return now_[id].value;
+}
+
 StorageImages::Step StorageImages::step_to(ValueId id) {
   const NodeId producer = read_.value(id).producer;
   const OperatorFacts& facts = facts_.of(read_, read_.node(producer).target);
@@ -262,27 +268,10 @@ bool StorageImages::covers(ValueId id) const {
   return begin <= first && last <= end && is_dense(view);
 }
 
-void StorageImages::grow(StorageId storage, int64_t bytes) {
+void StorageImages::replace_grown(StorageId storage, ValueId whole, int64_t bytes) {
+  replace(storage, whole);
   Image& image = images_[storage.index];
-  if (!image.base.valid() || bytes <= image.bytes) return;
-  const ValueId base = image.base;
-  const c10::ScalarType dtype = made_.value(base).dtype;
-  const auto itemsize = static_cast<int64_t>(c10::elementSize(dtype));
-  const int64_t have = image.bytes / itemsize;
-  const int64_t wanted = (bytes + itemsize - 1) / itemsize;
-  Geometry row;
-  row.dtype = dtype;
-  row.device = made_.value(base).device();
-  row.strides = {1};
-  row.sizes = {have};
-  const ValueId before = emitter_.as_strided(base, row);
-  row.sizes = {wanted};
-  const int64_t pad[] = {0, wanted - have};
-  const ValueId after =
-      emitter_.call(emitter_.target("aten::constant_pad_nd"),
-                    {Argument::of_value(before), made_.int_list(pad), Argument::of_int(0)}, row, StorageId());
-  replace(storage, after);
-  image.bytes = bytes;
+  image.bytes = std::max(image.bytes, bytes);
 }
 
 // x[1:3] = content  as  slice_scatter(x, content, 0, 1, 3), where x is all of its storage.
@@ -332,19 +321,16 @@ bool StorageImages::write(ValueId view, ValueId content) {
   if (std::as_const(bits_)[view] & kNegative) {
     content = emitter_.call(emitter_.target("aten::neg"), {Argument::of_value(content)});
   }
-  if (covers(view)) {
+  if (replaces(view)) {
     const auto laid_out_alike = [&](ValueId v) { return same_elements(view_of(made_, v), view_of(read_, view)); };
     if (!laid_out_alike(content)) {
       if (const ValueId clone = clone_with_strides_of(view, content); clone.valid()) content = clone;
     }
     if (laid_out_alike(content)) {
-      replace(storage, content);
-      Image& image = images_[storage.index];
-      image.bytes = std::max(image.bytes, view_of(read_, view).bytes().second);
+      replace_grown(storage, content, view_of(read_, view).bytes().second);
       return false;
     }
   }
-  grow(storage, view_of(read_, view).bytes().second);
   if (const auto scattered = scatter_by_view(view, content)) {
     replace(storage, *scattered);
     return true;

@@ -24,8 +24,8 @@ class StorageImages {
   // ---- Values of the graph that is read
   // As it is to be read at this point; emits views if it must.
   ValueId current(ValueId value);
-  // Not looked at whether it is still what it was; invalid if it never came to be.
-  ValueId latest(ValueId value) const { return now_[value].value; }
+  // Without emitting anything, so perhaps not as it is to be read now; invalid if it never came to be.
+  ValueId latest(ValueId value) const;
   // `value` is a result of a node that was copied or replaced by an equal one; `made` is its new self.
   void define(ValueId value, ValueId made);
   // Where a result lies in the new graph: the storage of the image, if it aliases one; otherwise invalid.
@@ -41,10 +41,12 @@ class StorageImages {
   bool write(ValueId view, ValueId content);
   // Whether a write of `view` replaces all that the program ever looks at in its storage.
   bool covers(ValueId view) const;
+  // That, and a fresh tensor laid out like `view` can take the image's place.
+  bool replaces(ValueId view) const { return read_.value(view).offset == 0 && covers(view); }
   // `whole` holds the whole storage.
   void replace(StorageId storage, ValueId whole);
-  // The storage is at least this long, as resize_ leaves it; what is new is zero.
-  void grow(StorageId storage, int64_t bytes);
+  // Like that, and the storage is at least this long now.
+  void replace_grown(StorageId storage, ValueId whole, int64_t bytes);
   // Bytes that the storage has had from the start, and has now.
   int64_t first_bytes(StorageId storage) const { return images_[storage.index].first_bytes; }
   int64_t bytes(StorageId storage) const { return images_[storage.index].bytes; }

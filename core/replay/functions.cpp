@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/replay/functional_call.h"
 #include "ir/error.h"
 
 namespace shadowgraph {
@@ -41,6 +42,7 @@ std::shared_ptr<const RegisteredFunction> find_function(const std::string& name)
 }
 
 std::shared_ptr<const RegisteredFunction> find_function(const Target& target) {
+  if (target.schema().name().starts_with(kFunctionalCallNamespace)) return functional_call_function(target);
   auto function = find_function(target.name());
   return function != nullptr && function->schema_text == target.schema_text() ? function : nullptr;
 }
