@@ -6,6 +6,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "ir/argument_reader.h"
 #include "ir/cursor.h"
 #include "ir/effects.h"
 #include "ir/file.h"
@@ -49,12 +50,6 @@ class Parser {
 
   void name_target(TargetId id);
   TargetId take_target();
-  // "(a=..., ...)", into arguments_.
-  void take_arguments(TargetId target, bool forward_references);
-  Argument take_argument(const FormalType& type, bool forward_references, int depth);
-  Argument take_list(bool as_ints, const FormalType& type, bool forward_references, int depth);
-  Argument take_ints();
-  Argument take_word_argument(const FormalType& type, bool forward_references, int depth);
   // "%4"; with `forward`, also "%?" (no longer alive) and values that come later, which are checked at the end.
   ValueId take_value(bool forward);
   StorageId take_storage();
@@ -78,13 +73,12 @@ class Parser {
   Cursor cursor_;
   Graph graph_;
   Formals formals_;
+  ArgumentReader arguments_{cursor_, graph_, formals_, [this](bool forward) { return take_value(forward); }};
   std::unordered_map<std::string, TargetId, NameHash, std::equal_to<>> target_names_;
 
   // Scratch, kept to spare allocations.
-  std::vector<Argument> arguments_;
-  std::vector<bool> stated_;
-  std::vector<Argument> stack_;  // elements of the lists being read, innermost last
-  std::vector<int64_t> ints_, sizes_, strides_;
+  std::vector<Argument> stack_;  // elements of the lists of results being read, innermost last
+  std::vector<int64_t> sizes_, strides_;
   struct Shape {
     enum Kind : uint8_t { kNone, kValue, kOpen, kClose } kind;
   };
@@ -279,7 +273,7 @@ void Parser::region_line() {
     if (call < 0 || call > UINT32_MAX) cursor_.fail("a call index out of range", "one from 0 to 4294967295");
     region.call = static_cast<uint32_t>(call);
   }
-  arguments_.clear();
+  std::span<const Argument> arguments;
   const auto at_tail = [&] {
     if (cursor_.eat_word("in")) region.parent = RegionId(cursor_.take_id('r', "the parent region"));
     region.inferred = cursor_.eat_word("inferred");
@@ -287,7 +281,7 @@ void Parser::region_line() {
   };
   if (!at_tail()) {
     region.target = take_target();
-    if (cursor_.peek() == '(') take_arguments(region.target, true);
+    if (cursor_.peek() == '(') arguments = arguments_.take_arguments(region.target, true);
     at_tail();
   }
   if (region.parent.valid() && region.parent.index >= number) {
@@ -300,7 +294,7 @@ void Parser::region_line() {
   } else {
     graph_.add_region(region);
   }
-  if (!arguments_.empty()) graph_.set_region_arguments(RegionId(number), arguments_);
+  if (!arguments.empty()) graph_.set_region_arguments(RegionId(number), arguments);
 }
 
 void Parser::constant_line() {
@@ -386,183 +380,6 @@ NodeId Parser::take_node() {
   return NodeId(number);
 }
 
-// ---- Arguments -------------------------------------------------------------------------------------------------------
-
-void Parser::take_arguments(TargetId target, bool forward_references) {
-  const TargetFormals& formals = formals_.of(graph_, target);
-  arguments_.assign(formals.arguments.size(), Argument());
-  stated_.assign(formals.arguments.size(), false);
-  cursor_.expect('(');
-  size_t next = 0;
-  if (!cursor_.eat(')')) {
-    do {
-      cursor_.peek();
-      const Place place = cursor_.place();
-      size_t position = next;
-      const std::string_view name = cursor_.take_argument_name();
-      if (!name.empty()) {
-        const auto named = [&](size_t i) { return i < formals.arguments.size() && formals.arguments[i].name == name; };
-        // Nearly always the next one, or a few further on: those between are left at their defaults.
-        while (position < formals.arguments.size() && !named(position)) ++position;
-        if (!named(position)) {
-          position = 0;
-          while (position < formals.arguments.size() && !named(position)) ++position;
-        }
-        if (!named(position)) {
-          std::string what = "no argument of this name: ";
-          append_quoted(what, name);
-          cursor_.fail_at(place, what, "one of " + graph_.target(target).schema_text());
-        }
-        if (stated_[position]) cursor_.fail_at(place, "an argument given twice", "each argument once");
-        stated_[position] = true;
-        arguments_[position] = take_argument(formals.arguments[position].type, forward_references, 0);
-        next = position + 1;
-      } else if (formals.variadic_arguments) {
-        arguments_.push_back(take_argument(FormalType(), forward_references, 0));
-      } else {
-        cursor_.fail_at(place, "an argument without name", "name=value");
-      }
-    } while (cursor_.eat(','));
-    cursor_.expect(')');
-  }
-  for (size_t i = 0; i < formals.arguments.size(); ++i) {
-    if (stated_[i]) continue;
-    if (!formals.arguments[i].default_value) {
-      cursor_.fail(fmt::format("argument '{}' is missing and has no default", formals.arguments[i].name),
-                   fmt::format("{}=...", formals.arguments[i].name));
-    }
-    arguments_[i] = formals.arguments[i].default_value->make(graph_);
-  }
-}
-
-Argument Parser::take_argument(const FormalType& type, bool forward_references, int depth) {
-  const char c = cursor_.peek();
-  switch (c) {
-    case '%':
-      return Argument::of_value(take_value(forward_references));
-    case '"':
-      return graph_.string_argument(cursor_.take_quoted());
-    case '[':
-      return take_list(type.is_int_list(), type, forward_references, depth);
-    default:
-      break;
-  }
-  if ((c >= '0' && c <= '9') || c == '-' || c == '+') {
-    const Place place = cursor_.place();
-    const std::string_view token = cursor_.take_number();
-    if (const auto value = parse_int(token)) return Argument::of_int(*value);
-    // Digits alone are an integer, never rounded to a float.
-    if (token.find_first_not_of("0123456789", 1) != std::string_view::npos) {
-      if (const auto value = parse_float(token)) return Argument::of_float(*value);
-    }
-    cursor_.fail_at(place, "not a number, or one out of range", "a 64-bit integer or a float");
-  }
-  return take_word_argument(type, forward_references, depth);
-}
-
-Argument Parser::take_word_argument(const FormalType& type, bool forward_references, int depth) {
-  const Place place = cursor_.place();
-  const auto finite = [&] {
-    cursor_.peek();
-    const Place number_place = cursor_.place();
-    const auto value = parse_float(cursor_.take_number());
-    if (!value) cursor_.fail_at(number_place, "no float", "one such as 1.0");
-    return *value;
-  };
-  if (cursor_.eat_word("nan")) {
-    if (cursor_.peek() != '(') return Argument::of_float(*parse_float("nan"));
-    cursor_.expect('(');
-    const auto value = parse_float(fmt::format("nan({})", cursor_.take_identifier()));
-    if (!value) cursor_.fail_at(place, "no NaN", "nan(7ff8000000000001): 16 hexadecimal digits");
-    cursor_.expect(')');
-    return Argument::of_float(*value);
-  }
-  const std::string_view word = cursor_.take_name();
-  if (word == "None") return {};
-  if (word == "true") return Argument::of_bool(true);
-  if (word == "false") return Argument::of_bool(false);
-  if (word == "inf") return Argument::of_float(*parse_float("inf"));
-  if (type.type == TypeClass::kDtype) {
-    if (const auto dtype = parse_dtype(word)) return Argument::of_int(static_cast<int64_t>(*dtype));
-  } else if (type.type == TypeClass::kLayout) {
-    if (const auto layout = parse_layout(word)) return Argument::of_int(static_cast<int64_t>(*layout));
-  } else if (type.type == TypeClass::kMemoryFormat) {
-    if (const auto format = parse_memory_format(word)) return Argument::of_int(static_cast<int64_t>(*format));
-  }
-  if (word == "ints") return take_ints();
-  if (word == "list") return take_list(false, type, forward_references, depth);
-  if (word == "complex") {
-    cursor_.expect('(');
-    const double real = finite();
-    cursor_.expect(',');
-    const double imaginary = finite();
-    cursor_.expect(')');
-    return graph_.complex_argument(real, imaginary);
-  }
-  if (word == "generator") {
-    cursor_.expect('(');
-    const auto device = parse_device(cursor_.take_name());
-    if (!device) cursor_.fail_at(place, "no generator", "one such as generator(cuda:0)");
-    cursor_.expect(')');
-    return Argument::of_device(*device, ArgumentKind::kGenerator);
-  }
-  if (word == "opaque") {
-    cursor_.expect('(');
-    Argument argument = graph_.string_argument(cursor_.take_quoted());
-    argument.kind = ArgumentKind::kOpaque;
-    cursor_.expect(')');
-    return argument;
-  }
-  if (word.size() > 1 && word[0] == 'c' && word[1] >= '0' && word[1] <= '9') {
-    const auto number = parse_int(word.substr(1));
-    if (!number || *number >= graph_.constant_count()) {
-      cursor_.fail_at(place, "there is no such constant", "a constant that a line above declares");
-    }
-    return Argument::of_constant(ConstantId(static_cast<uint32_t>(*number)));
-  }
-  if (const auto device = parse_device(word)) return Argument::of_device(*device);
-  std::string what = word.empty() ? "no value" : "no value ";
-  if (!word.empty()) append_quoted(what, word);
-  const std::string_view expected = type.type == TypeClass::kDtype          ? "a dtype such as f32"
-                                    : type.type == TypeClass::kLayout       ? "a layout such as strided"
-                                    : type.type == TypeClass::kMemoryFormat ? "a memory format such as channels_last"
-                                                                            : "an argument";
-  cursor_.fail_at(place, what, expected);
-}
-
-Argument Parser::take_ints() {
-  ints_.clear();
-  cursor_.expect('[');
-  if (!cursor_.eat(']')) {
-    do {
-      ints_.push_back(cursor_.take_int());
-    } while (cursor_.eat(','));
-    cursor_.expect(']');
-  }
-  return graph_.int_list(ints_);
-}
-
-Argument Parser::take_list(bool as_ints, const FormalType& type, bool forward_references, int depth) {
-  if (as_ints) return take_ints();
-  if (depth >= kMaxListDepth) {
-    cursor_.fail("a list that nests too deep", fmt::format("at most {} lists in lists", kMaxListDepth));
-  }
-  FormalType element;
-  element.type = type.type == TypeClass::kList ? type.element : TypeClass::kAny;
-  cursor_.expect('[');
-  const size_t base = stack_.size();
-  if (!cursor_.eat(']')) {
-    do {
-      const Argument taken = take_argument(element, forward_references, depth + 1);
-      stack_.push_back(taken);
-    } while (cursor_.eat(','));
-    cursor_.expect(']');
-  }
-  const Argument list = graph_.make_list(std::span<const Argument>(stack_).subspan(base));
-  stack_.resize(base);
-  return list;
-}
-
 // ---- Nodes -----------------------------------------------------------------------------------------------------------
 
 void Parser::node_line() {
@@ -581,8 +398,7 @@ void Parser::node_line() {
     cursor_.expect('=');
   }
   const TargetId target = take_target();
-  take_arguments(target, false);
-  const NodeId node = graph_.append(target, arguments_);
+  const NodeId node = graph_.append(target, arguments_.take_arguments(target, false));
   if (!shapes_.empty()) take_results(node);
   if (cursor_.eat('|')) take_attributes(node);
 }
