@@ -7,7 +7,7 @@ CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTOR
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench lint format format-check clean
+.PHONY: help setup build demo test bench fuzz lint format format-check clean
 
 help: ## this list
 	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
@@ -34,6 +34,12 @@ bench: build ## run the benchmarks
 	@for program in $$(find $(BUILD)/bench -maxdepth 1 -type f -executable | sort); do \
 	  echo "== $$program"; $$program $(BENCH_FLAGS) || exit 1; done
 
+fuzz: ## random bytes into what reads graphs, FUZZ_SECONDS=60 for each of text and JSON
+	@scripts/setup.sh --fuzz
+	@cmake --preset fuzz --log-level=WARNING $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)")
+	@cmake --build build-fuzz -j $(JOBS)
+	@scripts/fuzz.sh
+
 lint: setup ## include directions, README, clang-tidy on what changed (all of it: scripts/lint.py --all)
 	@scripts/setup.sh --lint
 	@scripts/check_includes.py
@@ -49,4 +55,4 @@ format-check: ## fail if clang-format would change something
 	@$(SOURCES) | xargs -r clang-format --dry-run -Werror
 
 clean: ## remove the build folders and out/ (.venv stays)
-	rm -rf build build-debug build-asan out
+	rm -rf build build-debug build-asan build-fuzz out

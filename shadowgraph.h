@@ -14,6 +14,8 @@
 #include "ir/parser.h"
 #include "ir/printer.h"
 #include "ir/verifier.h"
+#include "passes/pass.h"
+#include "passes/pipeline.h"
 #include "profiler/report.h"
 #include "profiler/summary_table.h"
 #include "viz/dot_writer.h"

@@ -27,11 +27,21 @@ struct DotRequest {
   bool views = false;               // draw views too
 };
 
+struct OptimizeRequest {
+  std::string file;
+  std::string passes;  // "canonicalize,cse,dce{random=drop}"
+  std::string output;  // empty: the graph to stdout, the report to stderr
+  bool json = false;   // the report as JSON
+  bool check = true;   // verify after each pass, and compare after those that say "unchanged"
+};
+
 void list_models(bool json);
 void capture_to_file(const CaptureRequest& request, const std::string& output, bool json);
 void profile(const ProfileRequest& request);
 void print_graph(const std::string& file, const std::string& preset, bool json);
 void verify_graph(const std::string& file);
 void draw(const DotRequest& request);
+void list_passes(bool json);
+void optimize(const OptimizeRequest& request);
 
 }  // namespace shadowgraph::cli

@@ -44,6 +44,7 @@ constexpr const char* kExamples =
     "  shadowgraph capture gpt2 --mode train -o gpt2.sg\n"
     "  shadowgraph print gpt2.sg | less\n"
     "  shadowgraph dot gpt2.sg --svg -o gpt2.svg\n"
+    "  shadowgraph opt gpt2.sg --pass canonicalize,cse,dce -o small.sg\n"
     "\n"
     "Exit codes: 0 done, 1 the input's fault, 2 wrong usage, 3 a bug of ours.\n";
 
@@ -186,8 +187,24 @@ int run(int argc, char** argv) {
   if (argc > 1) {
     if (const auto message = unknown_command(app, argv[1])) return report(kUsage, *message);
   }
+  auto* passes = app.add_subcommand("passes", "List the passes that opt can run");
+  passes->add_flag("--json", json, "As JSON");
+
+  shadowgraph::cli::OptimizeRequest opt_request;
+  bool no_check = false;
+  auto* opt = app.add_subcommand("opt", "Run passes on a graph file");
+  opt->add_option("graph", opt_request.file, "Graph file")->required();
+  opt->add_option("--pass", opt_request.passes, "Passes in order, with options: dce{random=drop},cse")->required();
+  opt->add_option("-o,--output", opt_request.output, "Graph file to write (default: stdout)");
+  opt->add_flag("--json", opt_request.json, "Print the report as JSON; wants -o");
+  opt->add_flag("--no-check", no_check, "Do not verify the graph after each pass");
+  opt->footer("SHADOWGRAPH_DUMP=folder writes the graph before and after every pass there.");
+
   try {
     app.parse(argc, argv);
+    if (opt_request.json && opt_request.output.empty()) {
+      throw CLI::ValidationError("--json", "stdout cannot hold both the graph and the report; name a file with -o");
+    }
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
@@ -207,6 +224,11 @@ int run(int argc, char** argv) {
   if (*print) shadowgraph::cli::print_graph(file, preset, json);
   if (*verify) shadowgraph::cli::verify_graph(file);
   if (*dot) shadowgraph::cli::draw(dot_request);
+  if (*passes) shadowgraph::cli::list_passes(json);
+  if (*opt) {
+    opt_request.check = !no_check;
+    shadowgraph::cli::optimize(opt_request);
+  }
   // A full disk or a closed stdout shows here at the latest.
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     throw shadowgraph::FileError("cannot write to the standard output: " + std::generic_category().message(errno));

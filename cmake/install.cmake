@@ -9,7 +9,7 @@ install(TARGETS shadowgraph EXPORT shadowgraphTargets LIBRARY DESTINATION lib AR
 install(TARGETS shadowgraph_tool RUNTIME DESTINATION bin)
 
 # Headers include one another from the root ("ir/graph.h"); outside projects write <shadowgraph/ir/graph.h>.
-foreach(layer ir core profiler viz)
+foreach(layer ir core passes profiler viz)
   install(DIRECTORY ${layer} DESTINATION include/shadowgraph FILES_MATCHING PATTERN "*.h")
 endforeach()
 install(FILES shadowgraph.h DESTINATION include/shadowgraph OPTIONAL)

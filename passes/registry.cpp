@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 
+#include "passes/builtin_passes.h"
 #include "passes/pass.h"
 
 namespace shadowgraph {
@@ -18,7 +19,8 @@ struct Registry {
   std::map<std::string, std::unique_ptr<const Pass>, std::less<>> passes;
 
   void add(Pass pass) {
-    if (!is_name(pass.name)) throw Error("'" + pass.name + "' is no name of a pass: lower case letters, digits and '-'");
+    if (!is_name(pass.name))
+      throw Error("'" + pass.name + "' is no name of a pass: lower case letters, digits and '-'");
     if (!pass.run) throw Error("pass '" + pass.name + "' has no function");
     auto [entry, added] = passes.try_emplace(pass.name);
     if (!added) throw Error("there is a pass named '" + pass.name + "' already");
@@ -27,7 +29,40 @@ struct Registry {
 };
 
 std::vector<Pass> built_in_passes() {
-  return {};
+  return {
+      {.name = "canonicalize",
+       .summary = "One way of writing for what can be written in many: no-op views and copies, view chains, arguments",
+       .run = canonicalize},
+      {.name = "collapse",
+       .summary = "One node for each call of a module or composite operator: the graph at the level of torch.fx",
+       .run = collapse,
+       .options = {{"level", "module", "module or composite"},
+                   {"depth", "1", "names in the path of the modules that become calls: layers.0 has 2"}}},
+      {.name = "const-fold",
+       .summary = "Computes now, on the CPU, what only depends on constants",
+       .run = const_fold,
+       .options = {{"max_bytes", "4096", "largest constant to make"}}},
+      {.name = "cse",
+       .summary = "Of nodes that compute the same thing, one stays",
+       .run = cse,
+       .options = {{"phases", "within", "within, or merge: backward may keep what forward computed"}}},
+      {.name = "dce",
+       .summary = "Erases nodes that nobody can notice; never an effect",
+       .run = dce,
+       .options = {{"random", "keep", "keep, or drop: later random numbers may differ"}}},
+      {.name = "dead-storage",
+       .summary = "Drops writes that nobody sees; allocations that are filled at once become the filling",
+       .run = dead_storage},
+      {.name = "find-repeats",
+       .summary = "Finds blocks that repeat, such as layers; notes repeat=\"run 0, block 3 of 32\"",
+       .run = find_repeats,
+       .options = {{"min_nodes", "4", "nodes of the smallest block"},
+                   {"min_blocks", "2", "blocks of the shortest run"}}},
+      {.name = "fuse-groups",
+       .summary = "Finds chains of elementwise operators that one kernel could do; notes fuse=\"g0\"",
+       .run = fuse_groups,
+       .options = {{"min_nodes", "2", "nodes of the smallest group"}}},
+  };
 }
 
 Registry& registry() {

@@ -4,6 +4,7 @@
 #   scripts/setup.sh           compiler, libraries, libtorch: enough for `make build` and `make demo`
 #   scripts/setup.sh --test    the Python packages that make the test fixtures, too
 #   scripts/setup.sh --lint    clang-format and clang-tidy, too
+#   scripts/setup.sh --fuzz    clang and its sanitizers, too
 #
 # Debian packages are installed when this runs as root; otherwise the exact line is printed and the script fails.
 # libtorch is the torch wheel in .venv, unless TORCH_DIR or CMAKE_PREFIX_PATH leads to one (cmake/FindLibtorch.cmake).
@@ -22,7 +23,8 @@ for argument in "$@"; do
   case $argument in
     --test) want_tests=yes ;;
     --lint) packages+=(clang-format); want_lint=yes ;;
-    *) echo "setup.sh: unknown argument $argument (known: --test, --lint)" >&2; exit 2 ;;
+    --fuzz) packages+=(clang libclang-rt-14-dev) ;;
+    *) echo "setup.sh: unknown argument $argument (known: --test, --lint, --fuzz)" >&2; exit 2 ;;
   esac
 done
 say() { echo "setup: $*" >&2; }

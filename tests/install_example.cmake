@@ -1,4 +1,5 @@
-# ctest install_example: installs into BUILD/stage, then configures, builds and runs EXAMPLE as an outside project would.
+# ctest install_example: installs into BUILD/stage, then configures, builds and runs the projects of EXAMPLES as an outside
+# project would be.
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status)
   if(NOT status EQUAL 0)
@@ -13,9 +14,12 @@ if(SANITIZE)
   set(flags -DCMAKE_CXX_FLAGS=-fsanitize=${SANITIZE})
 endif()
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${BUILD}/stage --config ${CONFIG})
-run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${EXAMPLE} -B ${BUILD}/stage-build -DCMAKE_PREFIX_PATH=${BUILD}/stage
-    -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=${CONFIG} ${flags})
-run(${CMAKE_COMMAND} --build ${BUILD}/stage-build)
-run(${BUILD}/stage-build/capture_module)
+foreach(name capture_module own_pass)
+  set(folder ${BUILD}/stage-build/${name})
+  run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${EXAMPLES}/${name} -B ${folder} -DCMAKE_PREFIX_PATH=${BUILD}/stage
+      -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=${CONFIG} ${flags})
+  run(${CMAKE_COMMAND} --build ${folder})
+  run(${folder}/${name})
+endforeach()
 # The installed tool runs, too.
 run(${BUILD}/stage/bin/shadowgraph --version)

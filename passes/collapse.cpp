@@ -1,0 +1,285 @@
+// collapse: one node for each call of a module, or of a composite operator: the graph at the level of torch.fx.
+//
+// What. Nodes that follow one another in one region and phase become one call of a function, whose schema says what goes
+// in and out, what is written, and what aliases what:
+//
+//     n3: %3 = aten::t(self=%0) | r2                     function module::fc1(Tensor x, Tensor weight, Tensor bias) -> Tensor
+//     n4: %4 = aten::addmm(%1, %2, %3) | r2       ->     n3: %3 = module::fc1(x=%2, weight=%0, bias=%1) note("module"="fc1")
+//
+// level=module takes the module whose path has `depth` names ("layers.0" has 2), or the last one above that has no
+// modules inside; operators of a module between its children stay as they are, as in torch.fx. level=composite takes the
+// outermost operator that the user called (aten::linear). The report is the graph as torch.fx prints it (passes/fx_text.h);
+// a picture or a table of it is at that level, too.
+//
+// What stays what it was: program order, values and storages that cross the border, phases, effects. What is lost: the
+// nodes inside, what autograd saves in them, storages that live and die inside. Backward nodes of a module are one call of
+// module::path.backward. A region that the program left for something else and came back to gives two calls. Host reads,
+// collectives and unknown operators are never hidden in a function; random numbers show as its generator argument.
+//
+// The functions have no kernel: the graph can be analysed, not run. Cost. About 1 us a node.
+#include <fmt/format.h>
+
+#include <cctype>
+#include <map>
+#include <optional>
+
+#include "ir/insertion_point.h"
+#include "passes/builtin_passes.h"
+#include "passes/fx_text.h"
+#include "passes/identity.h"
+#include "passes/options.h"
+
+namespace shadowgraph {
+namespace {
+
+std::string identifier(std::string_view text) {
+  std::string name;
+  for (const char c : text) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  if (name.empty() || std::isdigit(static_cast<unsigned char>(name[0])) != 0) name.insert(0, "m");
+  return name;
+}
+
+int64_t names_in(std::string_view path) {
+  return path.empty() ? 0 : 1 + static_cast<int64_t>(std::count(path.begin(), path.end(), '.'));
+}
+
+class Collapse {
+ public:
+  Collapse(Graph& graph, bool modules, int64_t depth)
+      : graph_(graph), modules_(modules), effects_(Effects::run(graph)), doomed_(graph.node_capacity(), false) {
+    choose_regions(depth);
+  }
+
+  PassResult run() {
+    std::vector<NodeId> members;
+    RegionId at;
+    std::vector<NodeId> order;
+    for (NodeId n : graph_.nodes()) order.push_back(n);
+    for (const NodeId n : order) {
+      const RegionId region = may_hide(n) ? chosen_[graph_.node(n).region.index] : RegionId();
+      const bool continues = !members.empty() && region == at && graph_.node(n).phase == graph_.node(members[0]).phase;
+      if (!continues) {
+        replace(members, at);
+        members.clear();
+      }
+      at = region;
+      if (region.valid()) members.push_back(n);
+    }
+    replace(members, at);
+    replacements_.finish(graph_);
+    const int64_t hidden = erase_nodes(graph_, doomed_);
+    PassResult result{.changed = hidden != 0, .counters = {{"calls", calls_}, {"nodes in them", hidden}}};
+    result.report = fx_text(graph_);
+    return result;
+  }
+
+ private:
+  // For every region the one that stands for it; invalid: its nodes stay.
+  void choose_regions(int64_t depth) {
+    chosen_.resize(graph_.region_count());
+    std::vector<bool> has_modules(graph_.region_count(), false);
+    for (uint32_t i = graph_.region_count(); i-- > 1;) {
+      const Region& region = graph_.region(RegionId(i));
+      if (has_modules[i] || region.kind == RegionKind::kModule) has_modules[region.parent.index] = true;
+    }
+    // By region: the module around it, itself included.
+    std::vector<RegionId> module(graph_.region_count());
+    for (uint32_t i = 1; i < graph_.region_count(); ++i) {
+      const RegionId id(i);
+      const Region& region = graph_.region(id);
+      chosen_[i] = chosen_[region.parent.index];
+      if (chosen_[i].valid()) continue;
+      if (!modules_) {
+        if (region.kind == RegionKind::kComposite) chosen_[i] = id;
+      } else if (region.kind == RegionKind::kModule) {
+        const int64_t names = names_in(graph_.text_or_empty(region.name));
+        if (names >= depth || (names > 0 && !has_modules[i])) chosen_[i] = id;
+      }
+    }
+  }
+
+  bool may_hide(NodeId n) const {
+    const TargetId target = graph_.node(n).target;
+    return !is_placeholder(target) && !is_end(target) && !effects_.host_read(n) && !effects_.unknown(n) &&
+           !is_collective(graph_.target(target).name());
+  }
+
+  // What a call takes and gives.
+  struct Border {
+    std::vector<ValueId> inputs;
+    std::vector<ValueId> outputs;
+    std::optional<c10::Device> generator;
+    std::map<StorageId, std::string> alias_sets;  // of storages from outside that are written or given back
+    std::map<StorageId, bool> written;
+  };
+
+  Border border_of(const std::vector<NodeId>& members) {
+    ++stamp_;
+    for (const NodeId n : members) inside_[n] = stamp_;
+    const auto is_inside = [&](NodeId n) { return std::as_const(inside_)[n] == stamp_; };
+    Border border;
+    for (const NodeId n : members) {
+      graph_.for_each_input(n, [&](ValueId v) {
+        if (is_inside(graph_.value(v).producer) || std::as_const(seen_)[v] == stamp_) return;
+        seen_[v] = stamp_;
+        border.inputs.push_back(v);
+      });
+      graph_.for_each_output(n, [&](ValueId v) {
+        bool leaves = false;
+        graph_.for_each_use(v, [&](NodeId user) { leaves = leaves || !is_inside(user); });
+        if (leaves) border.outputs.push_back(v);
+      });
+      for (const StorageWrite& write : effects_.writes(n)) {
+        if (effects_.is_generator(write.storage)) {
+          for (const Effects::Generator& generator : effects_.generators()) {
+            if (generator.storage == write.storage) border.generator = generator.device;
+          }
+        } else if (!is_inside(graph_.storage(write.storage).born)) {
+          border.written[write.storage] = true;
+        }
+      }
+    }
+    const auto name_set = [&](StorageId s) {
+      border.alias_sets.try_emplace(s, fmt::format("s{}", border.alias_sets.size()));
+    };
+    for (const auto& [storage, is_written] : border.written) name_set(storage);
+    for (const ValueId v : border.outputs) {
+      const StorageId s = graph_.value(v).storage;
+      if (s.valid() && !is_inside(graph_.storage(s).born)) name_set(s);
+    }
+    return border;
+  }
+
+  std::string type_of(const Border& border, ValueId v, bool argument) const {
+    const Value& value = graph_.value(v);
+    switch (value.kind) {
+      case ValueKind::kInt:
+        return "int";
+      case ValueKind::kFloat:
+        return "float";
+      case ValueKind::kBool:
+        return "bool";
+      case ValueKind::kTensor:
+        break;
+    }
+    const auto set = border.alias_sets.find(value.storage);
+    if (set == border.alias_sets.end()) return "Tensor";
+    const bool written = argument && border.written.contains(value.storage);
+    return fmt::format("Tensor({}{})", set->second, written ? "!" : "");
+  }
+
+  std::string schema_of(const Border& border, RegionId region, PhaseId phase) const {
+    const std::string path = path_of(region);
+    std::map<std::string, int> taken{{"generator", 1}};
+    const size_t colons = path.rfind("::");
+    const std::string name = colons == path.npos ? path : path.substr(colons + 2);  // of aten::linear
+    std::string text = fmt::format("{}::{}{}(", modules_ ? "module" : "composite", identifier(name),
+                                   phase == Graph::kForward ? "" : "." + identifier(graph_.phase_name(phase)));
+    bool first = true;
+    size_t number = 0;
+    for (const ValueId v : border.inputs) {
+      std::string name = placeholder_name(v);
+      if (name.starts_with(path + ".")) name.erase(0, path.size() + 1);
+      name = name.empty() ? fmt::format("x{}", number++) : identifier(name);
+      if (const int copy = taken[name]++; copy != 0) name += fmt::format("__{}", copy);
+      text += fmt::format("{}{} {}", first ? "" : ", ", type_of(border, v, true), name);
+      first = false;
+    }
+    if (border.generator) text += fmt::format("{}Generator? generator=None", first ? "" : ", ");
+    text += ") -> ";
+    std::string results;
+    for (const ValueId v : border.outputs) results += (results.empty() ? "" : ", ") + type_of(border, v, false);
+    return text + (border.outputs.size() == 1 ? results : "(" + results + ")");
+  }
+
+  std::string path_of(RegionId region) const { return std::string(graph_.text_or_empty(graph_.region(region).name)); }
+
+  // Of a parameter, buffer or input; "" for others.
+  std::string placeholder_name(ValueId v) const {
+    const NodeId producer = graph_.value(v).producer;
+    if (!is_placeholder(graph_.node(producer).target)) return {};
+    const Argument& name = graph_.arguments(producer)[0];
+    return name.kind == ArgumentKind::kString ? graph_.text(name.string) : std::string();
+  }
+
+  // What an earlier run left.
+  bool is_call_already(const std::vector<NodeId>& members, RegionId region) const {
+    return members.size() == 1 && graph_.target(members[0]).kind() == TargetKind::kFunction &&
+           graph_.node(members[0]).region == region && !graph_.note(members[0], "nodes").empty();
+  }
+
+  void replace(const std::vector<NodeId>& members, RegionId region) {
+    if (members.empty() || is_call_already(members, region)) return;
+    const Border border = border_of(members);
+    const NodeId head = members.front();
+    const PhaseId phase = graph_.node(head).phase;
+    const TargetId target = graph_.intern_target(Target(TargetKind::kFunction, schema_of(border, region, phase)));
+    std::vector<Argument> arguments;
+    for (const ValueId v : border.inputs) arguments.push_back(Argument::of_value(v));
+    if (border.generator) arguments.push_back(Argument::of_device(*border.generator, ArgumentKind::kGenerator));
+    InsertionPoint at(graph_, head);
+    const NodeId call = at.insert(target, arguments);
+    graph_.node(call).region = region;
+    for (const NodeId n : members) {
+      if (!graph_.node(call).forward.valid()) graph_.node(call).forward = graph_.node(n).forward;
+      replacements_.add(n, call);
+      doomed_[n.index] = true;
+    }
+
+    std::vector<Argument> results;
+    for (const ValueId v : border.outputs) {
+      const Value value = graph_.value(v);
+      ValueId made;
+      if (value.kind == ValueKind::kTensor) {
+        const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
+        const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
+        made = graph_.new_tensor(call, {.dtype = value.dtype,
+                                        .sizes = sizes,
+                                        .strides = strides,
+                                        .storage = value.storage,
+                                        .offset = value.offset,
+                                        .device = value.device(),
+                                        .layout = value.layout,
+                                        .requires_grad = value.requires_grad});
+        if (value.storage.valid()) {
+          Storage& storage = graph_.storage(value.storage);
+          if (std::as_const(inside_)[storage.born] == stamp_) storage.born = call;
+        }
+      } else {
+        made = graph_.new_scalar(call, value.kind);
+      }
+      results.push_back(Argument::of_value(made));
+      replacements_.add(v, made);
+    }
+    graph_.set_results(call, results);
+    for (size_t i = 0; i < results.size(); ++i) {
+      graph_.replace_uses_if(border.outputs[i], results[i].ref.value,
+                             [&](NodeId user, const Argument&) { return std::as_const(inside_)[user] != stamp_; });
+    }
+    const Region& called = graph_.region(region);
+    graph_.set_note(call, modules_ ? "module" : "composite", path_of(region));
+    graph_.set_note(call, "class", graph_.text_or_empty(called.class_name));
+    graph_.set_note(call, "nodes", fmt::format("{}", members.size()));
+    ++calls_;
+  }
+
+  Graph& graph_;
+  const bool modules_;
+  const Effects effects_;
+  std::vector<RegionId> chosen_;
+  std::vector<bool> doomed_;
+  IdMap<NodeId, uint32_t> inside_{0};  // the call under way that has it
+  IdMap<ValueId, uint32_t> seen_{0};
+  uint32_t stamp_ = 0;
+  Replacements replacements_;
+  int64_t calls_ = 0;
+};
+
+}  // namespace
+
+PassResult collapse(Graph& graph, const PassOptions& options) {
+  const bool modules = choice_option(options, "level", {"module", "composite"}) == 0;
+  return Collapse(graph, modules, int_option(options, "depth", 1)).run();
+}
+
+}  // namespace shadowgraph

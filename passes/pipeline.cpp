@@ -1,0 +1,325 @@
+#include "passes/pipeline.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include "ir/clone.h"
+#include "ir/equal.h"
+#include "ir/printer.h"
+#include "ir/verifier.h"
+
+namespace shadowgraph {
+namespace {
+
+// How many letters must be put in, left out or replaced to make one word of the other.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+// "; did you mean dce or cse?", or all there are if none is near.
+std::string suggestion(std::string_view word, std::vector<std::string> known, std::string_view what) {
+  if (known.empty()) return fmt::format("; it has no {}", what);
+  std::vector<std::string> near;
+  for (const std::string& name : known) {
+    const bool part = word.size() > 2 && name.find(word) != name.npos;
+    if (part || edit_distance(word, name) <= std::max<size_t>(1, word.size() / 3)) near.push_back(name);
+  }
+  if (!near.empty()) return fmt::format("; did you mean {}?", fmt::join(near, " or "));
+  return fmt::format("; {}: {}", what, fmt::join(known, ", "));
+}
+
+const Pass& pass_named(std::string_view name) {
+  if (const Pass* pass = find_pass(name)) return *pass;
+  std::vector<std::string> names;
+  for (const Pass* pass : all_passes()) names.push_back(pass->name);
+  throw PipelineError(fmt::format("there is no pass '{}'{}", name, suggestion(name, names, "the passes")));
+}
+
+PassOptions with_defaults(const Pass& pass, const PassOptions& given) {
+  PassOptions complete;
+  for (const Pass::Option& option : pass.options) complete.emplace(option.name, option.default_value);
+  for (const auto& [name, value] : given) {
+    const auto found = complete.find(name);
+    if (found == complete.end()) {
+      std::vector<std::string> names;
+      for (const Pass::Option& option : pass.options) names.push_back(option.name);
+      throw PipelineError(
+          fmt::format("pass '{}' has no option '{}'{}", pass.name, name, suggestion(name, names, "options")));
+    }
+    found->second = value;
+  }
+  return complete;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\n'; };
+  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+// Takes text up to one of `ends`, trimmed, and leaves that character first.
+std::string_view take_until(std::string_view& rest, std::string_view ends) {
+  const size_t end = std::min(rest.find_first_of(ends), rest.size());
+  const std::string_view taken = trimmed(rest.substr(0, end));
+  rest.remove_prefix(end);
+  return taken;
+}
+
+[[noreturn]] void fail_at(std::string_view text, std::string_view rest, std::string_view message) {
+  const size_t column = text.size() - rest.size();
+  throw PipelineError(fmt::format("{}\n  {}\n  {}^\na pipeline looks like dce{{random=drop}},cse", message, text,
+                                  std::string(column, ' ')));
+}
+
+// The value of an option: up to ';' or '}', or whatever stands between quotes.
+std::string_view take_value(std::string_view text, std::string_view& rest) {
+  while (rest.starts_with(' ')) rest.remove_prefix(1);
+  if (!rest.starts_with('"') && !rest.starts_with('\'')) return take_until(rest, ";}");
+  const std::string_view start = rest;
+  const size_t end = rest.find(rest.front(), 1);
+  if (end == rest.npos) fail_at(text, start, "the quote is not closed");
+  const std::string_view value = rest.substr(1, end - 1);
+  rest.remove_prefix(end + 1);
+  const std::string_view after = rest;
+  if (!take_until(rest, ";}").empty()) fail_at(text, after, "';' or '}' is expected here");
+  return value;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Writes the graphs around one pass; silent without a folder.
+class Dump {
+ public:
+  Dump(const PipelineOptions& options, const std::string& pass) {
+    static std::atomic<int> count{0};  // so that several pipelines of a process do not write over one another
+    std::string folder = options.dump_folder;
+    if (const char* variable = std::getenv("SHADOWGRAPH_DUMP"); folder.empty() && variable != nullptr) {
+      folder = variable;
+    }
+    if (folder.empty()) return;
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) {
+      throw FileError(fmt::format("cannot make the folder {} to dump into: {}", folder, error.message()));
+    }
+    prefix_ = fmt::format("{}/{:02}-{}", folder, ++count, pass);
+  }
+  void write(const Graph& graph, std::string_view when) const {
+    if (!prefix_.empty()) write_graph_file(fmt::format("{}.{}.sg", prefix_, when), graph);
+  }
+
+ private:
+  std::string prefix_;
+};
+
+std::string counters_text(const PassResult& result) {
+  std::vector<std::string> words;
+  for (const auto& [name, count] : result.counters) words.push_back(fmt::format("{} {}", count, name));
+  return words.empty() && !result.changed ? "nothing to do" : fmt::format("{}", fmt::join(words, ", "));
+}
+
+}  // namespace
+
+Pipeline& Pipeline::add(std::string_view pass, PassOptions options) {
+  return add(pass_named(pass), std::move(options));
+}
+
+Pipeline& Pipeline::add(Pass pass, PassOptions options) {
+  PassOptions complete = with_defaults(pass, options);
+  steps_.push_back({std::move(pass), std::move(options), std::move(complete)});
+  return *this;
+}
+
+Pipeline Pipeline::parse(std::string_view text) {
+  Pipeline pipeline;
+  std::string_view rest = text;
+  while (true) {
+    const std::string_view start = rest;
+    const std::string_view name = take_until(rest, ",{}=;");
+    if (name.empty()) fail_at(text, start, "the name of a pass is expected here");
+    PassOptions options;
+    if (rest.starts_with('{')) {
+      rest.remove_prefix(1);
+      while (!rest.starts_with('}')) {
+        const std::string_view option_start = rest;
+        const std::string_view option = take_until(rest, ",{}=;");
+        if (option.empty() || !rest.starts_with('=')) {
+          fail_at(text, option_start, "an option, name=value, is expected here");
+        }
+        rest.remove_prefix(1);
+        const std::string_view value = take_value(text, rest);
+        if (rest.empty()) fail_at(text, rest, fmt::format("the options of '{}' are not closed: '}}' is missing", name));
+        if (!options.emplace(option, value).second) {
+          fail_at(text, option_start, fmt::format("option '{}' is given twice", option));
+        }
+        if (rest.starts_with(';')) rest.remove_prefix(1);
+      }
+      rest.remove_prefix(1);
+      const std::string_view after = rest;
+      if (!take_until(rest, ",").empty()) fail_at(text, after, "a comma or the end is expected here");
+    }
+    try {
+      pipeline.add(name, std::move(options));
+    } catch (const PipelineError& error) {
+      fail_at(text, start, error.what());
+    }
+    if (rest.empty()) return pipeline;
+    if (!rest.starts_with(',')) fail_at(text, rest, "a comma, options in braces, or the end is expected here");
+    rest.remove_prefix(1);
+  }
+}
+
+std::string Pipeline::text_of(const Step& step) {
+  if (step.given.empty()) return step.pass.name;
+  std::vector<std::string> options;
+  for (const auto& [name, value] : step.given) {
+    const bool plain = value.find_first_of(";}\"'") == value.npos;
+    const char quote = value.find('"') == value.npos ? '"' : '\'';
+    options.push_back(plain ? fmt::format("{}={}", name, value) : fmt::format("{0}={1}{2}{1}", name, quote, value));
+  }
+  return fmt::format("{}{{{}}}", step.pass.name, fmt::join(options, ";"));
+}
+
+std::string Pipeline::text() const {
+  std::vector<std::string> words;
+  for (const Step& step : steps_) words.push_back(text_of(step));
+  return fmt::format("{}", fmt::join(words, ","));
+}
+
+PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& options, double& check_seconds) const {
+  const Step& step = steps_[index];
+  PassRun run;
+  run.pass = text_of(step);
+  run.nodes_before = graph.node_count();
+  const Dump dump(options, step.pass.name);
+  dump.write(graph, "before");
+  auto check_start = std::chrono::steady_clock::now();
+  std::optional<Graph> before;
+  if (options.check_unchanged) before.emplace(clone(graph));
+  check_seconds += seconds_since(check_start);
+
+  const auto fail = [&](const std::string& reason) {
+    throw PassError(step.pass.name,
+                    fmt::format("pass '{}' (step {} of {}): {}", run.pass, index + 1, steps_.size(), reason));
+  };
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    run.result = step.pass.run(graph, step.complete);
+  } catch (const Error& error) {
+    fail(error.what());
+  } catch (const c10::Error& error) {
+    fail(error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
+  run.seconds = seconds_since(start);
+  run.nodes_after = graph.node_count();
+
+  check_start = std::chrono::steady_clock::now();
+  if (options.verify) {
+    try {
+      verify(graph);
+    } catch (const VerifyError& error) {
+      dump.write(graph, "failed");
+      fail(std::string("it left a broken graph, which is a bug of the pass: ") + error.what());
+    }
+  }
+  if (before && !run.result.changed) {
+    if (const auto difference = first_difference(*before, graph)) {
+      dump.write(graph, "failed");
+      fail("it says that it changed nothing, but it did, which is a bug of the pass: " + *difference);
+    }
+  }
+  check_seconds += seconds_since(check_start);
+  dump.write(graph, "after");
+  return run;
+}
+
+PipelineReport Pipeline::run(Graph& graph, const PipelineOptions& options) const {
+  PipelineReport report;
+  if (options.verify) {
+    const auto start = std::chrono::steady_clock::now();
+    verify(graph);
+    report.check_seconds += seconds_since(start);
+  }
+  std::optional<Graph> original;
+  if (options.restore_on_error) original.emplace(clone(graph));
+  try {
+    for (size_t i = 0; i < steps_.size(); ++i) report.runs.push_back(run_step(i, graph, options, report.check_seconds));
+  } catch (...) {
+    if (original) graph = std::move(*original);
+    throw;
+  }
+  return report;
+}
+
+PassResult run_pass(Graph& graph, std::string_view pass, const PassOptions& options) {
+  const Pass& found = pass_named(pass);
+  return found.run(graph, with_defaults(found, options));
+}
+
+bool PipelineReport::changed() const {
+  return std::any_of(runs.begin(), runs.end(), [](const PassRun& run) { return run.result.changed; });
+}
+
+std::string to_text(const PipelineReport& report) {
+  size_t width = 4;
+  double seconds = 0;
+  for (const PassRun& run : report.runs) width = std::max(width, run.pass.size());
+  std::string text = fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}  what it did\n", "pass", width, "ms", "nodes", "after");
+  for (const PassRun& run : report.runs) {
+    text += fmt::format("{:<{}}  {:>9.3f}  {:>9}  {:>9}  {}\n", run.pass, width, run.seconds * 1e3, run.nodes_before,
+                        run.nodes_after, counters_text(run.result));
+    seconds += run.seconds;
+  }
+  text += fmt::format("{:<{}}  {:>9.3f}\n", "all", width, seconds * 1e3);
+  if (report.check_seconds > 0) text += fmt::format("{:<{}}  {:>9.3f}\n", "checks", width, report.check_seconds * 1e3);
+  for (const PassRun& run : report.runs) {
+    if (run.result.report.empty()) continue;
+    text += fmt::format("\n{}:\n{}", run.pass, run.result.report);
+    if (!run.result.report.ends_with('\n')) text += '\n';
+  }
+  return text;
+}
+
+nlohmann::json to_json(const PipelineReport& report) {
+  auto passes = nlohmann::json::array();
+  for (const PassRun& run : report.runs) {
+    auto counters = nlohmann::json::object();
+    for (const auto& [name, count] : run.result.counters) counters[name] = count;
+    passes.push_back({{"pass", run.pass},
+                      {"seconds", run.seconds},
+                      {"nodes_before", run.nodes_before},
+                      {"nodes_after", run.nodes_after},
+                      {"changed", run.result.changed},
+                      {"counters", std::move(counters)},
+                      {"report", run.result.report}});
+  }
+  return {{"passes", std::move(passes)}, {"check_seconds", report.check_seconds}, {"changed", report.changed()}};
+}
+
+}  // namespace shadowgraph
