@@ -5,7 +5,7 @@
 //     fallthrough for all others; neither key is in any keyset before a fake tensor or a mode exists;
 //   - the autograd engine stub: a subclass that adds saved-tensor hooks during a capture and is the base engine otherwise;
 //   - a no-op CUDA device guard, only if none is registered or the registered one has no device;
-//   - CUDA hooks, only if none are registered, before libtorch asks for them (static initialisation): they answer "no
+//   - CUDA hooks, if none are registered or there is no GPU, before libtorch asks for them (static initialisation): "no
 //     CUDA" outside a mode.
 //
 // On a machine with a working GPU the last two are left alone.
