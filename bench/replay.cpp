@@ -1,7 +1,7 @@
 // What replay adds to the operators it calls: the same chain of small operators called through at::, boxed by hand, and by
 // an Interpreter, and a captured training step of a model against eager. The table in docs/benchmarks.md comes from here.
 //
-//     build/bench/replay --benchmark_min_time=0.5s
+//     build/bench/replay --benchmark_min_time=0.5
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -34,12 +34,12 @@ at::Tensor chain(const at::Tensor& x, const at::Tensor& y) {
 
 Graph capture_chain() {
   const c10::NoGradGuard no_grad;
-  CaptureSession session({.path_dependencies = false});
   const at::Tensor x = at::ones({8});
   const at::Tensor y = at::ones({8});
+  CaptureSession session({.path_dependencies = false});
   session.name_input(x, "x");
   session.name_input(y, "y");
-  return session.finish({chain(x, y)});
+  return session.finish({chain(session.mode().from_real(x), session.mode().from_real(y))});
 }
 
 void count_nodes(benchmark::State& state, int64_t nodes) {

@@ -424,7 +424,7 @@ void Interpreter::run_builtin(NodeId node) {
       const NodeId parameter = graph_.value(arguments[0].ref.value).producer;
       const bool named = graph_.node(parameter).target.index <= target_of(Builtin::kInput).index;
       const std::string name = named ? graph_.text(graph_.arguments(parameter)[0].string)
-                                     : "%" + std::to_string(arguments[0].ref.value.index);
+                                     : c10::str("%", arguments[0].ref.value.index);
       if (arguments[1].kind == ArgumentKind::kValue) {
         result_.gradients[name] = value(arguments[1].ref.value).toTensor();
       }
@@ -466,7 +466,7 @@ at::Tensor Interpreter::alias_of(NodeId node) const {
 const c10::IValue& Interpreter::value(ValueId value) const {
   if (value.index >= values_.size() || values_[value.index].isNone()) {
     const NodeId node = program_->steps[step_].node;
-    fail(node, "%" + std::to_string(value.index) +
+    fail(node, c10::str("%", value.index) +
                    " (id, not printed number) holds nothing: it was not computed, or was released after its last use");
   }
   return values_[value.index];
