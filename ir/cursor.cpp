@@ -109,7 +109,7 @@ uint32_t Cursor::take_id(char letter, std::string_view what) {
   while (at_ != line_end_ && is_digit(*at_)) {
     number = std::min<uint64_t>(number * 10 + static_cast<uint64_t>(*at_++ - '0'), UINT32_MAX);
   }
-  if (at_ != line_end_ && is_identifier(*at_)) fail_at(start, "letters after the number", std::string(what));
+  if (at_ != line_end_ && is_identifier(*at_)) fail_at(start, "letters after the number", what);
   return static_cast<uint32_t>(number);
 }
 

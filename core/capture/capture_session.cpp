@@ -16,8 +16,8 @@ Recorder* recording() { return current_session == nullptr ? nullptr : current_se
 
 }  // namespace
 
-CaptureSession::CaptureSession(CaptureOptions options)
-    : mode_({options.device, options.profile, options.map_devices_to_default}),
+CaptureSession::CaptureSession(const CaptureOptions& options)
+    : mode_({options.device, options.profile, options.map_devices_to_default, options.data_sizes}),
       recorder_(std::make_unique<Recorder>(mode_.state())),
       outer_(std::exchange(current_session, this)) {
   ModeState& state = mode_.state();

@@ -36,13 +36,14 @@ struct CaptureOptions {
   c10::Device device = c10::Device(c10::DeviceType::CPU);
   DeviceProfile profile;
   bool map_devices_to_default = false;  // see FakeTensorOptions
+  NamedDataSizes data_sizes = {};       // likewise; the graph lists them as path dependencies
   bool saved_tensors = true;            // record what autograd keeps for backward
   bool path_dependencies = true;        // record sizes that the program asked for
 };
 
 class CaptureSession {
  public:
-  explicit CaptureSession(CaptureOptions options = {});
+  explicit CaptureSession(const CaptureOptions& options = {});
   ~CaptureSession();  // without finish(): the record is dropped, all state is restored
   CaptureSession(const CaptureSession&) = delete;
   CaptureSession& operator=(const CaptureSession&) = delete;
