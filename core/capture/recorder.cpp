@@ -228,6 +228,47 @@ Argument Recorder::argument_of_tensor(const at::Tensor& tensor) {
   return Argument::of_value(value_of(*as_fake(fake_of_real(tensor, &mode_))));
 }
 
+Argument Recorder::argument_of(const CallArgument& value) {
+  using Kind = CallArgument::Kind;
+  c10::SmallVector<Argument, 8> elements;
+  switch (value.kind()) {
+    case Kind::kBoxed:
+      return argument_of(value.boxed());
+    case Kind::kNone:
+      return Argument::none();
+    case Kind::kTensor:
+      return argument_of_tensor(value.tensor());
+    case Kind::kTensors:
+      for (const at::Tensor& element : value.tensors()) elements.push_back(argument_of_tensor(element));
+      break;
+    case Kind::kTensorRefs:
+      for (const at::Tensor& element : value.tensor_refs()) elements.push_back(argument_of_tensor(element));
+      break;
+    case Kind::kOptionalTensors:
+      return argument_of(c10::IValue(value.optional_tensors()));
+    case Kind::kInt:
+      return Argument::of_int(value.integer());
+    case Kind::kInts:
+      return graph_.int_list({value.ints().data(), value.ints().size()});
+    case Kind::kFloat:
+      return Argument::of_float(value.real());
+    case Kind::kBool:
+      return Argument::of_bool(value.boolean());
+    case Kind::kBools:
+      for (const bool element : value.bools()) elements.push_back(Argument::of_bool(element));
+      break;
+    case Kind::kScalar:
+      return argument_of(c10::IValue(value.scalar()));
+    case Kind::kString:
+      return graph_.string_argument(value.string());
+    case Kind::kDevice:
+      return Argument::of_device(value.device());
+    case Kind::kGenerator:
+      return Argument::of_device(value.generator().device(), ArgumentKind::kGenerator);
+  }
+  return graph_.make_list({elements.data(), elements.size()});
+}
+
 Argument Recorder::argument_of(const c10::IValue& value) {
   if (value.isTensor()) return argument_of_tensor(value.toTensor());
   if (value.isNone()) return Argument::none();
@@ -256,15 +297,40 @@ Argument Recorder::argument_of(const c10::IValue& value) {
   return opaque;
 }
 
-Argument Recorder::result_of(const c10::IValue& value, NodeId node) {
-  if (value.isTensor()) {
-    FakeTensorImpl* fake = as_fake(value.toTensor());
-    if (fake == nullptr) return Argument::none();
-    const StorageId storage = storage_of_result(*fake, node);
-    const ValueId id = new_value(node, *fake, storage);
-    if (!storage_root_[storage.index].valid()) storage_root_[storage.index] = id;
-    return Argument::of_value(id);
+Argument Recorder::result_of_tensor(const at::Tensor& tensor, NodeId node) {
+  FakeTensorImpl* fake = as_fake(tensor);
+  if (fake == nullptr) return Argument::none();
+  const StorageId storage = storage_of_result(*fake, node);
+  const ValueId id = new_value(node, *fake, storage);
+  if (!storage_root_[storage.index].valid()) storage_root_[storage.index] = id;
+  return Argument::of_value(id);
+}
+
+Argument Recorder::result_of(const CallArgument& value, NodeId node) {
+  using Kind = CallArgument::Kind;
+  switch (value.kind()) {
+    case Kind::kBoxed:
+      return result_of(value.boxed(), node);
+    case Kind::kTensor:
+      return result_of_tensor(value.tensor(), node);
+    case Kind::kTensors: {
+      c10::SmallVector<Argument, 8> elements;
+      for (const at::Tensor& element : value.tensors()) elements.push_back(result_of_tensor(element, node));
+      return graph_.make_list({elements.data(), elements.size()});
+    }
+    case Kind::kInt:
+      return Argument::of_value(graph_.new_scalar(node, ValueKind::kInt));
+    case Kind::kFloat:
+      return Argument::of_value(graph_.new_scalar(node, ValueKind::kFloat));
+    case Kind::kBool:
+      return Argument::of_value(graph_.new_scalar(node, ValueKind::kBool));
+    default:
+      return Argument::none();
   }
+}
+
+Argument Recorder::result_of(const c10::IValue& value, NodeId node) {
+  if (value.isTensor()) return result_of_tensor(value.toTensor(), node);
   if (value.isTensorList()) {
     c10::SmallVector<Argument, 8> elements;
     for (const c10::IValue& element : value.toListRef()) elements.push_back(result_of(element, node));
@@ -285,18 +351,18 @@ TargetId Recorder::target_of_operator(const OperatorInfo& info) {
 
 // ---- Calls
 
-void Recorder::begin_call(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) {
+void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) {
   if (link_->has_deaths()) flush_deaths();
   arguments_.clear();
-  for (size_t i = begin; i < stack.size(); ++i) arguments_.push_back(argument_of(stack[i]));
+  for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument));
 }
 
-void Recorder::end_call(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) {
+void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> results) {
   const NodeId node = graph_.append(target_of_operator(info), arguments_);
   if (!body_.valid()) body_ = node;
   last_ = node;
   results_.clear();
-  for (size_t i = begin; i < stack.size(); ++i) results_.push_back(result_of(stack[i], node));
+  for (const CallArgument& result : results) results_.push_back(result_of(result, node));
   graph_.set_results(node, results_);
 
   Node& n = graph_.node(node);
@@ -310,9 +376,28 @@ void Recorder::end_call(const OperatorInfo& info, torch::jit::Stack& stack, size
   if (phase_.valid()) n.phase = phase_;
   if (!n.forward.valid()) n.region = current_region(arguments_);
   if (n.flags.grad_mode) claim_sequence(node);
+  if (mode_.data_sizes.has_asked()) note_data_sizes(node);
 }
 
-void Recorder::abandon_call(const OperatorInfo& info) noexcept { arguments_.clear(); }
+// A size that the user gave in place of data: named at the node, and what the path depended on.
+void Recorder::note_data_sizes(NodeId node) {
+  ValueId result;
+  graph_.for_each_output(node, [&](ValueId value) {
+    if (!result.valid()) result = value;
+  });
+  std::string names;
+  for (const DataSizes::Asked& asked : mode_.data_sizes.take_asked()) {
+    names += (names.empty() ? "" : ", ") + asked.name;
+    graph_.dependencies.push_back(
+        {PathDependency::Kind::kHostValue, result, -1, asked.name + " = " + std::to_string(asked.size)});
+  }
+  graph_.set_note(node, "data_size", names);
+}
+
+void Recorder::abandon_call(const OperatorInfo& info) noexcept {
+  arguments_.clear();
+  mode_.data_sizes.forget_asked();
+}
 
 void Recorder::flush_deaths() {
   deaths_.clear();

@@ -45,10 +45,10 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   Graph finish(const std::vector<at::Tensor>& outputs, const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients);
 
   // ---- CallObserver
-  void begin_call(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) override;
-  void end_call(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) override;
+  void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override;
+  void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override;
   void abandon_call(const OperatorInfo& info) noexcept override;
-  void enter_composite(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) override;
+  void enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) override;
   void leave_composite() noexcept override;
   void size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept override;
 
@@ -75,9 +75,12 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
     std::string name;
   };
 
+  Argument argument_of(const CallArgument& value);
   Argument argument_of(const c10::IValue& value);
   Argument argument_of_tensor(const at::Tensor& tensor);
+  Argument result_of(const CallArgument& value, NodeId node);
   Argument result_of(const c10::IValue& value, NodeId node);
+  Argument result_of_tensor(const at::Tensor& tensor, NodeId node);
   ValueId value_of(FakeTensorImpl& fake);
   ValueId placeholder_for(FakeTensorImpl& fake);
   ValueId new_value(NodeId producer, FakeTensorImpl& fake, StorageId storage);
@@ -90,6 +93,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   StringId owner_path(std::span<const Argument> arguments) const;
   void flush_deaths();
   void link_backward(NodeId node);
+  void note_data_sizes(NodeId node);
   void claim_sequence(NodeId node);
   void attach_saved_tensors();
   void infer_modules_from_neighbours();

@@ -43,14 +43,14 @@ void Recorder::enter_module(const void* module, const std::string& class_name) {
 
 void Recorder::leave_region() noexcept { regions_.pop_back(); }
 
-void Recorder::enter_composite(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) {
+void Recorder::enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) {
   OpenRegion open;
   open.region.kind = RegionKind::kComposite;
   open.region.target = target_of_operator(info);
   open.arguments.offset = static_cast<uint32_t>(composite_arguments_.size());
   ++thread_state.kernel_depth;
   try {
-    for (size_t i = begin; i < stack.size(); ++i) composite_arguments_.push_back(argument_of(stack[i]));
+    for (const CallArgument& argument : arguments) composite_arguments_.push_back(argument_of(argument));
   } catch (...) {
     --thread_state.kernel_depth;
     throw;

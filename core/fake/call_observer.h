@@ -1,9 +1,11 @@
 // The interface between the fake tensor fallback and whoever wants to see the calls: the recorder of core/capture.
 #pragma once
 
-#include <ATen/core/stack.h>
-
 #include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/fake/call_argument.h"
 
 namespace shadowgraph {
 
@@ -11,21 +13,21 @@ struct OperatorInfo;
 class FakeTensorImpl;
 enum class SizeRead { kRank, kSize, kSizes };
 
-// All positions are into `stack`; arguments start at stack[begin]. Called on the thread that runs the program, never
-// re-entrantly: calls made by a kernel belong to the outer call and are not shown.
+// Arguments are those of the schema, in its order, and results its returns. Called on the thread that runs the program,
+// never re-entrantly: calls made by a kernel belong to the outer call and are not shown.
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
 
   // A call is about to run; its real tensors have been replaced by fakes already. Throwing refuses the call.
-  virtual void begin_call(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) = 0;
-  // It has run: its results start at stack[begin].
-  virtual void end_call(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) = 0;
+  virtual void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) = 0;
+  // It has run.
+  virtual void end_call(const OperatorInfo& info, std::span<const CallArgument> results) = 0;
   // It threw.
   virtual void abandon_call(const OperatorInfo& info) noexcept = 0;
 
   // A composite operator was called (and left, also by an exception); the calls in between are its decomposition.
-  virtual void enter_composite(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) = 0;
+  virtual void enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) = 0;
   virtual void leave_composite() noexcept = 0;
 
   // The program asked for a size outside any kernel.

@@ -1,5 +1,6 @@
 #include "core/fake/fake_tensor_impl.h"
 
+#include <ATen/EmptyTensor.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <typeinfo>
@@ -58,6 +59,52 @@ FakeTensorImpl::FakeTensorImpl(const c10::TensorImpl& meta, c10::Device device)
   set_custom_device(true);
   if (C10_UNLIKELY(meta.is_conj())) _set_conj(true);
   if (C10_UNLIKELY(meta.is_neg())) _set_neg(true);
+}
+
+FakeTensorImpl::FakeTensorImpl(ImplType view, c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
+                               c10::Device device)
+    : TensorImpl(view, std::move(storage), keys, dtype), pretended_device_(device) {
+  set_custom_device(true);
+}
+
+namespace {
+
+c10::Storage meta_storage(size_t bytes) {
+  static c10::Allocator* const allocator = c10::GetAllocator(c10::DeviceType::Meta);
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, allocator,
+                                               /*resizable=*/true);
+}
+
+}  // namespace
+
+at::Tensor FakeTensorImpl::empty(c10::IntArrayRef sizes, caffe2::TypeMeta dtype, c10::MemoryFormat format,
+                                 c10::Device device) {
+  at::detail::check_size_nonnegative(sizes);
+  const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, dtype.itemsize());
+  auto fake = c10::make_intrusive<FakeTensorImpl>(meta_storage(bytes), fake_key_set(device), dtype, device);
+  // A new tensor has the sizes [0].
+  if (sizes.size() != 1 || sizes[0] != 0) fake->set_sizes_contiguous(sizes);
+  if (format != c10::MemoryFormat::Contiguous) fake->empty_tensor_restride(format);
+  fake->fresh_ = true;
+  return at::Tensor(std::move(fake));
+}
+
+at::Tensor FakeTensorImpl::empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, caffe2::TypeMeta dtype,
+                                         c10::Device device) {
+  at::detail::check_size_nonnegative(sizes);
+  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, dtype.itemsize());
+  auto fake = c10::make_intrusive<FakeTensorImpl>(meta_storage(bytes), fake_key_set(device), dtype, device);
+  fake->set_sizes_and_strides(sizes, strides);
+  fake->fresh_ = true;
+  return at::Tensor(std::move(fake));
+}
+
+at::Tensor FakeTensorImpl::view(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) const {
+  auto fake =
+      c10::make_intrusive<FakeTensorImpl>(VIEW, c10::Storage(unsafe_storage()), key_set(), dtype(), pretended_device_);
+  fake->set_sizes_and_strides(sizes, strides, offset);
+  fake->fresh_ = true;
+  return at::Tensor(std::move(fake));
 }
 
 at::Tensor FakeTensorImpl::wrap(const c10::TensorImpl& meta, c10::Device device) {

@@ -11,6 +11,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
+#include <utility>
+
 #include "core/fake/thread_state.h"
 #include "ir/ids.h"
 
@@ -21,10 +23,21 @@ class FakeTensorImpl final : public c10::TensorImpl {
   // A fake with `meta`'s geometry, dtype and storage (shared), pretending to be on `device`.
   static at::Tensor wrap(const c10::TensorImpl& meta, c10::Device device);
 
+  // A fresh one on `device`, with a storage of its own: what a kernel would allocate.
+  static at::Tensor empty(c10::IntArrayRef sizes, caffe2::TypeMeta dtype, c10::MemoryFormat format, c10::Device device);
+  static at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, caffe2::TypeMeta dtype,
+                                  c10::Device device);
+  // A view of this one, as a view kernel makes it: same storage, dispatch keys and device, no autograd yet.
+  at::Tensor view(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) const;
+
   FakeTensorImpl(c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, c10::Device device);
   FakeTensorImpl(const c10::TensorImpl& meta, c10::Device device);
+  FakeTensorImpl(ImplType view, c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
+                 c10::Device device);
 
   c10::Device pretended_device() const { return pretended_device_; }
+  // dim() for us: noted as read by nobody.
+  size_t rank() const { return sizes_and_strides_.size(); }
 
   // Which capture session last met this tensor (0: none), and the Value it is there.
   uint32_t session() const { return session_; }
@@ -42,6 +55,8 @@ class FakeTensorImpl final : public c10::TensorImpl {
   int64_t size_custom(int64_t dimension) const override;
   int64_t dim_custom() const override;
   void watch_size_reads();
+  // Whether a rule made this one and no call has returned it yet. Asking makes it known.
+  bool take_fresh() { return std::exchange(fresh_, false); }
 
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version_counter,
                                                          bool allow_tensor_metadata_change) const override;
@@ -55,6 +70,7 @@ class FakeTensorImpl final : public c10::TensorImpl {
   const char* tensorimpl_type_name() const override { return "FakeTensorImpl"; }
 
   c10::Device pretended_device_;
+  bool fresh_ = false;
   uint32_t session_ = 0;
   ValueId value_;
 };

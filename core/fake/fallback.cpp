@@ -13,51 +13,25 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "core/fake/call.h"
 #include "core/fake/converter.h"
-#include "core/fake/dispatch_keys.h"
 #include "core/fake/errors.h"
-#include "core/fake/fake_tensor_impl.h"
-#include "core/fake/mode_state.h"
-#include "core/fake/operator_info.h"
-#include "core/fake/thread_state.h"
 
 namespace shadowgraph {
-namespace {
 
-using torch::jit::Stack;
-
-// While this lives a kernel is running: fakes answer "meta", autograd and composite interception are off. Calls that the
-// kernel makes on intermediate (plain meta) tensors come back to this fallback, also outside any mode.
-class KernelScope {
- public:
-  KernelScope() : saved_device_(thread_state.kernel_device()), exclude_(excluded_keys()) {
-    ++thread_state.kernel_depth;
-  }
-  ~KernelScope() {
-    --thread_state.kernel_depth;
-    thread_state.set_kernel_device(saved_device_);
-  }
-  KernelScope(const KernelScope&) = delete;
-  KernelScope& operator=(const KernelScope&) = delete;
-
- private:
-  static c10::DispatchKeySet excluded_keys() {
-    return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::DispatchKeySet(kCompositeKey);
-  }
-  c10::Device saved_device_;
-  c10::impl::ExcludeDispatchKeyGuard exclude_;
-  c10::impl::IncludeDispatchKeyGuard include_{kFakeKey};
-};
-
-[[noreturn]] void throw_device_mismatch(const OperatorInfo& info, c10::Device a, c10::Device b) {
+void throw_device_mismatch(const OperatorInfo& info, c10::Device a, c10::Device b) {
   throw DeviceMismatchError(info.name + ": tensors are on two different devices, " + a.str() + " and " + b.str() +
                             "; move one of them with .to() (only 0-dimensional CPU tensors mix with other devices)");
 }
 
+namespace {
+
+using torch::jit::Stack;
+
 // Walks the tensor operands once: replaces real tensors by fakes and finds the common device.
 class OperandScan {
  public:
-  OperandScan(const OperatorInfo& info, ModeState* mode) : info_(info), mode_(mode) {}
+  OperandScan(const OperatorInfo& info, ModeState* mode) : info_(info), mode_(mode), device_(info) {}
 
   void run(Stack& stack, size_t begin) {
     for (const uint16_t position : info_.tensor_arguments) {
@@ -72,16 +46,16 @@ class OperandScan {
       }
     }
   }
-  std::optional<c10::Device> device() const { return common_; }
+  const CommonDevice& device() const { return device_; }
 
  private:
   void visit_slot(c10::IValue& slot, bool written) {
     const at::Tensor& tensor = slot.toTensor();
     if (!tensor.defined()) return;
     if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
-      see(*fake);
+      device_.see(*fake);
     } else if (auto converted = converted_operand(tensor, written)) {
-      see(*as_fake(*converted));
+      device_.see(*as_fake(*converted));
       slot = std::move(*converted);
     }
   }
@@ -92,7 +66,7 @@ class OperandScan {
       const at::Tensor& tensor = element.toTensor();
       if (!tensor.defined()) continue;
       if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
-        see(*fake);
+        device_.see(*fake);
       } else {
         all_fake = false;
       }
@@ -103,7 +77,7 @@ class OperandScan {
       at::Tensor tensor = element.toTensor();
       if (tensor.defined() && !is_fake(tensor)) {
         if (auto converted = converted_operand(tensor, written)) {
-          see(*as_fake(*converted));
+          device_.see(*as_fake(*converted));
           tensor = std::move(*converted);
         }
       }
@@ -118,9 +92,9 @@ class OperandScan {
       const c10::IValue& element = list.get(i);
       if (!element.isTensor() || !element.toTensor().defined()) continue;
       if (const FakeTensorImpl* fake = as_fake(element.toTensor().unsafeGetTensorImpl())) {
-        see(*fake);
+        device_.see(*fake);
       } else if (auto converted = converted_operand(element.toTensor(), written)) {
-        see(*as_fake(*converted));
+        device_.see(*as_fake(*converted));
         list.set(i, std::move(*converted));
       }
     }
@@ -137,30 +111,15 @@ class OperandScan {
     return fake_of_real(real, mode_);  // on the default device if the mode maps devices
   }
 
-  void see(const FakeTensorImpl& fake) {
-    const c10::Device device = fake.pretended_device();
-    if (!common_) {
-      common_ = device;
-      scalar_ = device.is_cpu() && fake.dim() == 0;
-      return;
-    }
-    if (device == *common_ || info_.device_rule != DeviceRule::kCommon) return;
-    if (device.is_cpu() && fake.dim() == 0) return;
-    if (!scalar_) throw_device_mismatch(info_, *common_, device);
-    common_ = device;
-    scalar_ = false;
-  }
-
   const OperatorInfo& info_;
   ModeState* mode_;
-  std::optional<c10::Device> common_;
-  bool scalar_ = false;
+  CommonDevice device_;
 };
 
 // The device that results will pretend to be on. Leaves "meta" in an explicit device argument.
-c10::Device result_device(const OperatorInfo& info, const std::optional<c10::Device>& operands, ModeState* mode,
-                          Stack& stack, size_t begin) {
-  const c10::Device fallback = operands ? *operands : mode != nullptr ? mode->default_device : c10::Device(c10::kCPU);
+c10::Device result_device(const OperatorInfo& info, const CommonDevice& operands, ModeState* mode, Stack& stack,
+                          size_t begin) {
+  const c10::Device fallback = operands.or_default(mode);
   if (info.device_argument < 0) return with_index(fallback);
   c10::IValue& argument = stack[begin + static_cast<size_t>(info.device_argument)];
   c10::Device device = fallback;
@@ -169,7 +128,7 @@ c10::Device result_device(const OperatorInfo& info, const std::optional<c10::Dev
     if (mode != nullptr && mode->map_devices_to_default) device = mode->default_device;
   }
   // Not for operators that merely accept a device beside their operand: None keeps meaning "the operand's".
-  if (argument.isDevice() || !operands) argument = c10::Device(c10::DeviceType::Meta);
+  if (argument.isDevice() || !operands.known()) argument = c10::Device(c10::DeviceType::Meta);
   return with_index(device);
 }
 
@@ -198,25 +157,19 @@ void run_on_meta(const OperatorInfo& info, Stack* stack) {
   }
 }
 
-void wrap(c10::IValue& slot, c10::Device device, bool watch) {
-  const at::Tensor& tensor = slot.toTensor();
-  if (!tensor.defined() || as_fake(tensor.unsafeGetTensorImpl()) != nullptr) return;
-  at::Tensor fake = FakeTensorImpl::wrap(*tensor.unsafeGetTensorImpl(), device);
-  if (watch) static_cast<FakeTensorImpl*>(fake.unsafeGetTensorImpl())->watch_size_reads();
-  slot = std::move(fake);
-}
-
 void wrap_results(Stack& stack, size_t begin, c10::Device device, bool watch) {
   for (size_t i = begin; i < stack.size(); ++i) {
     c10::IValue& result = stack[i];
     if (result.isTensor()) {
-      wrap(result, device, watch);
+      at::Tensor tensor = std::move(result).toTensor();
+      wrap_result(tensor, device, watch);
+      result = std::move(tensor);
     } else if (result.isTensorList()) {
       c10::List<at::Tensor> list = result.toTensorList();
       for (size_t j = 0; j < list.size(); ++j) {
-        c10::IValue element = list.get(j);
-        wrap(element, device, watch);
-        list.set(j, std::move(element).toTensor());
+        at::Tensor element = list.get(j);
+        wrap_result(element, device, watch);
+        list.set(j, std::move(element));
       }
     }
   }
@@ -256,11 +209,21 @@ void run_for_real(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* sta
   info.op.redispatchBoxed(keys & below, stack);
 }
 
+// What an observer gets to see of a boxed call.
+c10::SmallVector<CallArgument, 12> viewed(const Stack& stack, size_t begin) {
+  c10::SmallVector<CallArgument, 12> arguments;
+  for (size_t i = begin; i < stack.size(); ++i) arguments.emplace_back(stack[i]);
+  return arguments;
+}
+std::span<const CallArgument> as_span(const c10::SmallVector<CallArgument, 12>& arguments) {
+  return {arguments.data(), arguments.size()};
+}
+
 // A mode that shows real calls without changing them.
 void observe_real_call(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* stack, CallObserver& observer) {
-  observer.begin_call(info, *stack, stack->size() - info.argument_count);
+  observer.begin_call(info, as_span(viewed(*stack, stack->size() - info.argument_count)));
   run_for_real(info, keys, stack);
-  observer.end_call(info, *stack, stack->size() - info.return_count);
+  observer.end_call(info, as_span(viewed(*stack, stack->size() - info.return_count)));
 }
 
 }  // namespace
@@ -291,7 +254,7 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   const KernelScope kernel;
   OperandScan scan(info, mode);
   scan.run(*stack, begin);
-  if (observer != nullptr) observer->begin_call(info, *stack, begin);
+  if (observer != nullptr) observer->begin_call(info, as_span(viewed(*stack, begin)));
   try {
     const c10::Device device = result_device(info, scan.device(), mode, *stack, begin);
     thread_state.set_kernel_device(device);
@@ -301,8 +264,8 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
       for (const c10::IValue& element : written.toListRef()) element.toTensor().unsafeGetTensorImpl()->bump_version();
     }
     const size_t results = stack->size() - info.return_count;
-    wrap_results(*stack, results, device, mode != nullptr && mode->watch_size_reads);
-    if (observer != nullptr) observer->end_call(info, *stack, results);
+    wrap_results(*stack, results, device, watches_size_reads(mode));
+    if (observer != nullptr) observer->end_call(info, as_span(viewed(*stack, results)));
   } catch (...) {
     if (observer != nullptr) observer->abandon_call(info);
     throw;
@@ -321,21 +284,6 @@ bool first_operand_pretends_cuda(const OperatorInfo& info, const Stack& stack, s
   return false;
 }
 
-class CompositeScope {
- public:
-  CompositeScope(CallObserver* observer, const OperatorInfo& info, Stack& stack, size_t begin) : observer_(observer) {
-    if (observer_ != nullptr) observer_->enter_composite(info, stack, begin);
-  }
-  ~CompositeScope() {
-    if (observer_ != nullptr) observer_->leave_composite();
-  }
-  CompositeScope(const CompositeScope&) = delete;
-  CompositeScope& operator=(const CompositeScope&) = delete;
-
- private:
-  CallObserver* observer_;
-};
-
 }  // namespace
 
 void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
@@ -350,7 +298,7 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   // Autocast, when on, must cast the operands first; its kernel calls the operator again with autocast off.
   const bool autocast_first =
       keys.has(c10::DispatchKey::AutocastCUDA) && op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
-  const CompositeScope scope(mode->observer, info, *stack, begin);
+  const CompositeScope scope(mode->observer, info, as_span(viewed(*stack, begin)));
   if (info.composite_rule && !autocast_first && first_operand_pretends_cuda(info, *stack, begin)) {
     info.composite_rule->kernel.callBoxed(op, keys & below, stack);
   } else {

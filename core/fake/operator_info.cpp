@@ -78,7 +78,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
       name(toString(handle.operator_name())),
       key(reinterpret_cast<const void*>(std::hash<c10::OperatorHandle>{}(handle))),
       id(dense_id),
-      generation(RuleRegistry::global().generation()) {
+      generation((RuleRegistry::global(), RuleRegistry::generation())) {
   random = op.hasTag(at::Tag::nondeterministic_seeded);
   const auto& schema = op.schema();
   argument_count = static_cast<uint16_t>(schema.arguments().size());
@@ -125,8 +125,7 @@ class OperatorTable {
     const size_t key = std::hash<c10::OperatorHandle>{}(op);
     std::atomic<const OperatorInfo*>& slot = slots_[(key >> 5) % slots_.size()];
     const OperatorInfo* info = slot.load(std::memory_order_acquire);
-    if (info != nullptr && info->key == reinterpret_cast<const void*>(key) &&
-        info->generation == registry_.generation()) {
+    if (info != nullptr && info->key == reinterpret_cast<const void*>(key) && info->is_current()) {
       return *info;
     }
     info = find_or_make(op, key);
@@ -138,7 +137,7 @@ class OperatorTable {
   const OperatorInfo* find_or_make(const c10::OperatorHandle& op, size_t key) {
     const std::lock_guard lock(mutex_);
     const auto found = by_key_.find(key);
-    if (found != by_key_.end() && found->second->generation == registry_.generation() &&
+    if (found != by_key_.end() && found->second->is_current() &&
         found->second->op.operator_name() == op.operator_name()) {
       return found->second;
     }
@@ -147,7 +146,6 @@ class OperatorTable {
     return &infos_.back();
   }
 
-  RuleRegistry& registry_ = RuleRegistry::global();
   std::array<std::atomic<const OperatorInfo*>, 4096> slots_{};
   std::mutex mutex_;
   std::deque<OperatorInfo> infos_;

@@ -48,6 +48,9 @@ struct OperatorInfo {
   std::shared_ptr<const ShapeRule> rule;
   std::shared_ptr<const ShapeRule> composite_rule;
 
+  // False once a rule has been registered since: ask again.
+  bool is_current() const { return generation == RuleRegistry::generation(); }
+
   // The cached facts of `op`. Thread-safe, a few nanoseconds once cached; never destroyed.
   static const OperatorInfo& of(const c10::OperatorHandle& op);
 };

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
 
@@ -22,6 +23,9 @@ struct ThreadState {
   c10::DeviceIndex kernel_device_index = -1;
   // The innermost active FakeTensorMode, nullptr outside. Fake tensors work without one.
   ModeState* mode = nullptr;
+  // Where c10 keeps this thread's included and excluded dispatch keys; nullptr until first asked for. Its own accessors
+  // look the address up at every use.
+  c10::impl::PODLocalDispatchKeySet* dispatch_keys = nullptr;
 
   c10::Device kernel_device() const { return {kernel_device_type, kernel_device_index}; }
   void set_kernel_device(c10::Device device) {

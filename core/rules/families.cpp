@@ -15,6 +15,8 @@ void register_all(RuleRegistry& registry) {
   register_loss(registry);
   register_shape(registry);
   register_views(registry);
+  register_plain_operands(registry);
+  register_data_dependent(registry);
 }
 
 }  // namespace shadowgraph::rules

@@ -19,6 +19,8 @@ void register_recurrent(RuleRegistry& registry);
 void register_loss(RuleRegistry& registry);
 void register_shape(RuleRegistry& registry);
 void register_views(RuleRegistry& registry);
+void register_plain_operands(RuleRegistry& registry);
+void register_data_dependent(RuleRegistry& registry);
 
 // All of the above.
 void register_all(RuleRegistry& registry);

@@ -4,6 +4,8 @@
 
 namespace shadowgraph {
 
+std::atomic<uint64_t> RuleRegistry::generation_{0};
+
 RuleRegistry& RuleRegistry::global() {
   static RuleRegistry* registry = [] {
     auto* fresh = new RuleRegistry;  // never destroyed: fake tensors may outlive static destruction

@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <typeinfo>
 #include <unordered_map>
 
 namespace shadowgraph {
@@ -27,6 +28,7 @@ struct ShapeRule {
   c10::KernelFunction kernel;
   std::unique_ptr<c10::FunctionSchema>
       inferred_schema;  // types of the C++ function, to be checked against the operator
+  const std::type_info* function_type = nullptr;
 };
 
 class RuleRegistry {
@@ -54,7 +56,7 @@ class RuleRegistry {
   // Names of all operators with a rule, sorted.
   std::vector<std::string> names() const;
   // Changes whenever a rule is added; facts derived from the registry are stale then.
-  uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
+  static uint64_t generation() { return generation_.load(std::memory_order_acquire); }
 
  private:
   using Table = std::unordered_map<std::string, std::shared_ptr<const ShapeRule>>;
@@ -63,6 +65,7 @@ class RuleRegistry {
   void insert(Table& table, const std::string& operator_name, Function* function) {
     auto rule = std::make_shared<ShapeRule>();
     rule->kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function);
+    rule->function_type = &typeid(Function);
     rule->inferred_schema = std::make_unique<c10::FunctionSchema>(c10::inferFunctionSchemaFlattenedReturns<Function>());
     insert(table, operator_name, std::move(rule));
   }
@@ -72,7 +75,7 @@ class RuleRegistry {
   mutable std::mutex mutex_;
   Table rules_;
   Table composites_;
-  std::atomic<uint64_t> generation_{0};
+  static std::atomic<uint64_t> generation_;  // one registry, one count
 };
 
 template <class Return, class... Args>

@@ -5,6 +5,7 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/WrapDimUtilsMulti.h>
 
+#include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 
@@ -30,7 +31,8 @@ at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::
 at::Tensor stand_in(const at::Tensor& like) { return stand_in(like.sizes(), like.strides(), like); }
 
 at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::MemoryFormat format) {
-  return at::detail::empty_meta(sizes, dtype, format);
+  if (thread_state.kernel_depth == 0) return at::detail::empty_meta(sizes, dtype, format);
+  return FakeTensorImpl::empty(sizes, c10::scalarTypeToTypeMeta(dtype), format, pretended_device());
 }
 
 at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of, c10::MemoryFormat format) {
@@ -38,7 +40,16 @@ at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of, c10::Memory
 }
 
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
-  return at::detail::empty_strided_meta(sizes, strides, dtype);
+  if (thread_state.kernel_depth == 0) return at::detail::empty_strided_meta(sizes, strides, dtype);
+  return FakeTensorImpl::empty_strided(sizes, strides, c10::scalarTypeToTypeMeta(dtype), pretended_device());
+}
+
+at::Tensor alias(const at::Tensor& base, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
+  if (const FakeTensorImpl* fake = as_fake(base)) return fake->view(sizes, strides, offset);
+  auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(),
+                                                   base.dtype());
+  view->set_sizes_and_strides(sizes, strides, offset);
+  return at::Tensor(std::move(view));
 }
 
 c10::DimVector contiguous_strides(c10::IntArrayRef sizes) {

@@ -22,12 +22,15 @@ const DeviceProfile& device_profile();
 at::Tensor stand_in(const at::Tensor& like);
 at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::Tensor& dtype_of);
 
-// Fresh meta tensors (nothing is allocated). Sizes and strides in elements.
+// Fresh meta tensors (nothing is allocated): during a call, fakes on the pretended device at once. Sizes and strides in
+// elements.
 at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype,
                  c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
 at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of,
                  c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
+// A view of `base`.
+at::Tensor alias(const at::Tensor& base, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset);
 c10::DimVector contiguous_strides(c10::IntArrayRef sizes);
 // As at::empty_like: dense strides are kept, otherwise TensorIterator's order of dimensions.
 at::Tensor empty_like(const at::Tensor& like);

@@ -1,5 +1,17 @@
-// Views that programs make all the time. Their Meta kernels are right but reach the view through two more dispatcher
-// calls (t -> transpose -> as_strided); these make it at once.
+// Views that programs make all the time. Their Meta kernels are right but reach the view through more dispatcher calls
+// (t -> transpose -> as_strided) and make a tensor that must then be wrapped; these make the fake at once. What is an
+// error is left to libtorch's own kernel.
+#include <ATen/ExpandUtils.h>
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
+#include <ATen/ops/_reshape_alias_ops.h>
+#include <ATen/ops/_unsafe_view_ops.h>
+#include <ATen/ops/expand_ops.h>
+#include <ATen/ops/permute_ops.h>
+#include <ATen/ops/select_ops.h>
+#include <ATen/ops/slice_ops.h>
+#include <ATen/ops/t_ops.h>
+#include <ATen/ops/view_ops.h>
 #include <c10/core/WrapDimMinimal.h>
 
 #include "core/rules/families.h"
@@ -9,32 +21,144 @@
 namespace shadowgraph::rules {
 namespace {
 
-at::Tensor transpose(const at::Tensor& self, int64_t dim0, int64_t dim1) {
-  const auto rank = self.dim();
-  dim0 = c10::maybe_wrap_dim(dim0, rank);
-  dim1 = c10::maybe_wrap_dim(dim1, rank);
-  auto view = at::Tensor(c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(self.storage()),
-                                                              self.key_set(), self.dtype()));
-  c10::DimVector sizes(self.sizes().begin(), self.sizes().end());
-  c10::DimVector strides(self.strides().begin(), self.strides().end());
-  if (rank != 0) {
-    std::swap(sizes[static_cast<size_t>(dim0)], sizes[static_cast<size_t>(dim1)]);
-    std::swap(strides[static_cast<size_t>(dim0)], strides[static_cast<size_t>(dim1)]);
+using at::Tensor;
+using c10::DimVector;
+using c10::IntArrayRef;
+
+constexpr c10::DispatchKeySet kMeta(c10::DispatchKey::Meta);
+
+// A view's geometry, to be changed in place.
+struct Geometry {
+  DimVector sizes;
+  DimVector strides;
+  int64_t offset;
+
+  explicit Geometry(const Tensor& base) : sizes(base.sizes()), strides(base.strides()), offset(base.storage_offset()) {}
+  void drop(size_t d) {
+    sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(d));
+    strides.erase(strides.begin() + static_cast<std::ptrdiff_t>(d));
   }
-  view.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, self.storage_offset());
-  return view;
+  Tensor of(const Tensor& base) const { return alias(base, sizes, strides, offset); }
+};
+
+Tensor same(const Tensor& self) { return alias(self, self.sizes(), self.strides(), self.storage_offset()); }
+
+Tensor transposed(const Tensor& self, int64_t dim0, int64_t dim1) {
+  const auto d0 = static_cast<size_t>(c10::maybe_wrap_dim(dim0, self.dim()));
+  const auto d1 = static_cast<size_t>(c10::maybe_wrap_dim(dim1, self.dim()));
+  Geometry view(self);
+  if (!view.sizes.empty()) {
+    std::swap(view.sizes[d0], view.sizes[d1]);
+    std::swap(view.strides[d0], view.strides[d1]);
+  }
+  return view.of(self);
 }
 
-at::Tensor t(const at::Tensor& self) {
-  TORCH_CHECK(self.dim() <= 2, "t() expects a tensor with <= 2 dimensions, but self is ", self.dim(), "D");
-  return self.dim() < 2 ? transpose(self, 0, 0) : transpose(self, 0, 1);
+Tensor t(const Tensor& self) {
+  if (self.dim() > 2) return at::_ops::t::redispatch(kMeta, self);
+  return self.dim() < 2 ? transposed(self, 0, 0) : transposed(self, 0, 1);
+}
+
+template <class Operator>
+Tensor view(const Tensor& self, IntArrayRef sizes) {
+  const DimVector inferred = at::infer_size_dv(sizes, self.numel());
+  const auto strides = at::detail::computeStride(self.sizes(), self.strides(), inferred);
+  if (!strides) return Operator::redispatch(kMeta, self, c10::fromIntArrayRefSlow(sizes));
+  return alias(self, inferred, *strides, self.storage_offset());
+}
+
+Tensor reshape_alias(const Tensor& self, IntArrayRef sizes, IntArrayRef strides) {
+  if (sizes.size() != strides.size()) {
+    return at::_ops::_reshape_alias::redispatch(kMeta, self, c10::fromIntArrayRefSlow(sizes),
+                                                c10::fromIntArrayRefSlow(strides));
+  }
+  return alias(self, sizes, strides, self.storage_offset());
+}
+
+Tensor expand(const Tensor& self, IntArrayRef sizes, bool implicit) {
+  if (static_cast<int64_t>(sizes.size()) < self.dim()) {
+    return at::_ops::expand::redispatch(kMeta, self, c10::fromIntArrayRefSlow(sizes), implicit);
+  }
+  const auto expanded = at::inferExpandGeometry_dimvector(self.sizes(), self.strides(), sizes);
+  return alias(self, expanded.sizes, expanded.strides, self.storage_offset());
+}
+
+Tensor permute(const Tensor& self, IntArrayRef dims) {
+  const auto rank = static_cast<size_t>(self.dim());
+  uint64_t seen = 0;
+  if (dims.size() != rank || rank > 64) return at::_ops::permute::redispatch(kMeta, self, dims);
+  Geometry view(self);
+  for (size_t i = 0; i < rank; ++i) {
+    const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dims[i], self.dim()));
+    if ((seen >> d & 1) != 0) return at::_ops::permute::redispatch(kMeta, self, dims);
+    seen |= uint64_t{1} << d;
+    view.sizes[i] = self.sizes()[d];
+    view.strides[i] = self.strides()[d];
+  }
+  return view.of(self);
+}
+
+Tensor slice(const Tensor& self, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> end, int64_t step) {
+  if (self.dim() == 0 || step <= 0) {
+    return at::_ops::slice_Tensor::redispatch(kMeta, self, dim, start, end, step);
+  }
+  const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim()));
+  Geometry view(self);
+  const int64_t size = view.sizes[d];
+  const auto bounded = [&](int64_t position) {
+    return std::clamp<int64_t>(position < 0 ? position + size : position, 0, size);
+  };
+  const int64_t first = bounded(start.value_or(0));
+  const int64_t last = std::max(bounded(end.value_or(std::numeric_limits<int64_t>::max())), first);
+  view.offset += first * view.strides[d];
+  view.sizes[d] = (last - first + step - 1) / step;
+  view.strides[d] *= step;
+  return view.of(self);
+}
+
+Tensor select(const Tensor& self, int64_t dim, int64_t index) {
+  const auto refer = [&] { return at::_ops::select_int::redispatch(kMeta, self, dim, index); };
+  if (self.dim() == 0) return refer();
+  const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim()));
+  Geometry view(self);
+  if (index < -view.sizes[d] || index >= view.sizes[d]) return refer();
+  view.offset += (index < 0 ? index + view.sizes[d] : index) * view.strides[d];
+  view.drop(d);
+  return view.of(self);
+}
+
+Tensor unsqueeze(const Tensor& self, int64_t dim) {
+  const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim() + 1));
+  Geometry view(self);
+  const int64_t stride = d < view.sizes.size() ? view.sizes[d] * view.strides[d] : 1;
+  view.sizes.insert(view.sizes.begin() + static_cast<std::ptrdiff_t>(d), 1);
+  view.strides.insert(view.strides.begin() + static_cast<std::ptrdiff_t>(d), stride);
+  return view.of(self);
+}
+
+Tensor squeeze(const Tensor& self, int64_t dim) {
+  const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim()));
+  Geometry view(self);
+  if (!view.sizes.empty() && view.sizes[d] == 1) view.drop(d);
+  return view.of(self);
 }
 
 }  // namespace
 
 void register_views(RuleRegistry& registry) {
-  registry.add("aten::transpose.int", &transpose);
+  registry.add("aten::transpose.int", &transposed);
   registry.add("aten::t", &t);
+  registry.add("aten::detach", &same);
+  registry.add("aten::alias", &same);
+  registry.add("aten::view", &view<at::_ops::view>);
+  registry.add("aten::_unsafe_view", &view<at::_ops::_unsafe_view>);
+  registry.add("aten::_reshape_alias", &reshape_alias);
+  registry.add("aten::expand", &expand);
+  registry.add("aten::permute", &permute);
+  registry.add("aten::slice.Tensor", &slice);
+  registry.add("aten::select.int", &select);
+  registry.add("aten::unsqueeze", &unsqueeze);
+  registry.add("aten::squeeze.dim", &squeeze);
 }
 
 }  // namespace shadowgraph::rules

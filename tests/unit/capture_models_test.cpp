@@ -40,20 +40,21 @@ class RealTrace final : public CallObserver, public SavedTensorObserver {
   std::vector<std::string> calls;
   std::unordered_map<const void*, int64_t> saved_storages;
 
-  void begin_call(const OperatorInfo&, torch::jit::Stack&, size_t) override {}
-  void end_call(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin) override {
+  void begin_call(const OperatorInfo&, std::span<const CallArgument>) override {}
+  void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override {
     std::string line = info.name + " ->";
-    for (size_t i = begin; i < stack.size(); ++i) {
-      if (stack[i].isTensor()) {
-        line += " " + describe(stack[i].toTensor());
-      } else if (stack[i].isTensorList()) {
-        for (const c10::IValue& element : stack[i].toListRef()) line += " " + describe(element.toTensor());
+    for (const CallArgument& argument : results) {
+      const c10::IValue result = argument.value();
+      if (result.isTensor()) {
+        line += " " + describe(result.toTensor());
+      } else if (result.isTensorList()) {
+        for (const c10::IValue& element : result.toListRef()) line += " " + describe(element.toTensor());
       }
     }
     calls.push_back(std::move(line));
   }
   void abandon_call(const OperatorInfo&) noexcept override {}
-  void enter_composite(const OperatorInfo&, torch::jit::Stack&, size_t) override {}
+  void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
   void leave_composite() noexcept override {}
   std::unique_ptr<torch::autograd::SavedVariableHooks> hooks_for_saved_tensor() override {
     struct Hook final : torch::autograd::SavedVariableHooks {

@@ -1,0 +1,251 @@
+// Kernels with the C++ signature of one operator, for the operators that programs call most.
+//
+// A boxed call moves every argument into an IValue and a list of sizes into a heap object, the kernel behind it moves them
+// back, and so do the results: half of the time of an add. These kernels do what fake_fallback does, in the same order,
+// without that, and hand over to it whatever is not the common case: a real operand, an observed real run, a rule whose
+// C++ function does not have exactly the operator's types.
+//
+//     register_unboxed<at::_ops::mm>(library);  // library: aten on kFakeKey
+//
+// Internal to core/fake.
+#pragma once
+
+#include <ATen/core/boxing/KernelFunction.h>
+#include <torch/library.h>
+
+#include "core/fake/call.h"
+#include "core/fake/fallback.h"
+
+namespace shadowgraph {
+
+// The operands of an unboxed call: whether all of them are fakes, and their device.
+class OperandView {
+ public:
+  explicit OperandView(const OperatorInfo& info) : device_(info) {}
+
+  template <class T>
+  void see(const T& argument) {
+    if constexpr (std::is_same_v<T, at::Tensor>) {
+      see_tensor(argument);
+    } else if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
+      if (argument.has_value()) see_tensor(*argument);
+    } else if constexpr (std::is_same_v<T, at::TensorList> || std::is_same_v<T, at::ITensorListRef>) {
+      for (const at::Tensor& element : argument) see_tensor(element);
+    } else if constexpr (std::is_same_v<T, c10::List<std::optional<at::Tensor>>>) {
+      for (const c10::IValue& element : c10::IValue(argument).toListRef()) {
+        if (element.isTensor()) see_tensor(element.toTensor());
+      }
+    }
+  }
+  // Not when a real tensor must first become a fake, or when no operand is one and the call may be on host scalars.
+  bool are_fakes() const { return fakes_; }
+  const CommonDevice& device() const { return device_; }
+
+ private:
+  void see_tensor(const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
+      device_.see(*fake);
+    } else if (!tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      fakes_ = false;
+    }
+  }
+  CommonDevice device_;
+  bool fakes_ = true;
+};
+
+template <class T>
+inline constexpr bool kIsOperand = std::is_same_v<T, at::Tensor> || std::is_same_v<T, std::optional<at::Tensor>> ||
+                                   std::is_same_v<T, at::TensorList> || std::is_same_v<T, at::ITensorListRef> ||
+                                   std::is_same_v<T, c10::List<std::optional<at::Tensor>>>;
+
+// An explicit device becomes "meta" for the kernel.
+template <class T>
+void take_device(T& argument, c10::Device& device, const ModeState* mode, bool has_operands) {
+  if constexpr (std::is_same_v<T, std::optional<c10::Device>>) {
+    if (argument.has_value()) {
+      device = mode != nullptr && mode->map_devices_to_default ? mode->default_device : *argument;
+    }
+    if (argument.has_value() || !has_operands) argument = c10::Device(c10::DeviceType::Meta);
+  }
+}
+
+template <class T>
+void wrap_all(T& result, c10::Device device, bool watch) {
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    wrap_result(result, device, watch);
+  } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
+    for (at::Tensor& element : result) wrap_result(element, device, watch);
+  }
+}
+template <class... T>
+void wrap_all(std::tuple<T...>& results, c10::Device device, bool watch) {
+  std::apply([&](auto&... result) { (wrap_all(result, device, watch), ...); }, results);
+}
+
+template <class T>
+void show_results(CallObserver& observer, const OperatorInfo& info, const T& result) {
+  const CallArgument view = CallArgument::of(result);
+  observer.end_call(info, {&view, 1});
+}
+template <class... T>
+void show_results(CallObserver& observer, const OperatorInfo& info, const std::tuple<T...>& results) {
+  std::apply(
+      [&](const auto&... result) {
+        const CallArgument views[] = {CallArgument::of(result)...};
+        observer.end_call(info, views);
+      },
+      results);
+}
+
+// The operator's facts, found once: nullptr when its rule cannot be called unboxed.
+class UnboxedOperator {
+ public:
+  // A rule's function must have one of the two types: the operator's, with SymInt arguments or with plain ones.
+  UnboxedOperator(const char* name, const char* overload, const std::type_info& symbolic, const std::type_info& plain);
+
+  const OperatorInfo* info() {
+    const OperatorInfo* known = info_.load(std::memory_order_acquire);
+    return C10_LIKELY(known != nullptr && known->is_current()) ? known : find();
+  }
+  const c10::OperatorHandle op;
+
+ private:
+  const OperatorInfo* find();
+  const std::type_info& symbolic_;
+  const std::type_info& plain_;
+  std::atomic<const OperatorInfo*> info_{nullptr};
+};
+
+template <class Operator, class Signature = typename Operator::schema>
+class UnboxedCall;
+
+template <class Operator, class Return, class... Args>
+class UnboxedCall<Operator, Return(Args...)> {
+ public:
+  static UnboxedOperator& operator_() {
+    static auto* found = new UnboxedOperator(Operator::name, Operator::overload_name, typeid(Return(Args...)),
+                                             typeid(typename c10::fn_remove_symint<Return(Args...)>::type));
+    return *found;
+  }
+
+  // On kFakeKey.
+  static Return fake(c10::DispatchKeySet keys, Args... args) {
+    const OperatorInfo* info = operator_().info();
+    if (C10_UNLIKELY(info == nullptr || (info->route != Route::kRule && info->route != Route::kMeta)))
+      return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
+    if (thread_state.kernel_depth != 0) return on_meta(*info, std::forward<Args>(args)...);
+    ModeState* mode = thread_state.mode;
+    OperandView operands(*info);
+    (operands.see(args), ...);
+    constexpr bool has_operands = (kIsOperand<std::decay_t<Args>> || ...);
+    if (C10_UNLIKELY(!operands.are_fakes() || (has_operands && !operands.device().known()) ||
+                     (mode != nullptr && mode->kind == ModeKind::kObserve))) {
+      return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
+    }
+    const KernelScope kernel;
+    CallObserver* observer = mode != nullptr ? mode->observer : nullptr;
+    if (observer != nullptr) show_arguments<&CallObserver::begin_call>(*observer, *info, args...);
+    try {
+      c10::Device device = operands.device().or_default(mode);
+      (take_device(args, device, mode, operands.device().known()), ...);
+      device = with_index(device);
+      thread_state.set_kernel_device(device);
+      if constexpr (std::is_reference_v<Return>) {
+        Return result = on_meta(*info, std::forward<Args>(args)...);
+        if (observer != nullptr) show_results(*observer, *info, result);
+        return result;
+      } else {
+        Return result = on_meta(*info, std::forward<Args>(args)...);
+        wrap_all(result, device, watches_size_reads(mode));
+        if (observer != nullptr) show_results(*observer, *info, result);
+        return result;
+      }
+    } catch (...) {
+      if (observer != nullptr) observer->abandon_call(*info);
+      throw;
+    }
+  }
+
+  // On kCompositeKey.
+  static Return composite(c10::DispatchKeySet keys, Args... args) {
+    constexpr c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
+    const ModeState* mode = thread_state.mode;
+    if (mode == nullptr || mode->kind != ModeKind::kFake || thread_state.kernel_depth != 0) {
+      return Operator::redispatch(keys & below, std::forward<Args>(args)...);
+    }
+    const OperatorInfo* info = operator_().info();
+    // Autocast casts the operands before a rule may see them.
+    if (info == nullptr || (info->composite_rule && keys.has(c10::DispatchKey::AutocastCUDA))) {
+      return boxed<&composite_kernel>(keys, std::forward<Args>(args)...);
+    }
+    if (mode->observer == nullptr) return decompose(*info, keys & below, std::forward<Args>(args)...);
+    const CallArgument views[] = {CallArgument::of(args)...};
+    const CompositeScope scope(mode->observer, *info, views);
+    return decompose(*info, keys & below, std::forward<Args>(args)...);
+  }
+
+ private:
+  template <c10::KernelFunction::BoxedKernelFunction_withDispatchKeys* function>
+  static Return boxed(c10::DispatchKeySet keys, Args... args) {
+    static const auto kernel = c10::BoxedKernel::makeFromFunction<function>();
+    return c10::impl::BoxedKernelWrapper<Return(Args...)>::call(kernel, operator_().op, keys,
+                                                                std::forward<Args>(args)...);
+  }
+
+  static Return on_meta(const OperatorInfo& info, Args... args) {
+    constexpr c10::DispatchKeySet meta_keys(c10::DispatchKey::Meta);
+    if (info.route == Route::kRule) {
+      return info.rule->kernel.template call<Return, Args...>(info.op, meta_keys, std::forward<Args>(args)...);
+    }
+    return Operator::redispatch(meta_keys, std::forward<Args>(args)...);
+  }
+
+  static Return decompose(const OperatorInfo& info, c10::DispatchKeySet keys, Args... args) {
+    if (info.composite_rule && first_operand_pretends_cuda(args...)) {
+      return info.composite_rule->kernel.template call<Return, Args...>(info.op, keys, std::forward<Args>(args)...);
+    }
+    return Operator::redispatch(keys, std::forward<Args>(args)...);
+  }
+
+  template <class First, class... Rest>
+  static bool first_operand_pretends_cuda(const First& first, const Rest&... rest) {
+    if constexpr (std::is_same_v<First, at::Tensor>) {
+      const FakeTensorImpl* fake = as_fake(first);
+      return fake != nullptr && fake->pretended_device().is_cuda();
+    } else if constexpr (sizeof...(Rest) != 0) {
+      return first_operand_pretends_cuda(rest...);
+    } else {
+      return false;
+    }
+  }
+
+  template <auto show>
+  static void show_arguments(CallObserver& observer, const OperatorInfo& info, const std::decay_t<Args>&... args) {
+    const CallArgument views[] = {CallArgument::of(args)...};
+    (observer.*show)(info, std::span<const CallArgument>(views, sizeof...(Args)));
+  }
+};
+
+template <class Operator>
+std::string unboxed_name() {
+  const std::string_view overload = Operator::overload_name;
+  const std::string name = std::string(Operator::name).substr(std::string_view(Operator::name).find("::") + 2);
+  return overload.empty() ? name : name + "." + std::string(overload);
+}
+
+// `library` implements the operator's namespace on kFakeKey, or on kCompositeKey.
+template <class Operator>
+void register_unboxed(torch::Library& library) {
+  library.impl(unboxed_name<Operator>().c_str(), torch::CppFunction(TORCH_FN((&UnboxedCall<Operator>::fake))));
+}
+template <class Operator>
+void register_unboxed_composite(torch::Library& library) {
+  library.impl(unboxed_name<Operator>().c_str(), torch::CppFunction(TORCH_FN((&UnboxedCall<Operator>::composite))));
+}
+
+// The operators that have such kernels, in unboxed_operators.cpp and unboxed_composites.cpp.
+void register_unboxed_operators(torch::Library& aten);
+void register_unboxed_composites(torch::Library& aten);
+
+}  // namespace shadowgraph
