@@ -186,7 +186,7 @@ class DeadStorage {
           continue;
         }
         if (k == kCopy && operand(n, 1).valid() && graph_.value(operand(n, 1)).storage == s &&
-            same_geometry(graph_, self, operand(n, 1))) {
+            same_geometry(graph_, self, operand(n, 1)) && !identity_.has_lazy_views(s)) {
           remove_write(n, self);
           ++self_copies_;
           n = previous;

@@ -141,6 +141,35 @@ def report(folder):
         failures.append(f"profile -o wrote {written}")
 
 
+def passes(folder):
+    listed = {entry["name"] for entry in json.loads(expect(0, "passes", "--json"))}
+    for name in ("canonicalize", "collapse", "const-fold", "cse", "dce", "dead-storage", "find-repeats", "fuse-groups"):
+        if name not in listed:
+            failures.append(f"passes --json lacks {name}")
+    expect(0, "passes", prints=("dce", "random=keep"))
+    graph = folder / "net.sg"
+    small = folder / "small.sg"
+    expect(0, "capture", "resnet18", "--batch", 1, "--mode", "train", "-o", graph)
+    expect(0, "opt", graph, "--pass", "canonicalize, cse, dce{random=drop}", "-o", small, prints=("what it did", "cse"))
+    expect(0, "verify", small)
+    printed = expect(0, "opt", graph, "--pass", "canonicalize,cse,dce{random=drop}", says=("what it did",))
+    if printed != small.read_text():
+        failures.append("opt prints another graph than it writes")
+    report = json.loads(expect(0, "opt", graph, "--pass", "dce,find-repeats", "-o", small, "--json"))
+    if [entry["pass"] for entry in report["passes"]] != ["dce", "find-repeats"]:
+        failures.append(f"opt --json: {report}")
+    expect(0, "opt", graph, "--pass", "collapse{depth=1}", "-o", small, prints=("call_module[target=",))
+    absent = folder / "absent.sg"
+    expect(2, "opt", graph, "--pass", "dec", "-o", absent, says=("did you mean dce",))
+    expect(2, "opt", graph, "--pass", "dce{rand=1}", "-o", absent, says=("no option 'rand'",))
+    expect(2, "opt", graph, "--pass", "dce", "--json", says=("-o",))
+    expect(2, "opt", graph)
+    expect(1, "opt", graph, "--pass", "dce{random=1}", "-o", absent, says=("keep, drop",))
+    expect(1, "opt", absent, "--pass", "dce", says=("absent.sg",))
+    if absent.exists():
+        failures.append("a failed opt wrote its output")
+
+
 def main():
     usage()
     with tempfile.TemporaryDirectory() as name:
@@ -148,6 +177,7 @@ def main():
         inputs(folder)
         round_trip(folder)
         report(folder)
+        passes(folder)
     for failure in failures:
         print(failure)
     print(f"{len(failures)} failures")
