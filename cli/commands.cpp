@@ -96,6 +96,12 @@ void capture_to_file(const CaptureRequest& request, const std::string& output, b
 }
 
 void profile(const ProfileRequest& request) {
+  if (request.memory && !request.batches) throw Error("--memory needs a range of batches: --batch 1..512");
+  if (request.batches) {
+    if (!request.directory.empty()) throw Error("-o writes one graph; leave it out with a range of batches");
+    profile_batches(request.capture, *request.batches, request.memory, request.json);
+    return;
+  }
   // Before the work, so that a folder that cannot be made costs nothing.
   if (!request.directory.empty()) {
     std::error_code error;

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "cli/size_sweep.h"
 #include "cli/source.h"
 
 namespace shadowgraph::cli {
@@ -14,6 +15,8 @@ struct ProfileRequest {
   std::string group = "module";  // module | composite | operator
   int depth = 0;
   int rows = 40;
+  std::optional<SizeRange> batches;  // --batch 1..512: a table over these instead
+  std::optional<int64_t> memory;     // bytes; with `batches`
 };
 
 struct DotRequest {

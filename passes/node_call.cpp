@@ -4,6 +4,7 @@
 #include <ATen/core/List.h>
 
 #include "core/fake/dispatch_keys.h"
+#include "core/replay/functions.h"
 #include "ir/printer.h"
 
 namespace shadowgraph {
@@ -147,6 +148,17 @@ void NodeCalls::push_arguments(NodeId node, TensorOf tensor_of, torch::jit::Stac
   }
 }
 
-void NodeCalls::call(NodeId node, torch::jit::Stack& stack) { operator_of(node).callBoxed(stack); }
+void NodeCalls::call(NodeId node, torch::jit::Stack& stack) {
+  if (graph_.target(node).kind() != TargetKind::kFunction) {
+    operator_of(node).callBoxed(stack);
+    return;
+  }
+  const auto function = find_function(graph_.target(node));
+  if (!function) {
+    throw Error("cannot call " + graph_.target(node).name() +
+                ": no function of that schema is registered in this process; see core/replay/functions.h");
+  }
+  stack = function->shape_rule(stack);
+}
 
 }  // namespace shadowgraph

@@ -4,7 +4,12 @@
 #include <mutex>
 
 #include "passes/builtin_passes.h"
+#include "passes/decompose.h"
+#include "passes/functionalize.h"
 #include "passes/pass.h"
+#include "passes/reinplace.h"
+#include "passes/shape_prop.h"
+#include "passes/split_bias.h"
 
 namespace shadowgraph {
 namespace {
@@ -53,6 +58,10 @@ std::vector<Pass> built_in_passes() {
       {.name = "dead-storage",
        .summary = "Drops writes that nobody sees; allocations that are filled at once become the filling",
        .run = dead_storage},
+      {.name = "decompose",
+       .summary = "Replaces operators by more basic ones until a chosen set is left; lists what has no decomposition",
+       .run = decompose_pass,
+       .options = {{"to", "core-aten", "core-aten, no-fused, basic, names joined by '+', or @file"}}},
       {.name = "find-repeats",
        .summary = "Finds blocks that repeat, such as layers; notes repeat=\"run 0, block 3 of 32\"",
        .run = find_repeats,
@@ -62,6 +71,20 @@ std::vector<Pass> built_in_passes() {
        .summary = "Finds chains of elementwise operators that one kernel could do; notes fuse=\"g0\"",
        .run = fuse_groups,
        .options = {{"min_nodes", "2", "nodes of the smallest group"}}},
+      {.name = "functionalize",
+       .summary = "Resolves aliases and writes: no mutation but write-backs to what was given, at the end",
+       .run = functionalize_pass},
+      {.name = "reinplace",
+       .summary = "Runs operators in place where nobody needs the memory any more: the reverse of functionalize",
+       .run = reinplace_pass},
+      {.name = "shape-prop",
+       .summary = "Runs the operators again on fake tensors with other inputs; finds sizes that are baked in",
+       .run = shape_prop_pass,
+       .options = {{"inputs", "", "name=f32[8,3,64,64], several joined by ';'; others as recorded"},
+                   {"baked", "report", "what to do about recorded sizes that stand in arguments: report or error"}}},
+      {.name = "split-bias",
+       .summary = "Products and convolutions with a bias: the product, and the addition by itself",
+       .run = split_bias_pass},
   };
 }
 

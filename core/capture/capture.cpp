@@ -66,7 +66,7 @@ void check_parameters_are_fake(const ProgramToCapture& program) {
 
 // One training step outside any recording, for its side effects on the optimizer's state.
 void warm_up(const ProgramToCapture& program, const CaptureOptions& options) {
-  const FakeTensorMode mode({options.device, options.profile, options.map_devices_to_default});
+  const FakeTensorMode mode({options.device, options.profile, options.map_devices_to_default, options.data_sizes});
   zero_gradients(program);
   checked_loss(program, program.forward(program.inputs)).backward();
   if (program.optimizer != nullptr) program.optimizer->step();

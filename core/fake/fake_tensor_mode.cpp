@@ -35,6 +35,7 @@ std::unique_ptr<ModeState> make_state(const FakeTensorOptions& options) {
   state->default_device = device;
   state->profile = options.profile;
   state->map_devices_to_default = options.map_devices_to_default;
+  state->data_sizes.give(options.data_sizes);
   return state;
 }
 

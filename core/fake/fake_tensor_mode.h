@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 
+#include "core/fake/data_sizes.h"
 #include "core/fake/device_profile.h"
 
 namespace shadowgraph {
@@ -28,6 +29,8 @@ struct FakeTensorOptions {
   DeviceProfile profile;                                   // what a pretended CUDA device can do
   // Explicit devices in factory calls mean `device`: for TorchScript traces, which carry the device they were made on.
   bool map_devices_to_default = false;
+  // Sizes of results that depend on data, by name: core/fake/data_sizes.h.
+  NamedDataSizes data_sizes = {};
 };
 
 class FakeTensorMode {

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "core/fake/call_observer.h"
+#include "core/fake/data_sizes.h"
 #include "core/fake/device_profile.h"
 
 namespace shadowgraph {
@@ -46,6 +47,7 @@ struct ModeState {
   bool watch_size_reads = false;
   bool map_devices_to_default = false;  // TorchScript traces carry the device they were made on
   ConversionMemo memo;
+  DataSizes data_sizes;
 };
 
 void note_size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept;

@@ -1,5 +1,4 @@
-// Indexing, embedding, sorted search. Shapes never depend on the data here; what does (nonzero, unique, masks as
-// indices) has no rule and ends in DataDependentError.
+// Indexing, embedding, sorted search. Shapes never depend on the data here: core/rules/data_dependent.cpp.
 #include <ATen/MemoryOverlap.h>
 
 #include "core/fake/errors.h"

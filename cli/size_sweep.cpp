@@ -1,0 +1,233 @@
+#include "cli/size_sweep.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "cli/progress.h"
+#include "ir/words.h"
+#include "profiler/size_sweep.h"
+#include "profiler/units.h"
+
+namespace shadowgraph::cli {
+namespace {
+
+// Where captures are made to learn from. Small, since kernels may be chosen by size and ranges begin small; without 1,
+// which is not like others. The second try is for programs that change between those.
+constexpr int64_t kSamples[][4] = {{2, 3, 5, 7}, {16, 17, 19, 23}};
+
+struct Row {
+  int64_t batch = 0;
+  SizeCost cost;
+  double seconds = 0;
+  bool captured = false;
+};
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+class BatchProfile {
+ public:
+  BatchProfile(const CaptureRequest& request, const SizeRange& range) : request_(request), range_(range) {}
+
+  void run() {
+    fit();
+    for (int64_t batch = range_.first; batch <= range_.last; batch += range_.step) rows.push_back(row(batch));
+  }
+
+  std::vector<Row> rows;
+  std::string why_captured;  // of the batches that are not answered from the fit
+  int64_t captures = 0;
+  double fit_seconds = 0;
+  std::optional<SymbolicGraph> symbolic;
+  std::optional<SizeSweep> sweep;
+
+ private:
+  Graph capture(int64_t batch) {
+    CaptureRequest at = request_;
+    at.batch = batch;
+    ++captures;
+    return load(at).graph;
+  }
+
+  void fit() {
+    const Stopwatch watch;
+    for (const auto& sizes : kSamples) {
+      try {
+        std::vector<SizedGraph> samples;
+        for (const int64_t batch : sizes) samples.push_back({{{"batch", batch}}, capture(batch)});
+        symbolic = SymbolicGraph::fit(std::move(samples));
+        break;
+      } catch (const SymbolicError& error) {
+        if (why_captured.empty()) why_captured = error.what();
+      }
+    }
+    if (!symbolic) return;
+    why_captured.clear();
+    trusted_ = symbolic->dimensions()[0].largest;
+    device_ = parse_device(symbolic->base().metadata.at("device"));
+    sweep.emplace(*symbolic, device_);
+    const int64_t end = range_.first + (range_.last - range_.first) / range_.step * range_.step;
+    if (end > trusted_) {
+      if (const auto difference = symbolic->difference_from({{"batch", end}}, capture(end))) {
+        why_captured = fmt::format("at batch {} the program is another than at {}: {}", end, trusted_, *difference);
+      } else {
+        trusted_ = end;
+      }
+    }
+    fit_seconds = watch.seconds();
+  }
+
+  Row row(int64_t batch) {
+    const Stopwatch watch;
+    Row row{.batch = batch};
+    if (sweep && batch <= trusted_ && !symbolic->refusal({{"batch", batch}})) {
+      row.cost = sweep->at({{"batch", batch}});
+    } else {
+      const Graph graph = capture(batch);
+      row.cost = cost_of(graph, parse_device(graph.metadata.at("device")));
+      row.captured = true;
+    }
+    row.seconds = watch.seconds();
+    return row;
+  }
+
+  const CaptureRequest& request_;
+  const SizeRange& range_;
+  std::optional<c10::Device> device_;
+  int64_t trusted_ = 0;
+};
+
+int64_t all_flops(const NodeFlops& flops) { return flops.matmul; }
+
+nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& request, const Row* largest,
+                       std::optional<int64_t> memory) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Row& row : profile.rows) {
+    rows.push_back({{"batch", row.batch},
+                    {"peak_bytes", row.cost.peak_bytes},
+                    {"flops", all_flops(row.cost.flops)},
+                    {"elementwise_flops", row.cost.flops.elementwise + row.cost.flops.transcendental},
+                    {"saved_bytes", row.cost.saved_bytes},
+                    {"seconds", row.seconds},
+                    {"captured", row.captured}});
+  }
+  nlohmann::json json{{"model", request.source},
+                      {"mode", request.train ? "train" : "infer"},
+                      {"captures", profile.captures},
+                      {"fit_seconds", profile.fit_seconds},
+                      {"batches", std::move(rows)}};
+  if (!profile.why_captured.empty()) json["why_captured"] = profile.why_captured;
+  if (profile.sweep) {
+    nlohmann::json flops;
+    for (const PhaseId phase : {Graph::kForward, Graph::kBackward, Graph::kOptimizer}) {
+      if (profile.sweep->matmul_flops(phase)) {
+        flops[profile.symbolic->base().phase_name(phase)] = profile.sweep->flops_text(phase);
+      }
+    }
+    json["flops_polynomials"] = std::move(flops);
+  }
+  if (memory) {
+    json["memory_limit"] = *memory;
+    json["largest_batch"] = largest == nullptr ? nlohmann::json() : nlohmann::json(largest->batch);
+  }
+  return json;
+}
+
+}  // namespace
+
+std::optional<SizeRange> parse_size_range(const std::string& text) {
+  SizeRange range;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  const auto number = [&](int64_t& value) {
+    const auto [next, error] = std::from_chars(at, end, value);
+    const bool good = error == std::errc() && next != at && value > 0;
+    at = next;
+    return good;
+  };
+  if (!number(range.first) || end - at < 2 || at[0] != '.' || at[1] != '.') return std::nullopt;
+  at += 2;
+  if (!number(range.last)) return std::nullopt;
+  if (at != end && (*at++ != ':' || !number(range.step))) return std::nullopt;
+  if (at != end || range.last < range.first) return std::nullopt;
+  return range;
+}
+
+std::optional<int64_t> parse_bytes(const std::string& text) {
+  double number = 0;
+  const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !(number > 0)) return std::nullopt;
+  std::string unit(next, static_cast<const char*>(text.data() + text.size()));
+  std::erase(unit, ' ');
+  static const std::map<std::string, double> kUnits = {
+      {"", 1},
+      {"B", 1},
+      {"KiB", 1024.0},
+      {"MiB", 1048576.0},
+      {"GiB", 1073741824.0},
+      {"TiB", 1099511627776.0},
+      {"KB", 1000},
+      {"MB", 1000 * 1e3},
+      {"GB", 1e9},
+      {"TB", 1e12},
+  };
+  const auto factor = kUnits.find(unit);
+  if (factor == kUnits.end() || number * factor->second > 9e18) return std::nullopt;
+  return static_cast<int64_t>(std::floor(number * factor->second));
+}
+
+void profile_batches(const CaptureRequest& request, const SizeRange& range, std::optional<int64_t> memory, bool json) {
+  if (kind_of_source(request.source) != SourceKind::kModel) {
+    throw Error("--batch A..B needs a built-in model: " + request.source +
+                " is a file, whose batch is in its graph or in its --input");
+  }
+  BatchProfile profile(request, range);
+  {
+    const Progress progress("profiling " + request.source + " at several batches");
+    profile.run();
+  }
+  const Row* largest = nullptr;
+  for (const Row& row : profile.rows) {
+    if (memory && row.cost.peak_bytes <= *memory) largest = &row;
+  }
+  if (json) {
+    fmt::print("{}\n", to_json(profile, request, largest, memory).dump(2));
+    return;
+  }
+  fmt::print("{:>8} {:>14} {:>14} {:>14} {:>10}\n", "BATCH", "PEAK", "SAVED", "FLOPS", "TIME");
+  for (const Row& row : profile.rows) {
+    fmt::print("{:>8} {:>14} {:>14} {:>14} {:>7.2f} ms{}\n", row.batch, human_bytes(row.cost.peak_bytes),
+               human_bytes(row.cost.saved_bytes), human_count(all_flops(row.cost.flops)), row.seconds * 1e3,
+               row.captured ? "  captured" : "");
+  }
+  if (profile.sweep) {
+    fmt::print("\nFLOPs, as polynomials:");
+    for (const PhaseId phase : {Graph::kForward, Graph::kBackward}) {
+      if (profile.sweep->matmul_flops(phase) && !profile.sweep->matmul_flops(phase)->terms().empty()) {
+        fmt::print(" {} {};", profile.symbolic->base().phase_name(phase), profile.sweep->flops_text(phase));
+      }
+    }
+    fmt::print("\n{} captures in {:.3f} s, the last of them agrees\n", profile.captures, profile.fit_seconds);
+  }
+  if (!profile.why_captured.empty()) {
+    fmt::print("\nNot all batches are one program, so some were captured one by one:\n{}\n", profile.why_captured);
+  }
+  if (memory) {
+    fmt::print("{}\n", largest == nullptr
+                           ? "no batch of the range fits into " + human_bytes(*memory)
+                           : fmt::format("largest batch within {}: {}, with {} at the peak", human_bytes(*memory),
+                                         largest->batch, human_bytes(largest->cost.peak_bytes)));
+  }
+}
+
+}  // namespace shadowgraph::cli

@@ -1,0 +1,92 @@
+// Operators whose results have as many elements as their data says: the size is a hint of the user's (core/fake/data_sizes.h),
+// and without one they end in DataDependentError.
+#include <ATen/ExpandUtils.h>
+
+#include "core/fake/data_sizes.h"
+#include "core/fake/errors.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/thread_state.h"
+#include "core/rules/families.h"
+#include "core/rules/registry.h"
+#include "core/rules/support.h"
+
+namespace shadowgraph::rules {
+namespace {
+
+using at::Tensor;
+
+int64_t data_size(const char* op, const std::string& question, const Tensor& tensor, int64_t most) {
+  static DataSizes* none = new DataSizes;  // outside a mode nothing is given
+  ModeState* mode = thread_state.mode;
+  return (mode != nullptr ? mode->data_sizes : *none).size(op, question, tensor, most);
+}
+
+Tensor nonzero(const Tensor& x) {
+  const int64_t count = data_size("aten::nonzero", "nonzero", x, x.numel());
+  return on_cuda() ? rules::empty_strided({count, x.dim()}, {1, std::max<int64_t>(count, 1)}, c10::kLong)
+                   : rules::empty({count, x.dim()}, c10::kLong);
+}
+
+// As many as the mask keeps, if it is as large as the result of broadcasting; otherwise a question of its own.
+Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_select: expected BoolTensor for mask");
+  const auto sizes = at::infer_size(x.sizes(), mask.sizes());
+  const bool whole = mask.sizes().equals(sizes);
+  const int64_t count =
+      data_size("aten::masked_select", whole ? "nonzero" : "masked_select", mask, c10::multiply_integers(sizes));
+  return rules::empty({count}, x);
+}
+
+std::tuple<Tensor, Tensor, Tensor> unique2(const Tensor& x, bool /*sorted*/, bool inverse, bool counts) {
+  const int64_t count = data_size("aten::_unique2", "unique", x, x.numel());
+  return {rules::empty({count}, x), rules::empty(inverse ? x.sizes() : c10::IntArrayRef{0}, c10::kLong),
+          rules::empty({counts ? count : 0}, c10::kLong)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> unique_consecutive(const Tensor& x, bool inverse, bool counts,
+                                                      std::optional<int64_t> dim) {
+  if (!dim) {
+    const int64_t count = data_size("aten::unique_consecutive", "unique_consecutive", x, x.numel());
+    return {rules::empty({count}, x), rules::empty(inverse ? x.sizes() : c10::IntArrayRef{0}, c10::kLong),
+            rules::empty({counts ? count : 0}, c10::kLong)};
+  }
+  const auto d = static_cast<size_t>(c10::maybe_wrap_dim(*dim, x.dim()));
+  c10::DimVector sizes(x.sizes());
+  const int64_t length = sizes[d];
+  sizes[d] = data_size("aten::unique_consecutive", "unique_consecutive_of_dim" + std::to_string(d) + "_", x, length);
+  return {rules::empty(sizes, x), rules::empty({inverse ? length : 0}, c10::kLong),
+          rules::empty({counts ? sizes[d] : 0}, c10::kLong)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> unique_dim(const Tensor& x, int64_t dim, bool /*sorted*/, bool inverse,
+                                              bool counts) {
+  const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, x.dim()));
+  c10::DimVector sizes(x.sizes());
+  const int64_t length = sizes[d];
+  sizes[d] = data_size("aten::unique_dim", "unique_of_dim" + std::to_string(d) + "_", x, length);
+  return {rules::empty(sizes, x), rules::empty({inverse ? length : 0}, c10::kLong),
+          rules::empty({counts ? sizes[d] : 0}, c10::kLong)};
+}
+
+Tensor bincount(const Tensor& x, const std::optional<Tensor>& weights, int64_t least) {
+  TORCH_CHECK(x.dim() == 1 && at::isIntegralType(x.scalar_type(), /*includeBool=*/true),
+              "bincount only supports 1-d non-negative integral inputs.");
+  const int64_t bins = data_size("aten::bincount", "bincount", x, std::numeric_limits<int32_t>::max());
+  const c10::ScalarType type = !given(weights)                         ? c10::kLong
+                               : weights->scalar_type() == c10::kFloat ? c10::kFloat
+                                                                       : c10::kDouble;
+  return rules::empty({std::max(bins, least)}, type);
+}
+
+}  // namespace
+
+void register_data_dependent(RuleRegistry& registry) {
+  registry.add("aten::nonzero", &nonzero);
+  registry.add("aten::masked_select", &masked_select);
+  registry.add("aten::_unique2", &unique2);
+  registry.add("aten::unique_consecutive", &unique_consecutive);
+  registry.add("aten::unique_dim", &unique_dim);
+  registry.add("aten::bincount", &bincount);
+}
+
+}  // namespace shadowgraph::rules

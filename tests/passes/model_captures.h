@@ -1,0 +1,33 @@
+// Captures of the built-in models, tiny, for tests of passes: a training step with AdamW, or forward alone.
+#pragma once
+
+#include <torch/optim/adamw.h>
+
+#include "core/capture/capture.h"
+#include "models/program.h"
+#include "models/registry.h"
+
+namespace shadowgraph {
+
+struct ModelCapture {
+  bool train = true;
+  int64_t batch = 2;
+  int64_t seq = 0;
+  int64_t image_size = 0;
+  c10::DeviceType device = c10::kCPU;
+};
+
+inline Graph capture_tiny(const std::string& name, const ModelCapture& how) {
+  const FakeTensorMode mode({.device = how.device});
+  const models::BuiltModel model = models::build(
+      name, {.batch = how.batch, .seq = how.seq, .image_size = how.image_size, .training = how.train, .tiny = true});
+  if (!how.train) {
+    const at::NoGradGuard no_grad;
+    return capture_forward(models::program_of(model), {.device = how.device}).graph;
+  }
+  std::vector<at::Tensor> parameters = model.module->parameters();
+  torch::optim::AdamW adamw(parameters, torch::optim::AdamWOptions(1e-3));
+  return capture_training_step(models::program_of(model, &adamw), {.device = how.device}).graph;
+}
+
+}  // namespace shadowgraph
