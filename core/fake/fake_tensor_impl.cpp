@@ -113,6 +113,12 @@ at::Tensor FakeTensorImpl::wrap(const c10::TensorImpl& meta, c10::Device device)
 
 void FakeTensorImpl::watch_size_reads() { set_custom_sizes_strides(SizesStridesPolicy::CustomSizes); }
 
+bool FakeTensorImpl::stop_watching_size_reads() {
+  if (!matches_policy(SizesStridesPolicy::CustomSizes)) return false;
+  set_custom_sizes_strides(SizesStridesPolicy::Default);
+  return true;
+}
+
 c10::IntArrayRef FakeTensorImpl::sizes_custom() const {
   if (thread_state.kernel_depth == 0) note_size_read(*this, SizeRead::kSizes, -1);
   return sizes_default();

@@ -55,6 +55,8 @@ class FakeTensorImpl final : public c10::TensorImpl {
   int64_t size_custom(int64_t dimension) const override;
   int64_t dim_custom() const override;
   void watch_size_reads();
+  // Whether it was watched. libtorch refuses to resize a tensor with sizes of its own, so kernels get it unwatched.
+  bool stop_watching_size_reads();
   // Whether a rule made this one and no call has returned it yet. Asking makes it known.
   bool take_fresh() { return std::exchange(fresh_, false); }
 

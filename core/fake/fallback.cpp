@@ -226,6 +226,29 @@ void observe_real_call(const OperatorInfo& info, c10::DispatchKeySet keys, Stack
   observer.end_call(info, as_span(viewed(*stack, stack->size() - info.return_count)));
 }
 
+// Operands that the kernel may resize (resize_, an `out=`) are not watched while it runs.
+class UnwatchedOperands {
+ public:
+  UnwatchedOperands(const OperatorInfo& info, const Stack& stack, size_t begin, const ModeState* mode) {
+    if (!info.writes || !watches_size_reads(mode)) return;
+    for (const uint16_t position : info.tensor_arguments) {
+      if (position >= 64 || ((info.written_arguments >> position) & 1) == 0) continue;
+      const c10::IValue& argument = stack[begin + position];
+      if (!argument.isTensor()) continue;
+      FakeTensorImpl* fake = as_fake(argument.toTensor());
+      if (fake != nullptr && fake->stop_watching_size_reads()) unwatched_.push_back(argument.toTensor());
+    }
+  }
+  ~UnwatchedOperands() {
+    for (const at::Tensor& tensor : unwatched_) as_fake(tensor)->watch_size_reads();
+  }
+  UnwatchedOperands(const UnwatchedOperands&) = delete;
+  UnwatchedOperands& operator=(const UnwatchedOperands&) = delete;
+
+ private:
+  c10::SmallVector<at::Tensor, 2> unwatched_;
+};
+
 }  // namespace
 
 void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
@@ -259,7 +282,10 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     const c10::Device device = result_device(info, scan.device(), mode, *stack, begin);
     thread_state.set_kernel_device(device);
     const c10::IValue written = info.counts_writes ? (*stack)[begin] : c10::IValue();
-    run_on_meta(info, stack);
+    {
+      const UnwatchedOperands unwatched(info, *stack, begin, mode);
+      run_on_meta(info, stack);
+    }
     if (info.counts_writes) {
       for (const c10::IValue& element : written.toListRef()) element.toTensor().unsafeGetTensorImpl()->bump_version();
     }

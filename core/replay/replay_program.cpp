@@ -105,9 +105,11 @@ class Compiler {
   }
 
   void find_written_storages(const std::vector<NodeId>& nodes) {
-    written_.assign(graph_.storage_count() + effects_.generators().size(), false);
+    written_.assign(graph_.storage_count(), false);
     for (const NodeId node : nodes) {
-      for (const StorageWrite& write : effects_.writes(node)) written_[write.storage.index] = true;
+      for (const StorageWrite& write : effects_.writes(node)) {
+        if (write.storage.index < written_.size()) written_[write.storage.index] = true;  // not a generator
+      }
       program_->random |= effects_.random(node);
     }
   }
