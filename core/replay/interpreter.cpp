@@ -423,8 +423,8 @@ void Interpreter::run_builtin(NodeId node) {
     case StepKind::kGradient: {
       const NodeId parameter = graph_.value(arguments[0].ref.value).producer;
       const bool named = graph_.node(parameter).target.index <= target_of(Builtin::kInput).index;
-      const std::string name = named ? graph_.text(graph_.arguments(parameter)[0].string)
-                                     : c10::str("%", arguments[0].ref.value.index);
+      const std::string name =
+          named ? graph_.text(graph_.arguments(parameter)[0].string) : c10::str("%", arguments[0].ref.value.index);
       if (arguments[1].kind == ArgumentKind::kValue) {
         result_.gradients[name] = value(arguments[1].ref.value).toTensor();
       }
