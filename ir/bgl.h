@@ -4,7 +4,7 @@
 //     std::vector<NodeId> order;
 //     boost::topological_sort(def_use, std::back_inserter(order));   // reversed, as always with BGL
 //
-// Models VertexListGraph and BidirectionalGraph (so IncidenceGraph), with parallel edges where a node reads a value
+// Models VertexListGraph, AdjacencyGraph and BidirectionalGraph (so IncidenceGraph), with parallel edges where a node reads a value
 // twice, and a vertex_index property: the position in program order, dense whatever was erased. Topological sort,
 // dominator tree, components, breadth and depth first search work as they are; max-flow wants a copy with capacities.
 //
@@ -12,6 +12,7 @@
 // writes to storages order nodes too, see ir/effects.h.
 #pragma once
 
+#include <boost/graph/adjacency_iterator.hpp>
 #include <boost/graph/graph_traits.hpp>
 #include <boost/graph/properties.hpp>
 #include <boost/iterator/iterator_facade.hpp>
@@ -163,6 +164,26 @@ struct PositionMap {
   friend size_t get(const PositionMap& map, NodeId id) { return map.graph->position(id); }
 };
 
+// Side data as a property map that algorithms write: colours, distances, predecessors.
+//
+//     IdMap<NodeId, int> distance;
+//     boost::record_distances(property_map_of(distance), boost::on_tree_edge())
+template <class I, class T>
+struct IdPropertyMap {
+  using key_type = I;
+  using value_type = T;
+  using reference = T&;
+  using category = boost::lvalue_property_map_tag;
+  IdMap<I, T>* map = nullptr;
+  T& operator[](I id) const { return (*map)[id]; }
+  friend T& get(const IdPropertyMap& m, I id) { return (*m.map)[id]; }
+  friend void put(const IdPropertyMap& m, I id, T value) { (*m.map)[id] = std::move(value); }
+};
+template <class I, class T>
+IdPropertyMap<I, T> property_map_of(IdMap<I, T>& map) {
+  return {&map};
+}
+
 inline auto vertices(const DefUseGraph& g) { return std::pair(g.nodes().begin(), g.nodes().end()); }
 inline size_t num_vertices(const DefUseGraph& g) { return g.nodes().size(); }
 inline std::pair<OutEdgeIterator, OutEdgeIterator> out_edges(NodeId n, const DefUseGraph& g) {
@@ -180,6 +201,11 @@ inline size_t in_degree(NodeId n, const DefUseGraph& g) {
   return static_cast<size_t>(std::distance(begin, end));
 }
 inline size_t degree(NodeId n, const DefUseGraph& g) { return in_degree(n, g) + out_degree(n, g); }
+inline auto adjacent_vertices(NodeId n, const DefUseGraph& g) {
+  using Iterator = boost::adjacency_iterator_generator<DefUseGraph, NodeId, OutEdgeIterator>::type;
+  const auto [begin, end] = out_edges(n, g);
+  return std::pair(Iterator(begin, &g), Iterator(end, &g));
+}
 inline NodeId source(const DefUseEdge& edge, const DefUseGraph&) { return edge.from; }
 inline NodeId target(const DefUseEdge& edge, const DefUseGraph&) { return edge.to; }
 inline PositionMap get(boost::vertex_index_t, const DefUseGraph& g) { return {&g}; }
@@ -189,7 +215,7 @@ inline size_t get(boost::vertex_index_t, const DefUseGraph& g, NodeId n) { retur
 
 template <>
 struct boost::graph_traits<shadowgraph::DefUseGraph> {
-  struct traversal_category : bidirectional_graph_tag, vertex_list_graph_tag {};
+  struct traversal_category : bidirectional_graph_tag, adjacency_graph_tag, vertex_list_graph_tag {};
   using vertex_descriptor = shadowgraph::NodeId;
   using edge_descriptor = shadowgraph::DefUseEdge;
   using directed_category = bidirectional_tag;
@@ -197,6 +223,8 @@ struct boost::graph_traits<shadowgraph::DefUseGraph> {
   using vertex_iterator = std::vector<shadowgraph::NodeId>::const_iterator;
   using out_edge_iterator = shadowgraph::OutEdgeIterator;
   using in_edge_iterator = shadowgraph::InEdgeIterator;
+  using adjacency_iterator = boost::adjacency_iterator_generator<shadowgraph::DefUseGraph, shadowgraph::NodeId,
+                                                                 shadowgraph::OutEdgeIterator>::type;
   using vertices_size_type = size_t;
   using edges_size_type = size_t;
   using degree_size_type = size_t;

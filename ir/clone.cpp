@@ -57,8 +57,7 @@ Graph clone(const Graph& graph) { return GraphCopy::run(graph); }
 
 // ---- Node by node ----------------------------------------------------------------------------------------------------
 
-NodeCopier::NodeCopier(const Graph& from, Graph& into, RegionId region)
-    : from_(from), into_(into), base_(region), targets_(from.target_count()) {
+NodeCopier::NodeCopier(const Graph& from, Graph& into, RegionId region) : from_(from), into_(into) {
   regions_[Graph::kRootRegion] = region;
 }
 
@@ -82,7 +81,7 @@ void NodeCopier::bind(ValueId from, ValueId to) {
 RegionId NodeCopier::region(RegionId from) {
   std::vector<RegionId> missing;
   RegionId known = from;
-  for (; !static_cast<const IdMap<RegionId, RegionId>&>(regions_)[known].valid(); known = from_.region(known).parent) {
+  for (; !regions_.contains(known); known = from_.region(known).parent) {
     missing.push_back(known);
   }
   for (size_t i = missing.size(); i-- > 0;) {
@@ -133,17 +132,13 @@ Argument NodeCopier::copy_argument(const Argument& from, bool tolerant) {
     }
     case ArgumentKind::kConstant: {
       if (&from_ == &into_) return from;
-      ConstantId& to = constants_[from.constant];
-      if (!to.valid()) to = into_.add_constant(from_.constant(from.constant));
-      return Argument::of_constant(to);
+      const auto [to, added] = constants_.try_emplace(from.constant);
+      if (added) to->second = into_.add_constant(from_.constant(from.constant));
+      return Argument::of_constant(to->second);
     }
     default:
       return from;
   }
-}
-
-Argument NodeCopier::argument(const Argument& from) const {
-  return from.kind == ArgumentKind::kValue ? Argument::of_value(value(from.ref.value)) : from;
 }
 
 Argument NodeCopier::copy_result(const Argument& from, NodeId producer) {
@@ -189,7 +184,7 @@ Argument NodeCopier::copy_result(const Argument& from, NodeId producer) {
 
 NodeId NodeCopier::copy(NodeId from, NodeId position) {
   const Node node = from_.node(from);
-  TargetId& target = targets_[node.target.index];
+  TargetId& target = targets_[node.target];
   if (!target.valid()) target = &from_ == &into_ ? node.target : into_.intern_target(from_.target(node.target));
   std::vector<Argument> arguments;
   for (const Argument& a : std::vector<Argument>(from_.arguments(from).begin(), from_.arguments(from).end())) {
@@ -214,8 +209,8 @@ NodeId NodeCopier::copy(NodeId from, NodeId position) {
   if (!results.empty()) into_.set_results(to, results);
   std::vector<StorageId> freed;
   for (StorageId s : from_.frees(from)) {
-    const HomeOfStorage& home = storages_[s];
-    if (home.storage.valid() && !home.bound) freed.push_back(home.storage);
+    const auto home = storages_.find(s);
+    if (home != storages_.end() && !home->second.bound) freed.push_back(home->second.storage);
   }
   if (!freed.empty()) into_.set_frees(to, freed);
   std::vector<std::pair<std::string, std::string>> notes;
@@ -359,30 +354,22 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
 Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
   Subgraph result;
   NodeCopier copier(graph, result.graph);
-  std::vector<bool> inside(graph.node_capacity());
+  std::unordered_set<NodeId> inside;
   for (NodeId n : nodes) {
     if (graph.is_placeholder(n) || graph.node(n).target == target_of(Builtin::kOutput) ||
         graph.node(n).target == target_of(Builtin::kGradient)) {
       throw GraphEditError("cannot cut out a placeholder, sg::output or sg::gradient:\n  " + to_text(graph, n));
     }
-    inside[n.index] = true;
+    inside.insert(n);
   }
-  std::vector<NodeId> constants;
-  IdMap<ValueId, char> seen(0);
+  std::unordered_set<ValueId> seen;
   for (NodeId n : nodes) {
     graph.for_each_input(n, [&](ValueId v) {
-      const NodeId producer = graph.value(v).producer;
-      if (seen[v] || inside[producer.index]) return;
-      seen[v] = 1;
-      if (graph.node(producer).target == target_of(Builtin::kConstant)) {
-        constants.push_back(producer);
-      } else {
-        result.inputs.push_back(v);
-      }
+      if (!inside.contains(graph.value(v).producer) && seen.insert(v).second) result.inputs.push_back(v);
     });
   }
   // Storages of inputs are there before the piece, whatever they are to the graph around.
-  IdMap<StorageId, StorageId> storages;
+  std::unordered_map<StorageId, StorageId> storages;
   for (size_t i = 0; i < result.inputs.size(); ++i) {
     const ValueId v = result.inputs[i];
     const Argument argument[] = {result.graph.string_argument("x" + std::to_string(i))};
@@ -412,14 +399,13 @@ Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
     }
     copier.bind(v, made);
   }
-  for (NodeId n : constants) copier.copy(n, NodeId());
   for (NodeId n : nodes) copier.copy(n, NodeId());
   copier.finish();
   std::vector<Argument> outputs;
   for (NodeId n : nodes) {
     graph.for_each_output(n, [&](ValueId v) {
       bool needed = graph.is_saved_elsewhere(v);
-      graph.for_each_use(v, [&](NodeId user) { needed = needed || !inside[user.index]; });
+      graph.for_each_use(v, [&](NodeId user) { needed = needed || !inside.contains(user); });
       if (!needed) return;
       result.outputs.push_back(v);
       outputs.push_back(Argument::of_value(copier.value(v)));

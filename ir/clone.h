@@ -10,6 +10,7 @@
 #pragma once
 
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "ir/graph.h"
@@ -38,7 +39,7 @@ struct Subgraph {
 };
 
 // The `nodes` (in program order, none of them sg::) as a graph of their own; `graph` is not changed. Tensors that share a
-// storage share one in the piece. sg::constant operands are copied into it.
+// storage share one in the piece. Linear in the nodes.
 Subgraph extract(const Graph& graph, std::span<const NodeId> nodes);
 
 // Copies nodes one by one from one graph into another, or within one.
@@ -62,10 +63,14 @@ class NodeCopier {
   void finish();
 
   // Invalid for what was neither bound nor copied.
-  ValueId value(ValueId from) const { return values_[from]; }
-  NodeId node(NodeId from) const { return nodes_[from]; }
-  bool is_bound(StorageId from) const { return storages_[from].bound; }
-  Argument argument(const Argument& from) const;
+  ValueId value(ValueId from) const {
+    const auto found = values_.find(from);
+    return found == values_.end() ? ValueId() : found->second;
+  }
+  NodeId node(NodeId from) const {
+    const auto found = nodes_.find(from);
+    return found == nodes_.end() ? NodeId() : found->second;
+  }
 
  private:
   struct HomeOfStorage {
@@ -80,13 +85,13 @@ class NodeCopier {
 
   const Graph& from_;
   Graph& into_;
-  RegionId base_;
-  std::vector<TargetId> targets_;
-  IdMap<RegionId, RegionId> regions_;
-  IdMap<ConstantId, ConstantId> constants_;
-  IdMap<NodeId, NodeId> nodes_;
-  IdMap<ValueId, ValueId> values_;
-  IdMap<StorageId, HomeOfStorage> storages_;
+  // Sized by what is copied, not by the graph: many small pieces may come out of a large one.
+  std::unordered_map<TargetId, TargetId> targets_;
+  std::unordered_map<RegionId, RegionId> regions_;
+  std::unordered_map<ConstantId, ConstantId> constants_;
+  std::unordered_map<NodeId, NodeId> nodes_;
+  std::unordered_map<ValueId, ValueId> values_;
+  std::unordered_map<StorageId, HomeOfStorage> storages_;
   std::vector<NodeId> unfinished_;  // whose saved tensors were not all there
 };
 
