@@ -101,6 +101,7 @@ void Graph::swap(Graph& other) noexcept {
   both(&Graph::saved_elsewhere_);
   both(&Graph::frees_room_);
   both(&Graph::facts_);
+  both(&Graph::recent_dims_);
   both(&Graph::first_);
   both(&Graph::last_);
   both(&Graph::live_nodes_);
@@ -193,12 +194,30 @@ NodeId Graph::insert_before(NodeId position, TargetId target, std::span<const Ar
   return id;
 }
 
-ValueId Graph::new_tensor(NodeId producer, const TensorSpec& spec) {
-  const auto rank = static_cast<uint32_t>(spec.sizes.size());
+// Where these sizes and strides lie in ints_. What lies there is never written again: others may share it.
+uint32_t Graph::intern_dims(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+  const auto rank = static_cast<uint32_t>(sizes.size());
+  uint64_t hash = rank;
+  for (const int64_t size : sizes) hash = (hash ^ static_cast<uint64_t>(size)) * 0x9e3779b97f4a7c15U;
+  for (const int64_t stride : strides) hash = (hash ^ static_cast<uint64_t>(stride)) * 0x9e3779b97f4a7c15U;
+  RecentDims& recent = recent_dims_[(hash >> 32) % recent_dims_.size()];
+  if (recent.rank == rank) {
+    const auto known = ints_.view({recent.offset, 2 * rank});
+    if (std::equal(sizes.begin(), sizes.end(), known.begin()) &&
+        std::equal(strides.begin(), strides.end(), known.begin() + rank)) {
+      return recent.offset;
+    }
+  }
   const Run dims = ints_.push_run(2 * rank);
   const auto pool = ints_.view(dims);
-  std::copy(spec.sizes.begin(), spec.sizes.end(), pool.begin());
-  std::copy(spec.strides.begin(), spec.strides.end(), pool.begin() + rank);
+  std::copy(sizes.begin(), sizes.end(), pool.begin());
+  std::copy(strides.begin(), strides.end(), pool.begin() + rank);
+  if (rank != 0) recent = {dims.offset, rank};
+  return dims.offset;
+}
+
+ValueId Graph::new_tensor(NodeId producer, const TensorSpec& spec) {
+  const auto rank = static_cast<uint32_t>(spec.sizes.size());
   Value value;
   value.dtype = spec.dtype;
   value.layout = spec.layout;
@@ -206,7 +225,7 @@ ValueId Graph::new_tensor(NodeId producer, const TensorSpec& spec) {
   value.device_index = spec.device.index();
   value.requires_grad = spec.requires_grad;
   value.rank = static_cast<uint16_t>(rank);
-  value.dims = dims.offset;
+  value.dims = intern_dims(spec.sizes, spec.strides);
   value.storage = spec.storage;
   value.offset = spec.offset;
   value.producer = producer;
@@ -218,19 +237,21 @@ ValueId Graph::new_tensor(NodeId producer, const TensorSpec& spec) {
 
 void Graph::set_geometry(ValueId id, const TensorSpec& spec) {
   Value& changed = value(id);
-  if (changed.rank != spec.sizes.size()) {
-    changed.rank = static_cast<uint16_t>(spec.sizes.size());
-    changed.dims = ints_.push_run(2 * changed.rank).offset;
-  }
-  const auto pool = ints_.view({changed.dims, 2U * changed.rank});
-  std::copy(spec.sizes.begin(), spec.sizes.end(), pool.begin());
-  std::copy(spec.strides.begin(), spec.strides.end(), pool.begin() + changed.rank);
+  changed.rank = static_cast<uint16_t>(spec.sizes.size());
+  changed.dims = intern_dims(spec.sizes, spec.strides);
   changed.dtype = spec.dtype;
   changed.layout = spec.layout;
   changed.device_type = spec.device.type();
   changed.device_index = spec.device.index();
   changed.requires_grad = spec.requires_grad;
   set_storage(id, spec.storage, spec.offset);
+}
+
+void Graph::own_dims(ValueId id) {
+  const Run own = ints_.push_run(2U * value(id).rank);
+  const auto shared = ints_.view({value(id).dims, own.size});
+  std::copy(shared.begin(), shared.end(), ints_.view(own).begin());
+  value(id).dims = own.offset;
 }
 
 ValueId Graph::new_scalar(NodeId producer, ValueKind kind) {

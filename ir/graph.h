@@ -16,6 +16,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -256,6 +257,8 @@ class Graph {
   void set_storage(ValueId id, StorageId storage, int64_t offset);
   // Replaces all that `spec` says of a tensor value: for passes that find other shapes for the same program.
   void set_geometry(ValueId id, const TensorSpec& spec);
+  // From here on no other value shares the memory of this one's sizes and strides (see intern_dims).
+  void own_dims(ValueId id);
   // A storage that died before `user` then dies after it (never, if that is sg::output or sg::gradient).
   void extend_life(StorageId id, NodeId user);
 
@@ -312,6 +315,7 @@ class Graph {
   void check_extents(const Rehoming& rehoming) const;
   void rehome(const Rehoming& rehoming);
   std::string describe(NodeId id) const;
+  uint32_t intern_dims(std::span<const int64_t> sizes, std::span<const int64_t> strides);
 
   Arena<Node> nodes_;
   Arena<Value> values_;
@@ -333,6 +337,12 @@ class Graph {
   std::unordered_map<NodeId, uint32_t> frees_room_;  // of lists that grew by edits: how long they may get in place
   std::vector<InsertionPoint*> insertion_points_;    // that stand in this graph
   std::unique_ptr<OperatorFactsCache> facts_;        // for edits
+  // Sizes and strides lately given to a value: most values look like one before, and share its place in ints_.
+  struct RecentDims {
+    uint32_t offset = 0;
+    uint32_t rank = 0;  // 0: nothing here
+  };
+  std::array<RecentDims, 64> recent_dims_;
   NodeId first_;
   NodeId last_;
   uint32_t live_nodes_ = 0;

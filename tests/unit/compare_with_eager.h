@@ -140,8 +140,12 @@ inline void run_into(Outcome& run, const Tensors& inputs, const Program& program
     }
   };
   forget_gradients();
+  // Inference tensors have no version.
+  const auto version_of = [](const at::Tensor& input) {
+    return input.defined() && !input.is_inference() ? static_cast<uint32_t>(input._version()) : 0;
+  };
   std::vector<uint32_t> versions;
-  for (const at::Tensor& input : inputs) versions.push_back(input.defined() ? input._version() : 0);
+  for (const at::Tensor& input : inputs) versions.push_back(version_of(input));
   try {
     run.tensors = program(inputs);
     Tensors known = inputs;
@@ -175,7 +179,7 @@ inline void run_into(Outcome& run, const Tensors& inputs, const Program& program
     }
     for (size_t i = 0; i < inputs.size(); ++i) {
       std::string text = described_among(inputs[i], {}, 0);
-      if (inputs[i].defined()) text += " writes " + std::to_string(inputs[i]._version() - versions[i]);
+      if (inputs[i].defined()) text += " writes " + std::to_string(version_of(inputs[i]) - versions[i]);
       run.inputs.push_back(std::move(text));
     }
   } catch (const c10::Error& error) {
