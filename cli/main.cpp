@@ -18,6 +18,7 @@
 #include "core/fake/errors.h"
 #include "ir/error.h"
 #include "models/registry.h"
+#include "passes/pipeline.h"
 
 namespace {
 
@@ -26,6 +27,7 @@ using shadowgraph::cli::DotRequest;
 using shadowgraph::cli::ProfileRequest;
 
 constexpr int kInputFault = 1;
+constexpr int kDifferent = 1;  // of `diff`, as diff(1) has it
 constexpr int kUsage = 2;
 constexpr int kOurFault = 3;
 
@@ -39,6 +41,7 @@ constexpr const char* kExamples =
     "Examples:\n"
     "  shadowgraph models\n"
     "  shadowgraph profile resnet50 --mode train --batch 32 --device cuda -o out/resnet50\n"
+    "  shadowgraph profile resnet50 --mode train --batch 1..256 --memory 24GiB\n"
     "  shadowgraph profile llama3_8b --mode train --optimizer adamw --dtype bf16 --seq 4096 --json\n"
     "  shadowgraph profile net.pt --input 'f32[8,3,224,224]' --mode train\n"
     "  shadowgraph capture gpt2 --mode train -o gpt2.sg\n"
@@ -83,8 +86,30 @@ std::optional<std::string> unknown_command(const CLI::App& app, const std::strin
                      near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(names, ", "));
 }
 
-void add_capture_options(CLI::App& command, CaptureRequest& request, std::string& mode) {
-  command.add_option("--batch", request.batch, "Batch size (default: the model's own)")->check(whole_number_from(1));
+// With `profile`, a range of batches is taken too.
+void add_capture_options(CLI::App& command, CaptureRequest& request, std::string& mode, ProfileRequest* profile) {
+  if (profile == nullptr) {
+    command.add_option("--batch", request.batch, "Batch size (default: the model's own)")->check(whole_number_from(1));
+  } else {
+    command
+        .add_option_function<std::string>(
+            "--batch",
+            [&request, profile](const std::string& text) {
+              profile->batches = shadowgraph::cli::parse_size_range(text);
+              if (!profile->batches) request.batch = std::stoll(text);
+            },
+            "Batch size (default: the model's own), or a range: 1..512, 8..512:8 for a table of all of them")
+        ->check([](const std::string& text) {
+          return shadowgraph::cli::parse_size_range(text) ? std::string() : whole_number_from(1)(text);
+        });
+    command
+        .add_option_function<std::string>(
+            "--memory", [profile](const std::string& text) { profile->memory = shadowgraph::cli::parse_bytes(text); },
+            "With a range of batches: memory of the device, 24GiB; the largest batch within it is named")
+        ->check([](const std::string& text) {
+          return shadowgraph::cli::parse_bytes(text) ? std::string() : "'" + text + "' is no size such as 24GiB";
+        });
+  }
   command.add_option("--seq", request.seq, "Sequence length of language models")->check(whole_number_from(1));
   command.add_option("--mode", mode, "infer: forward alone; train: forward, backward and optimizer step")
       ->check(CLI::IsMember({"infer", "train"}))
@@ -140,7 +165,7 @@ int run(int argc, char** argv) {
   capture->add_option("model", capture_request.source, "Built-in model or TorchScript file")->required();
   capture->add_option("-o,--output", capture_output, "Graph file to write")->required();
   capture->add_flag("--json", json, "Write the graph as JSON rather than text");
-  add_capture_options(*capture, capture_request, capture_mode);
+  add_capture_options(*capture, capture_request, capture_mode, nullptr);
 
   ProfileRequest profile_request;
   std::string profile_mode = "infer";
@@ -158,7 +183,7 @@ int run(int argc, char** argv) {
   profile->add_option("--rows", profile_request.rows, "Most rows of the table (0: all)")
       ->check(whole_number_from(0))
       ->capture_default_str();
-  add_capture_options(*profile, profile_request.capture, profile_mode);
+  add_capture_options(*profile, profile_request.capture, profile_mode, &profile_request);
 
   std::string file;
   std::string preset = "canonical";
@@ -172,6 +197,16 @@ int run(int argc, char** argv) {
   auto* verify = app.add_subcommand("verify", "Check a graph file against every invariant");
   verify->add_option("graph", file, "Graph file")->required();
 
+  std::string other_file;
+  size_t diff_limit = 200;
+  auto* diff = app.add_subcommand("diff", "Show which nodes differ between two graph files");
+  diff->add_option("before", file, "Graph file")->required();
+  diff->add_option("after", other_file, "Graph file")->required();
+  diff->add_option("--limit", diff_limit, "Most nodes to show (0: all)")
+      ->check(whole_number_from(0))
+      ->capture_default_str();
+  diff->footer("Exit codes: 0 no difference, 1 the graphs differ (or a file is no graph: then stderr says so).");
+
   DotRequest dot_request;
   auto* dot = app.add_subcommand("dot", "Draw a graph file as DOT or SVG");
   dot->add_option("graph", dot_request.file, "Graph file")->required();
@@ -184,9 +219,6 @@ int run(int argc, char** argv) {
   dot->add_option("--phase", dot_request.phases, "Draw this phase (repeat for several): forward, backward, optimizer");
   dot->add_flag("--views", dot_request.views, "Draw views and other plumbing too");
 
-  if (argc > 1) {
-    if (const auto message = unknown_command(app, argv[1])) return report(kUsage, *message);
-  }
   auto* passes = app.add_subcommand("passes", "List the passes that opt can run");
   passes->add_flag("--json", json, "As JSON");
 
@@ -200,6 +232,9 @@ int run(int argc, char** argv) {
   opt->add_flag("--no-check", no_check, "Do not verify the graph after each pass");
   opt->footer("SHADOWGRAPH_DUMP=folder writes the graph before and after every pass there.");
 
+  if (argc > 1) {
+    if (const auto message = unknown_command(app, argv[1])) return report(kUsage, *message);
+  }
   try {
     app.parse(argc, argv);
     if (opt_request.json && opt_request.output.empty()) {
@@ -223,6 +258,7 @@ int run(int argc, char** argv) {
   }
   if (*print) shadowgraph::cli::print_graph(file, preset, json);
   if (*verify) shadowgraph::cli::verify_graph(file);
+  const bool differ = *diff && shadowgraph::cli::diff_graphs(file, other_file, diff_limit);
   if (*dot) shadowgraph::cli::draw(dot_request);
   if (*passes) shadowgraph::cli::list_passes(json);
   if (*opt) {
@@ -233,7 +269,7 @@ int run(int argc, char** argv) {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     throw shadowgraph::FileError("cannot write to the standard output: " + std::generic_category().message(errno));
   }
-  return 0;
+  return differ ? kDifferent : 0;
 }
 
 }  // namespace
@@ -242,6 +278,10 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const shadowgraph::EnvironmentError& error) {
+    return report(kOurFault, error.what());
+  } catch (const shadowgraph::PipelineError& error) {
+    return report(kUsage, error.what());
+  } catch (const shadowgraph::PassBugError& error) {
     return report(kOurFault, error.what());
   } catch (const shadowgraph::Error& error) {
     return report(kInputFault, error.what());

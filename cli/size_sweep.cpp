@@ -107,15 +107,13 @@ class BatchProfile {
   int64_t trusted_ = 0;
 };
 
-int64_t all_flops(const NodeFlops& flops) { return flops.matmul; }
-
 nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& request, const Row* largest,
                        std::optional<int64_t> memory) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Row& row : profile.rows) {
     rows.push_back({{"batch", row.batch},
                     {"peak_bytes", row.cost.peak_bytes},
-                    {"flops", all_flops(row.cost.flops)},
+                    {"flops", row.cost.flops.matmul},
                     {"elementwise_flops", row.cost.flops.elementwise + row.cost.flops.transcendental},
                     {"saved_bytes", row.cost.saved_bytes},
                     {"seconds", row.seconds},
@@ -207,7 +205,7 @@ void profile_batches(const CaptureRequest& request, const SizeRange& range, std:
   fmt::print("{:>8} {:>14} {:>14} {:>14} {:>10}\n", "BATCH", "PEAK", "SAVED", "FLOPS", "TIME");
   for (const Row& row : profile.rows) {
     fmt::print("{:>8} {:>14} {:>14} {:>14} {:>7.2f} ms{}\n", row.batch, human_bytes(row.cost.peak_bytes),
-               human_bytes(row.cost.saved_bytes), human_count(all_flops(row.cost.flops)), row.seconds * 1e3,
+               human_bytes(row.cost.saved_bytes), human_count(row.cost.flops.matmul), row.seconds * 1e3,
                row.captured ? "  captured" : "");
   }
   if (profile.sweep) {

@@ -8,8 +8,7 @@
 namespace shadowgraph {
 namespace {
 
-// Sorted. Windows, strides and paddings are not among them: those stay when a
-// batch grows.
+// Sorted. Windows, strides and paddings are not among them: those stay when a batch grows.
 constexpr std::array<std::string_view, 24> kSizeNames = {
     "HxW",         "N",           "batch_sizes", "end",         "input_size", "input_sizes",
     "length",      "m",           "max_k",       "max_q",       "n",          "normalized_shape",

@@ -4,10 +4,10 @@
 //     // result.expanded["aten::addmm"] == 24, result.remaining["aten::max_pool2d_with_indices"] == 1
 //
 // A capture is below autograd, so composites are gone already; what is left to decompose are operators with kernels of
-// their own: addmm, norms, softmax, attention, losses, backward formulas, foreach and fused optimizers. The formulas are rows
-// of passes/decompositions.h. Results have the recorded dtypes, sizes and strides and equal the originals within rounding;
-// random operators are never decomposed. The backward of a fused operator is decomposed before its forward, so that the
-// kernel's private statistics lose their last use.
+// their own: addmm, norms, softmax, attention, losses, backward formulas, foreach and fused optimizers. The formulas
+// are rows of passes/decompositions.h. Results have the recorded dtypes, sizes and strides and equal the originals
+// within rounding; random operators are never decomposed. The backward of a fused operator is decomposed before its
+// forward, so that the kernel's private statistics lose their last use.
 //
 // The idea is torch._decomp and Core ATen. Linear in nodes before and after.
 #pragma once

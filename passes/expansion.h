@@ -8,13 +8,13 @@
 //     Expander(graph, table).expand(node);
 //
 // The function has the operator's C++ signature (SymInt as int64_t). It is run on fake tensors of the node's operands,
-// and the operators that it calls become nodes in the node's place: with its region, phase, flags, forward link and source
-// line, and shapes, dtypes and strides from the rules, so that a row of a table is nothing but the mathematics. Results that
-// come out with other strides or another dtype than recorded are copied into ones that have them, a result that should be
-// fresh but is an operand is cloned. Storages keep their kinds and deaths, saved tensors stay saved.
+// and the operators that it calls become nodes in the node's place: with its region, phase, flags, forward link and
+// source line, and shapes, dtypes and strides from the rules, so that a row of a table is nothing but the mathematics.
+// Results that come out with other strides or another dtype than recorded are copied into ones that have them, a result
+// that should be fresh but is an operand is cloned. Storages keep their kinds and deaths, saved tensors stay saved.
 //
-// A function that cannot do a call (training, dropout) says so: decline("..."). One that cannot give a result returns it
-// undefined; the node is then left alone if that result is used.
+// A function that cannot do a call (training, dropout) says so: decline("..."). One that cannot give a result returns
+// it undefined; the node is then left alone if that result is used.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>

@@ -1,5 +1,5 @@
-// Everything that a graph says, in one order: structure as tokens, and the numbers that may differ between captures of one
-// program at different sizes. Internal to passes/symbolic.h.
+// Everything that a graph says, in one order: structure as tokens, and the numbers that may differ between captures of
+// one program at different sizes. Internal to passes/symbolic.h.
 //
 // A sink is called
 //     node(NodeId)                             what follows is about this node; about none of them, at the end
@@ -8,8 +8,8 @@
 //     integer(what, which, const int64_t&)     a size, stride, offset, byte count or integer argument
 //     real(what, which, const double&)         a floating-point argument
 //     text(const std::string&)                 a text that may hold sizes: metadata, then path dependencies
-// where `what` and `which` are for messages: "size", 1. Values, storages and nodes appear by their canonical numbers, and
-// all that ir/equal.h compares is shown.
+// where `what` and `which` are for messages: "size", 1. Values, storages and nodes appear by their canonical numbers,
+// and all that ir/equal.h compares is shown.
 #pragma once
 
 #include <bit>

@@ -32,8 +32,8 @@ class NodeCalls {
   // Numbers that stand for tensors become wrapped numbers, generators become None (the default one). Throws Error for
   // arguments that no text form holds (custom classes).
   void push_arguments(NodeId node, TensorOf tensor_of, torch::jit::Stack& stack);
-  // A registered function's shape rule is called, so its tensors must be fake. Throws Error if this process does not have
-  // the operator or function, and what that throws.
+  // A registered function's shape rule is called, so its tensors must be fake. Throws Error if this process does not
+  // have the operator or function, and what that throws.
   void call(NodeId node, torch::jit::Stack& stack);
 
   const c10::OperatorHandle& operator_of(NodeId node);

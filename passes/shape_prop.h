@@ -6,13 +6,13 @@
 //     bool changed = shapes.apply(graph);
 //
 // The operators run, not the model: rules, decompositions and Meta kernels as in a capture, below autograd, in program
-// order. What the model computed on the host from a size is in the graph as a number, and stays: a view to [8, 64] is one
-// to [8, 64] however large the batch is now. Such baked-in sizes are found: where an operator refuses its operands, where
-// its results no longer fit the graph, or where a size-like argument equals a recorded size that has changed. For sizes
-// that follow the inputs, fit them from captures instead: passes/symbolic.h.
+// order. What the model computed on the host from a size is in the graph as a number, and stays: a view to [8, 64] is
+// one to [8, 64] however large the batch is now. Such baked-in sizes are found: where an operator refuses its operands,
+// where its results no longer fit the graph, or where a size-like argument equals a recorded size that has changed. For
+// sizes that follow the inputs, fit them from captures instead: passes/symbolic.h.
 //
-// With the recorded inputs the graph comes out as it was, byte for byte. The idea is torch.fx's ShapeProp and FakeTensorProp.
-// Linear; about 2 us a node.
+// With the recorded inputs the graph comes out as it was, byte for byte. The idea is torch.fx's ShapeProp and
+// FakeTensorProp. Linear; about 2 us a node.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -62,8 +62,8 @@ struct BakedSize {
   int64_t now = 0;        // what that dimension is now
 };
 
-// The operators cannot be run on the new inputs, or their results no longer fit the graph; names the node, and the sizes
-// found baked-in at it or above it.
+// The operators cannot be run on the new inputs, or their results no longer fit the graph; names the node, and the
+// sizes found baked-in at it or above it.
 class ShapePropagationError : public Error {
  public:
   ShapePropagationError(const std::string& message, NodeId node, std::vector<BakedSize> baked)
@@ -81,15 +81,17 @@ class ShapePropagation {
   // Throws ShapePropagationError; Error for a name that no placeholder has.
   static ShapePropagation run(const Graph& graph, const ShapePropagationOptions& options = {});
 
-  // Undefined for scalars. Aliases share a storage; the last geometry of a tensor changed in place is in its last value.
+  // Undefined for scalars. Aliases share a storage; the last geometry of a tensor changed in place is in its last
+  // value.
   const at::Tensor& tensor(ValueId value) const { return tensors_[value]; }
-  // Arguments by name and position that were not refused, yet look like recorded sizes that have changed. In the order of
-  // the program; empty if no input changed.
+  // Arguments by name and position that were not refused, yet look like recorded sizes that have changed. In the order
+  // of the program; empty if no input changed.
   const std::vector<BakedSize>& baked() const { return baked_; }
   // Path dependencies on sizes that have changed: a capture at the new sizes may take another path.
   const std::vector<std::string>& paths() const { return paths_; }
 
-  // Writes geometry, storages and their bytes into the graph that was propagated, unedited since. Whether that changed it.
+  // Writes geometry, storages and their bytes into the graph that was propagated, unedited since. Whether that changed
+  // it.
   bool apply(Graph& graph) const;
 
  private:

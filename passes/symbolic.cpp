@@ -414,6 +414,15 @@ std::optional<std::string> SymbolicGraph::difference_from(const NamedSizes& size
 // and of storages right; these touch neither.
 SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic)
     : symbolic_(symbolic), graph_(clone(symbolic.base_)) {
+  // Values that look alike in the first capture share their sizes in memory, and may be different ones elsewhere.
+  for (const NodeId node : symbolic.base_.nodes()) {
+    symbolic.base_.for_each_output(node, [&](ValueId value) {
+      const uint32_t first = symbolic.value_numbers_[value];
+      const auto varying = std::ranges::lower_bound(symbolic.integers_, first, {}, &Varying::index);
+      const uint32_t end = first + 2U * symbolic.base_.value(value).rank;
+      if (varying != symbolic.integers_.end() && varying->index < end) graph_.own_dims(value);
+    });
+  }
   const auto indices = [](const std::vector<Varying>& varying) {
     std::vector<uint32_t> wanted;
     wanted.reserve(varying.size());

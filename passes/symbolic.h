@@ -10,11 +10,11 @@
 // strides, offsets, bytes of storages, integers in arguments, floating-point arguments that are such an integer or the
 // inverse of one (a mean's 1/n), sizes in path dependencies and in the metadata. A number that no polynomial fits is an
 // error that names it, so what instantiate() gives is wrong in one case only: the program changes its ways at a size
-// beyond the captures. verify a capture from the far end: difference_from().
+// that was not captured. difference_from() compares with a capture where it matters, such as the end of a range.
 //
 // Sizes 0 and 1 are not like others (broadcasting, strides): leave them out of the captures; sizes below the smallest
-// captured are refused. If captures are at 64, 128 and 192, only multiples of 64 apart are answered: floor divisions and
-// padding, as of attention's statistics or of strided convolutions, are polynomials there and nowhere else.
+// captured are refused. If captures are at 64, 128 and 192, only multiples of 64 apart are answered: floor divisions
+// and padding, as of attention's statistics or of strided convolutions, are polynomials there and nowhere else.
 // docs/symbolic-shapes.md has the whole story.
 #pragma once
 
@@ -44,8 +44,8 @@ class SymbolicError : public Error {
 
 class SymbolicGraph {
  public:
-  // At least two captures more than there are names, all with the same names. The first is kept. Throws SymbolicError.
-  // Linear in nodes and captures; about 1 us a node and capture.
+  // All with the same names, at least three values of each size that varies, and two captures more than names. The
+  // first graph is kept. Throws SymbolicError. Linear in nodes and captures; about 1 us a node and capture.
   static SymbolicGraph fit(std::vector<SizedGraph> captures);
   ~SymbolicGraph();
   SymbolicGraph(SymbolicGraph&&) noexcept;
@@ -67,8 +67,8 @@ class SymbolicGraph {
   // The first difference between instantiate(sizes) and a capture there; empty if it is as foretold.
   std::optional<std::string> difference_from(const NamedSizes& sizes, const Graph& capture) const;
 
-  // A graph that is rewritten in place for one size after another: microseconds, not a copy. The graph must not be edited,
-  // and ids in it are stable. Must not outlive the SymbolicGraph.
+  // A graph that is rewritten in place for one size after another: microseconds, not a copy. The graph must not be
+  // edited, and ids in it are stable. Must not outlive the SymbolicGraph.
   class Instance {
    public:
     explicit Instance(const SymbolicGraph& symbolic);

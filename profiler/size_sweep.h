@@ -4,9 +4,9 @@
 //     for (int64_t batch = 2; batch <= 512; ++batch) sweep.at({{"batch", batch}}).peak_bytes;
 //     sweep.flops_text(Graph::kForward);        // "4089184256*batch"
 //
-// FLOPs are polynomials in the sizes, as exact as the sizes are; peak and saved bytes come from the memory timeline of the
-// graph at each size, since which step is the peak depends on it. A node whose FLOPs no polynomial fits makes its phase be
-// counted at each size instead. About 0.2 us a node and size.
+// FLOPs are polynomials in the sizes, as exact as the sizes are; peak and saved bytes come from the memory timeline of
+// the graph at each size, since which step is the peak depends on it. A node whose FLOPs no polynomial fits makes its
+// phase be counted at each size instead. About 0.2 us a node and size.
 #pragma once
 
 #include "passes/symbolic.h"

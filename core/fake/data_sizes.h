@@ -1,7 +1,7 @@
 // Sizes of results that depend on data, given by the user: how many elements a mask keeps, how many values are unique.
 //
-// Fake tensors have no data, so nonzero() and its kin throw DataDependentError unless the mode has a size for them. Sizes
-// have names, given in the order of asking: "nonzero0", "nonzero1", "unique0", ...
+// Fake tensors have no data, so nonzero() and its kin throw DataDependentError unless the mode has a size for them.
+// Sizes have names, given in the order of asking: "nonzero0", "nonzero1", "unique0", ...
 //
 //     FakeTensorMode mode({.data_sizes = {{"nonzero0", 17}}});
 //     at::Tensor rows = mask.nonzero();            // [17, mask.dim()]
@@ -26,8 +26,8 @@ class DataSizes {
  public:
   void give(NamedDataSizes sizes) { given_.merge(sizes); }
 
-  // The size for `question` ("nonzero") about `tensor`. Throws DataDependentError that tells its name if none was given,
-  // and Error if it is negative or more than `most`.
+  // The size for `question` ("nonzero") about `tensor`. Throws DataDependentError that tells its name if none was
+  // given, and Error if it is negative or more than `most`.
   int64_t size(const std::string& op, const std::string& question, const at::Tensor& tensor, int64_t most);
 
   // What was asked since the last call of this, by name, again or for the first time.

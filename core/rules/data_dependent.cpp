@@ -1,5 +1,5 @@
-// Operators whose results have as many elements as their data says: the size is a hint of the user's (core/fake/data_sizes.h),
-// and without one they end in DataDependentError.
+// Operators whose results have as many elements as their data says: the size is a hint of the user's
+// (core/fake/data_sizes.h), and without one they end in DataDependentError.
 #include <ATen/ExpandUtils.h>
 
 #include "core/fake/data_sizes.h"
@@ -23,8 +23,8 @@ int64_t data_size(const char* op, const std::string& question, const Tensor& ten
 
 Tensor nonzero(const Tensor& x) {
   const int64_t count = data_size("aten::nonzero", "nonzero", x, x.numel());
-  return on_cuda() ? rules::empty_strided({count, x.dim()}, {1, std::max<int64_t>(count, 1)}, c10::kLong)
-                   : rules::empty({count, x.dim()}, c10::kLong);
+  // One index after another in memory, on either device.
+  return rules::empty_strided({count, x.dim()}, {1, std::max<int64_t>(count, 1)}, c10::kLong);
 }
 
 // As many as the mask keeps, if it is as large as the result of broadcasting; otherwise a question of its own.

@@ -34,10 +34,23 @@ std::vector<SizedGraph> at_batches(const std::string& name, ModelCapture how, st
   return captures;
 }
 
+// oneDNN keeps the gates of an LSTM for its backward, rounded up to pages of 4 KiB: no polynomial, and said so.
+bool has_paged_workspace(const std::string& name, const ModelCapture& how) {
+  return name == "lstm_lm" && how.train && how.device == c10::kCPU;
+}
+
 TEST_P(SymbolicModel, AtAnotherBatchIsWhatACaptureGives) {
   for (const c10::DeviceType device : {c10::kCPU, c10::kCUDA}) {
     for (const bool train : {true, false}) {
       ModelCapture how{.train = train, .device = device};
+      if (has_paged_workspace(GetParam(), how)) {
+        EXPECT_THAT(
+            [&] {
+              SymbolicGraph::fit(at_batches(GetParam(), how, {2, 3, 5, 7}));
+            },
+            ThrowsMessage<SymbolicError>(HasSubstr("aten::mkldnn_rnn_layer")));
+        continue;
+      }
       const SymbolicGraph symbolic = SymbolicGraph::fit(at_batches(GetParam(), how, {2, 3, 5, 7}));
       SymbolicGraph::Instance instance(symbolic);
       for (const int64_t batch : {16, 11, 2}) {
@@ -58,6 +71,7 @@ INSTANTIATE_TEST_SUITE_P(All, SymbolicLanguageModel, ::testing::ValuesIn(names_o
 TEST_P(SymbolicLanguageModel, AtAnotherBatchAndLengthIsWhatACaptureGives) {
   for (const c10::DeviceType device : {c10::kCPU, c10::kCUDA}) {
     ModelCapture how{.train = true, .device = device};
+    if (has_paged_workspace(GetParam(), how)) continue;
     const auto capture_at = [&](int64_t batch, int64_t seq) {
       how.batch = batch;
       how.seq = seq;
@@ -65,11 +79,11 @@ TEST_P(SymbolicLanguageModel, AtAnotherBatchAndLengthIsWhatACaptureGives) {
     };
     std::vector<SizedGraph> captures;
     for (const int64_t batch : {2, 3}) {
-      for (const int64_t seq : {8, 16, 24}) captures.push_back(capture_at(batch, seq));
+      for (const int64_t seq : {4, 8, 12}) captures.push_back(capture_at(batch, seq));
     }
-    captures.push_back(capture_at(5, 32));
+    captures.push_back(capture_at(5, 16));
     const SymbolicGraph symbolic = SymbolicGraph::fit(std::move(captures));
-    const SizedGraph there = capture_at(9, 48);
+    const SizedGraph there = capture_at(9, 28);
     EXPECT_EQ(symbolic.difference_from(there.sizes, there.graph), std::nullopt);
   }
 }
@@ -109,6 +123,15 @@ TEST(SymbolicGraph, KnowsSizesBytesArgumentsAndPaths) {
   EXPECT_EQ(first_difference(at_40, expected), std::nullopt);
   ASSERT_FALSE(at_40.dependencies.empty());
   EXPECT_EQ(at_40.dependencies[0].observed, "40");
+}
+
+// Two values look alike at the first size and nowhere else: they must not share what is rewritten.
+TEST(SymbolicGraph, SizesThatCoincideInTheFirstCaptureStayApart) {
+  const ForwardFunction forward = [](const Tensors& in) {
+    return Tensors{at::zeros({6, 6}), in[0].repeat({3, 1}), at::ones({6, 6})};  // [3 * batch, 6]
+  };
+  const SymbolicGraph symbolic = SymbolicGraph::fit(captures_of(forward, {2, 3, 5}));
+  EXPECT_EQ(symbolic.difference_from({{"batch", 9}}, capture_program(forward, {9, 6})), std::nullopt);
 }
 
 TEST(SymbolicGraph, SaysAtWhichNodeTheProgramsDiffer) {
