@@ -23,7 +23,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <unordered_map>
 
 #include "ir/formals.h"
 #include "passes/builtin_passes.h"
@@ -122,8 +121,8 @@ class Canonicalizer {
         doomed_(graph.node_capacity(), false),
         notes_(graph.target_count()),
         versions_(graph.storage_count(), 0),
-        shared_with_output_(graph.value_capacity(), false) {
-    views_.reserve(graph.node_count());
+        shared_with_output_(graph.value_capacity(), false),
+        views_(graph.node_count()) {
     for (NodeId n : graph.nodes()) {
       if (is_end(graph.node(n).target))
         graph.for_each_input(n, [&](ValueId v) { shared_with_output_[v.index] = true; });
@@ -208,23 +207,26 @@ class Canonicalizer {
     return hash_of_type(graph_, v, mixed(value.storage.index, static_cast<uint64_t>(value.offset)));
   }
 
+  bool same_place(ValueId a, ValueId b) const {
+    return graph_.value(a).storage == graph_.value(b).storage && same_geometry(graph_, a, b);
+  }
+
   void remember(NodeId n) {
     for (const StorageWrite& write : effects_.writes(n)) {
-      if (!effects_.is_generator(write.storage)) versions_[write.storage.index] = write.after;
+      if (write.storage.index < versions_.size()) versions_[write.storage.index] = write.after;
     }
     if (doomed_[n.index]) return;
     graph_.for_each_output(n, [&](ValueId v) {
-      if (is_plain(v)) views_.try_emplace(view_hash(v), v);
+      if (is_plain(v))
+        views_.find_or_add(view_hash(v), v.index, [&](uint32_t known) { return same_place(ValueId(known), v); });
     });
   }
 
   void replace_by_same_view(NodeId n, ValueId result) {
     if (!is_plain(result)) return;
-    const auto found = views_.find(view_hash(result));
-    if (found == views_.end()) return;
-    const ValueId earlier = found->second;
-    if (graph_.value(earlier).storage != graph_.value(result).storage || !same_geometry(graph_, earlier, result))
-      return;
+    const ValueId earlier(views_.find_or_add(view_hash(result), result.index,
+                                             [&](uint32_t known) { return same_place(ValueId(known), result); }));
+    if (earlier == result) return;
     // Whoever gets the outputs sees whether they require a gradient.
     const bool same_gradient = graph_.value(earlier).requires_grad == graph_.value(result).requires_grad;
     if (!same_gradient && shared_with_output_[result.index]) return;
@@ -440,10 +442,10 @@ class Canonicalizer {
   const Effects effects_;
   Identity identity_;
   std::vector<bool> doomed_;
-  std::vector<TargetNotes> notes_;               // by target
-  std::vector<uint32_t> versions_;               // of storages, at the node under way
-  std::vector<bool> shared_with_output_;         // by value: mentioned by sg::output or sg::gradient
-  std::unordered_map<uint64_t, ValueId> views_;  // by storage and geometry, the first
+  std::vector<TargetNotes> notes_;        // by target
+  std::vector<uint32_t> versions_;        // of storages, at the node under way
+  std::vector<bool> shared_with_output_;  // by value: mentioned by sg::output or sg::gradient
+  HashIndex views_;                       // values by storage and geometry, the first of each
   Replacements replacements_;
   int64_t same_views_ = 0;
   int64_t chains_ = 0;

@@ -23,8 +23,6 @@
 // not equal. Inference mode is.
 //
 // Cost. One lookup a node, about 0.4 us. The idea is as old as compilers; torch.fx has it for graphs without effects.
-#include <unordered_map>
-
 #include "passes/builtin_passes.h"
 #include "passes/identity.h"
 #include "passes/options.h"
@@ -41,26 +39,20 @@ class CommonSubexpressions {
         effects_(Effects::run(graph)),
         identity_(Identity::run(graph, effects_)),
         same_storage_(graph.storage_count()),
+        known_(graph.node_count()),
         doomed_(graph.node_capacity(), false) {
     for (uint32_t i = 0; i < graph.storage_count(); ++i) same_storage_[i] = StorageId(i);
-    known_.reserve(graph.node_count());
   }
 
   int64_t run() {
     int64_t merged = 0;
     for (NodeId n : graph_.nodes()) {
       if (!is_candidate(n)) continue;
-      NodeId* earlier = nullptr;
-      auto [entry, added] = known_.try_emplace(hash(n));
-      for (NodeId& candidate : entry->second) {
-        if (are_equal(candidate, n)) earlier = &candidate;
-      }
-      if (earlier == nullptr) {
-        entry->second.push_back(n);
-      } else if (may_merge(*earlier, n)) {
-        merge(*earlier, n);
-        ++merged;
-      }
+      const NodeId earlier(
+          known_.find_or_add(hash(n), n.index, [&](uint32_t candidate) { return are_equal(NodeId(candidate), n); }));
+      if (earlier == n || !may_merge(earlier, n)) continue;
+      merge(earlier, n);
+      ++merged;
     }
     replacements_.finish(graph_);
     erase_nodes(graph_, doomed_);
@@ -178,7 +170,7 @@ class CommonSubexpressions {
   Identity identity_;
   // What reads of a storage count as; the versions of merged storages are all 0.
   std::vector<StorageId> same_storage_;
-  std::unordered_map<uint64_t, std::vector<NodeId>> known_;
+  HashIndex known_;  // nodes, the first of each kind
   std::vector<bool> doomed_;
   Replacements replacements_;
 };

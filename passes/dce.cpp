@@ -73,7 +73,7 @@ class DeadCode {
     if (is_effect(graph_.node(n).target) || effects_.host_read(n) || effects_.unknown(n)) return true;
     if (effects_.random(n) && !drop_random_) return true;
     for (const StorageWrite& write : effects_.writes(n)) {
-      if (!effects_.is_generator(write.storage) && needed_storages_[write.storage.index]) return true;
+      if (write.storage.index < needed_storages_.size() && needed_storages_[write.storage.index]) return true;
     }
     bool needed = false;
     graph_.for_each_output(n, [&](ValueId v) {

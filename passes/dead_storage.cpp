@@ -201,7 +201,7 @@ class DeadStorage {
       });
       if (!is_view) {
         for (const StorageVersion& read : effects_.reads(n)) {
-          if (!effects_.is_generator(read.storage)) overwritten[read.storage.index] = false;
+          if (read.storage.index < overwritten.size()) overwritten[read.storage.index] = false;
         }
       }
       if (whole.valid()) overwritten[whole.index] = true;

@@ -123,20 +123,20 @@ class Repeats {
   std::vector<uint32_t> distances() const {
     const WindowHashes hashes(colours_);
     std::vector<std::pair<uint64_t, uint32_t>> best;  // votes and distance
-    std::unordered_map<uint64_t, uint32_t> last;
     std::unordered_map<uint32_t, uint64_t> votes;
     for (uint32_t level = 0; (size_t{2} << level) <= nodes_.size(); ++level) {
       const size_t window = size_t{1} << level;
       const uint64_t sampling = level <= 2 ? 1 : uint64_t{1} << (level - 2);
-      last.clear();
+      HashIndex last(nodes_.size() / sampling);  // the last place of each window
       votes.clear();
       for (size_t i = 0; i + window <= nodes_.size(); ++i) {
         const uint64_t hash = hashes.of(i, window);
         if ((hash >> 20) % sampling != 0) continue;
-        const auto [entry, added] = last.try_emplace(hash, static_cast<uint32_t>(i));
-        if (added) continue;
-        votes[static_cast<uint32_t>(i) - entry->second] += sampling;
-        entry->second = static_cast<uint32_t>(i);
+        const auto here = static_cast<uint32_t>(i);
+        uint32_t& before = last.find_or_add(hash, here, [](uint32_t) { return true; });
+        if (before == here) continue;
+        votes[here - before] += sampling;
+        before = here;
       }
       std::vector<std::pair<uint64_t, uint32_t>> ranked;
       for (const auto& [distance, count] : votes) ranked.emplace_back(count, distance);

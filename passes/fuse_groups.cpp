@@ -40,7 +40,8 @@ class Fusion {
         pointwise_(graph.target_count(), -1),
         parent_(graph.node_capacity(), kNoGroup),
         stage_(graph.node_capacity(), 0),
-        accesses_(graph.storage_count() + effects_.generators().size()) {}
+        // Pseudo storages, of generators and of collectives, come after the graph's own.
+        accesses_(graph.storage_count() + effects_.generators().size() + 1) {}
 
   void run() {
     for (NodeId n : graph_.nodes()) place(n);

@@ -165,11 +165,14 @@ void Replacements::finish(Graph& graph) const {
 
 namespace {
 
+// Nodes made since the marks were made stay.
+bool is_marked(const std::vector<bool>& marks, NodeId n) { return n.index < marks.size() && marks[n.index]; }
+
 // What a node saves instead of a value that goes: the argument or result that it is.
 std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std::vector<bool>& doomed) {
   std::vector<SavedTensor> kept;
   for (SavedTensor saved : graph.saved(n)) {
-    if (doomed[graph.value(saved.value).producer.index]) {
+    if (is_marked(doomed, graph.value(saved.value).producer)) {
       if (saved.role == SavedRole::kInternal) continue;
       ValueId own;
       const auto take = [&](ValueId v) {
@@ -198,13 +201,13 @@ std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std:
 uint32_t erase_nodes(Graph& graph, const std::vector<bool>& doomed) {
   std::vector<NodeId> ids;
   for (NodeId n : graph.nodes()) {
-    if (doomed[n.index]) {
+    if (is_marked(doomed, n)) {
       ids.push_back(n);
       continue;
     }
     const auto saved = graph.saved(n);
     if (std::any_of(saved.begin(), saved.end(),
-                    [&](const SavedTensor& s) { return doomed[graph.value(s.value).producer.index]; })) {
+                    [&](const SavedTensor& s) { return is_marked(doomed, graph.value(s.value).producer); })) {
       graph.set_saved(n, without_doomed(graph, n, doomed));
     }
   }

@@ -77,7 +77,7 @@ class Replacements {
   IdMap<NodeId, NodeId> nodes_;
 };
 
-// Erases the nodes marked, users of one another included. Where nodes that stay say that autograd keeps a result of one
+// Erases the nodes marked (by index; those beyond stay), users of one another included. Where nodes that stay say that autograd keeps a result of one
 // that goes, they keep their own argument or result instead, or no longer say so. Returns how many. Linear.
 uint32_t erase_nodes(Graph& graph, const std::vector<bool>& doomed);
 

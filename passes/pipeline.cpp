@@ -220,9 +220,13 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
   if (options.check_unchanged) before.emplace(clone(graph));
   check_seconds += seconds_since(check_start);
 
-  const auto fail = [&](const std::string& reason) {
-    throw PassError(step.pass.name,
-                    fmt::format("pass '{}' (step {} of {}): {}", run.pass, index + 1, steps_.size(), reason));
+  const auto message = [&](const std::string& reason) {
+    return fmt::format("pass '{}' (step {} of {}): {}", run.pass, index + 1, steps_.size(), reason);
+  };
+  const auto fail = [&](const std::string& reason) { throw PassError(step.pass.name, message(reason)); };
+  const auto fail_as_bug = [&](const std::string& reason) {
+    dump.write(graph, "failed");
+    throw PassBugError(step.pass.name, message(reason));
   };
   const auto start = std::chrono::steady_clock::now();
   try {
@@ -244,14 +248,12 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
     try {
       verify(graph);
     } catch (const VerifyError& error) {
-      dump.write(graph, "failed");
-      fail(std::string("it left a broken graph, which is a bug of the pass: ") + error.what());
+      fail_as_bug(std::string("it left a broken graph, which is a bug of the pass: ") + error.what());
     }
   }
   if (before && !run.result.changed) {
     if (const auto difference = first_difference(*before, graph)) {
-      dump.write(graph, "failed");
-      fail("it says that it changed nothing, but it did, which is a bug of the pass: " + *difference);
+      fail_as_bug("it says that it changed nothing, but it did, which is a bug of the pass: " + *difference);
     }
   }
   check_seconds += seconds_since(check_start);

@@ -32,7 +32,7 @@ class PipelineError : public Error {
   using Error::Error;
 };
 
-// A pass that threw, left a broken graph, or changed what it said it had not. Names the pass; what() holds its reason.
+// A pass that threw. Names the pass; what() holds its reason.
 class PassError : public Error {
  public:
   PassError(const std::string& pass, const std::string& message) : Error(message), pass_(pass) {}
@@ -40,6 +40,12 @@ class PassError : public Error {
 
  private:
   std::string pass_;
+};
+
+// A pass that left a broken graph, or changed what it said it had not: its author's fault, not that of the graph.
+class PassBugError : public PassError {
+ public:
+  using PassError::PassError;
 };
 
 struct PipelineOptions {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "ir/graph.h"
 
@@ -16,6 +17,48 @@ inline uint64_t mixed(uint64_t hash, uint64_t number) {
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
   return x ^ (x >> 31);
 }
+
+// Items found again by their hash. One flat table: a lookup costs one cache miss, where a std::unordered_map of a million
+// nodes costs three.
+class HashIndex {
+ public:
+  explicit HashIndex(size_t expected) : slots_(std::bit_ceil(2 * expected + 16)) {}
+
+  // The item with this hash for which is_equal(item) holds; if there is none, `item`, which is then in the table.
+  template <class F>
+  uint32_t& find_or_add(uint64_t hash, uint32_t item, F&& is_equal) {
+    if (2 * ++count_ > slots_.size()) grow();
+    size_t at = hash & (slots_.size() - 1);
+    for (; slots_[at].item != kFree; at = (at + 1) & (slots_.size() - 1)) {
+      if (slots_[at].hash == hash && is_equal(slots_[at].item)) {
+        --count_;
+        return slots_[at].item;
+      }
+    }
+    slots_[at] = {hash, item};
+    return slots_[at].item;
+  }
+
+ private:
+  static constexpr uint32_t kFree = ~uint32_t{0};
+  struct Slot {
+    uint64_t hash = 0;
+    uint32_t item = kFree;
+  };
+  void grow() {
+    std::vector<Slot> old(2 * slots_.size());
+    old.swap(slots_);
+    for (const Slot& slot : old) {
+      if (slot.item == kFree) continue;
+      size_t at = slot.hash & (slots_.size() - 1);
+      while (slots_[at].item != kFree) at = (at + 1) & (slots_.size() - 1);
+      slots_[at] = slot;
+    }
+  }
+
+  std::vector<Slot> slots_;
+  size_t count_ = 0;
+};
 
 // Of arguments, list by list; of_value(ValueId) says what a value counts as. Floats count by their bits, strings and
 // constants by id, so hashes mean something within one graph.

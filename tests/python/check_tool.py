@@ -160,7 +160,7 @@ def passes(folder):
         failures.append(f"opt --json: {report}")
     expect(0, "opt", graph, "--pass", "collapse{depth=1}", "-o", small, prints=("call_module[target=",))
     absent = folder / "absent.sg"
-    expect(2, "opt", graph, "--pass", "dec", "-o", absent, says=("did you mean dce",))
+    expect(2, "opt", graph, "--pass", "cze", "-o", absent, says=("did you mean cse",))
     expect(2, "opt", graph, "--pass", "dce{rand=1}", "-o", absent, says=("no option 'rand'",))
     expect(2, "opt", graph, "--pass", "dce", "--json", says=("-o",))
     expect(2, "opt", graph)
