@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "cli/progress.h"
+#include "ir/diff.h"
 #include "ir/file.h"
 #include "ir/json.h"
 #include "ir/parser.h"
@@ -45,7 +46,7 @@ SummaryOptions summary_options(const ProfileRequest& request) {
 std::string grouped(int64_t number) {
   std::string digits = std::to_string(number);
   for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+    digits.insert(static_cast<size_t>(at), 1, ',');
   }
   return digits;
 }
@@ -147,6 +148,16 @@ void verify_graph(const std::string& file) {
   const Graph graph = read_graph_file(file);
   verify(graph);
   fmt::print("{}: {} nodes, every invariant holds\n", file, graph.node_count());
+}
+
+bool diff_graphs(const std::string& before, const std::string& after, size_t limit) {
+  const Graph a = read_graph_file(before);
+  const Graph b = read_graph_file(after);
+  const GraphDiff diff = GraphDiff::run(a, b);
+  if (diff.empty()) return false;
+  print_text(fmt::format("--- {}: {} nodes\n+++ {}: {} nodes\n", before, a.node_count(), after, b.node_count()) +
+             to_text(diff, a, b, limit));
+  return true;
 }
 
 void draw(const DotRequest& request) {

@@ -43,6 +43,8 @@ void capture_to_file(const CaptureRequest& request, const std::string& output, b
 void profile(const ProfileRequest& request);
 void print_graph(const std::string& file, const std::string& preset, bool json);
 void verify_graph(const std::string& file);
+// Prints what differs, at most `limit` nodes (0: all). Whether anything does.
+bool diff_graphs(const std::string& before, const std::string& after, size_t limit);
 void draw(const DotRequest& request);
 void list_passes(bool json);
 void optimize(const OptimizeRequest& request);

@@ -301,6 +301,7 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
 
   const RegionId region = position.valid() ? into.node(position).region : Graph::kRootRegion;
   NodeCopier copier(piece, into, region);
+  copier.reserve(piece.node_count());
   size_t next = 0;
   for (NodeId n : piece.nodes()) {
     if (piece.node(n).target == target_of(Builtin::kGradient)) {

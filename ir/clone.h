@@ -52,6 +52,12 @@ class NodeCopier {
   // Regions other than the root come under `region`, which also stands for the root.
   NodeCopier(const Graph& from, Graph& into, RegionId region = Graph::kRootRegion);
 
+  // Before many are copied.
+  void reserve(size_t nodes) {
+    nodes_.reserve(nodes);
+    values_.reserve(nodes);
+    storages_.reserve(nodes);
+  }
   // What reads `from` will read `to`, what lives in the storage of the one will live in that of the other. Throws
   // GraphEditError if that storage stands for another one already.
   void bind(ValueId from, ValueId to);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <unordered_map>
 
 #include "ir/clone.h"
@@ -315,15 +316,17 @@ std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> gr
   }
   const std::vector<NodeId> order = topological_order(graph, Dependences::run(graph, effects), group_of);
   if (!std::equal(order.begin(), order.end(), graph.nodes().begin())) graph.reorder(order);
-  std::vector<NodeId> calls;
+  // From the end of the program on: what an earlier group makes is then still known by the name it was planned with.
+  std::vector<size_t> from_last(all.size());
+  std::iota(from_last.begin(), from_last.end(), size_t{0});
+  std::sort(from_last.begin(), from_last.end(),
+            [&](size_t a, size_t b) { return graph.is_before(all[b].nodes.front(), all[a].nodes.front()); });
+  std::vector<NodeId> calls(all.size());
   std::unordered_map<NodeId, NodeId> replaced;
-  // From the last on: what an earlier group makes is then still known by the name it was planned with.
-  for (size_t i = all.size(); i-- > 0;) {
-    const NodeId call = make_call(graph, all[i]);
-    calls.push_back(call);
-    for (NodeId n : all[i].nodes) replaced[n] = call;
+  for (const size_t i : from_last) {
+    calls[i] = make_call(graph, all[i]);
+    for (NodeId n : all[i].nodes) replaced[n] = calls[i];
   }
-  std::reverse(calls.begin(), calls.end());
   relink(graph, replaced);
   return calls;
 }

@@ -6,8 +6,10 @@
 #include "passes/builtin_passes.h"
 #include "passes/decompose.h"
 #include "passes/functionalize.h"
+#include "passes/partition.h"
 #include "passes/pass.h"
 #include "passes/reinplace.h"
+#include "passes/rewrite.h"
 #include "passes/shape_prop.h"
 #include "passes/split_bias.h"
 
@@ -77,6 +79,16 @@ std::vector<Pass> built_in_passes() {
       {.name = "reinplace",
        .summary = "Runs operators in place where nobody needs the memory any more: the reverse of functionalize",
        .run = reinplace_pass},
+      {.name = "partition",
+       .summary = "Finds parts of given operators that can run as one; notes part=\"0\"",
+       .run = partition_pass,
+       .options = {{"operators", "*", "names joined by '+', all overloads or one; *: all"},
+                   {"min_nodes", "1", "nodes of the smallest part"}}},
+      {.name = "rewrite",
+       .summary = "Replaces what matches patterns, both written as graph text",
+       .run = rewrite_pass,
+       .options = {{"file", "", "file of rules: rule NAME, pattern, =>, replacement"},
+                   {"rules", "", "the rules themselves, with ';' for line ends"}}},
       {.name = "shape-prop",
        .summary = "Runs the operators again on fake tensors with other inputs; finds sizes that are baked in",
        .run = shape_prop_pass,

@@ -1,0 +1,215 @@
+// Edits, copies, searches and comparisons of generated graphs of 100k and 1M nodes: us per node, and growth against the
+// bar "1M nodes take <= 12 x what 100k take".
+#include <benchmark/benchmark.h>
+
+#include <cstdio>
+#include <map>
+
+#include "ir/bgl_algorithms.h"
+#include "ir/clone.h"
+#include "ir/diff.h"
+#include "ir/group_call.h"
+#include "ir/insertion_point.h"
+#include "ir/pattern.h"
+#include "ir/topology.h"
+#include "passes/partition.h"
+
+namespace {
+
+using namespace shadowgraph;
+
+// A chain of mul, add with the input, relu_: storages are born and die, add_ writes.
+Graph generate(int64_t nodes) {
+  Graph graph;
+  const auto target = [&](const char* name, const char* overload) {
+    return graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
+  };
+  const TargetId mul = target("aten::mul", "Tensor"), add = target("aten::add", "Tensor"),
+                 relu = target("aten::relu_", "");
+  const int64_t sizes[] = {8, 16};
+  const int64_t strides[] = {16, 1};
+  const auto result = [&](NodeId n, StorageId s) {
+    if (!s.valid()) s = graph.add_storage({.bytes = 512, .born = n});
+    return graph.add_tensor_result(n, {.sizes = sizes, .strides = strides, .storage = s});
+  };
+  const Argument name[] = {graph.string_argument("x")};
+  const ValueId x = result(graph.append(target_of(Builtin::kInput), name), {});
+  ValueId current = x;
+  while (graph.node_count() < nodes) {
+    const ValueId product = result(graph.append(mul, {Argument::of_value(current), Argument::of_float(0.5)}), {});
+    const NodeId a = graph.append(add, {Argument::of_value(product), Argument::of_value(x), Argument::of_int(1)});
+    const ValueId sum = result(a, {});
+    const StorageId freed[] = {graph.value(product).storage};
+    graph.set_frees(a, freed);
+    current = result(graph.append(relu, {Argument::of_value(sum)}), graph.value(sum).storage);
+  }
+  const Argument value[] = {Argument::of_value(current)};
+  const Argument outputs[] = {graph.make_list(value)};
+  graph.append(target_of(Builtin::kOutput), outputs);
+  return graph;
+}
+
+const Graph& sample(int64_t nodes) {
+  static std::map<int64_t, Graph> graphs;
+  const auto [entry, added] = graphs.try_emplace(nodes);
+  if (added) entry->second = generate(nodes);
+  return entry->second;
+}
+
+void count_nodes(benchmark::State& state) {
+  state.counters["us/node"] =
+      benchmark::Counter(static_cast<double>(state.range(0)) / 1e6,
+                         benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+
+template <class F>
+void read(benchmark::State& state, F&& f) {
+  const Graph& graph = sample(state.range(0));
+  for (auto _ : state) f(graph);
+  count_nodes(state);
+}
+
+// On a fresh copy each time, whose making is not counted.
+template <class F>
+void edit(benchmark::State& state, F&& f) {
+  for (auto _ : state) {
+    state.PauseTiming();
+    Graph graph = clone(sample(state.range(0)));
+    state.ResumeTiming();
+    f(graph);
+    state.PauseTiming();
+    { const Graph gone = std::move(graph); }
+    state.ResumeTiming();
+  }
+  count_nodes(state);
+}
+
+void BM_Clone(benchmark::State& state) {
+  read(state, [](const Graph& graph) { benchmark::DoNotOptimize(clone(graph).node_count()); });
+}
+void BM_Dependences(benchmark::State& state) {
+  read(state, [](const Graph& graph) { benchmark::DoNotOptimize(Dependences::run(graph).edge_count()); });
+}
+void BM_TopologicalOrder(benchmark::State& state) {
+  read(state, [](const Graph& graph) { topological_order(graph, Dependences::run(graph)); });
+}
+void BM_FindMatches(benchmark::State& state) {
+  const Pattern pattern =
+      Pattern::parse("%p = aten::mul.Tensor(self=%x, other=$c)\n%y = aten::add.Tensor(self=%p, other=%b)\nreturn %y\n");
+  read(state, [&](const Graph& graph) { benchmark::DoNotOptimize(find_matches(graph, pattern).size()); });
+}
+void BM_Diff(benchmark::State& state) {
+  Graph other = clone(sample(state.range(0)));
+  for (int i = 1; i < 50; ++i) {
+    const NodeId n(static_cast<uint32_t>(state.range(0) / 50 * i));
+    InsertionPoint(other, n).insert(other.node(NodeId(1)).target,
+                                    {Argument::of_value(ValueId(0)), Argument::of_float(2)});
+  }
+  read(state, [&](const Graph& graph) { benchmark::DoNotOptimize(GraphDiff::run(graph, other).same); });
+}
+void BM_Dominators(benchmark::State& state) {
+  read(state, [](const Graph& graph) { immediate_dominators(graph); });
+}
+void BM_ProposePartition(benchmark::State& state) {
+  read(state, [](const Graph& graph) {
+    propose_partition(graph, [&](NodeId n) { return graph.node(n).target != graph.node(NodeId(2)).target; });
+  });
+}
+void BM_InsertBeforeEach(benchmark::State& state) {
+  edit(state, [](Graph& graph) {
+    const TargetId mul = graph.node(NodeId(1)).target;
+    for (NodeId n : graph.nodes()) {
+      if (!graph.is_placeholder(n))
+        InsertionPoint(graph, n).insert(mul, {Argument::of_value(ValueId(0)), Argument::of_float(2)});
+    }
+  });
+}
+void BM_InsertAndMoveEach(benchmark::State& state) {
+  edit(state, [](Graph& graph) {
+    const TargetId mul = graph.node(NodeId(1)).target;
+    for (NodeId n : graph.nodes()) {
+      if (graph.is_placeholder(n) || graph.is_placeholder(graph.node(n).previous)) continue;
+      const NodeId made = InsertionPoint(graph, n).insert(mul, {Argument::of_value(ValueId(0)), Argument::of_float(2)});
+      graph.move_before(made, graph.node(made).previous);
+    }
+  });
+}
+void BM_ReplaceUses(benchmark::State& state) {
+  // Each product by the input: its sum then reads the input twice.
+  edit(state, [](Graph& graph) {
+    for (uint32_t n = 1; n + 3 < graph.node_capacity(); n += 3) graph.replace_all_uses(ValueId(n), ValueId(0));
+  });
+}
+void BM_EraseOneByOne(benchmark::State& state) {
+  edit(state, [](Graph& graph) {
+    for (NodeId n = graph.last(); n.valid();) {
+      const NodeId previous = graph.node(n).previous;
+      graph.erase(n);
+      n = previous;
+    }
+  });
+}
+void BM_EraseAtOnce(benchmark::State& state) {
+  edit(state, [](Graph& graph) {
+    const std::vector<NodeId> all(graph.nodes().begin(), graph.nodes().end());
+    graph.erase(all);
+  });
+}
+void BM_Splice(benchmark::State& state) {
+  edit(state, [&](Graph& graph) {
+    const ValueId inputs[] = {ValueId(0)};
+    splice(graph, NodeId(), sample(state.range(0)), inputs);
+  });
+}
+void BM_ReplaceByCalls(benchmark::State& state) {
+  edit(state, [](Graph& graph) {
+    std::vector<GroupCall> groups;
+    for (uint32_t n = 1; n + 3 < graph.node_capacity(); n += 3) {
+      groups.push_back({.nodes = {NodeId(n), NodeId(n + 1), NodeId(n + 2)},
+                        .schema = "my::block(Tensor x, Tensor y) -> Tensor",
+                        .arguments = {Argument::of_value(ValueId(n - 1)), Argument::of_value(ValueId(0))}});
+    }
+    replace_by_calls(graph, groups);
+  });
+}
+
+#define SIZES Arg(100000)->Arg(1000000)->Unit(benchmark::kMillisecond)
+BENCHMARK(BM_Clone)->SIZES;
+BENCHMARK(BM_Dependences)->SIZES;
+BENCHMARK(BM_TopologicalOrder)->SIZES;
+BENCHMARK(BM_FindMatches)->SIZES;
+BENCHMARK(BM_Diff)->SIZES;
+BENCHMARK(BM_Dominators)->SIZES;
+BENCHMARK(BM_ProposePartition)->SIZES;
+BENCHMARK(BM_InsertBeforeEach)->SIZES;
+BENCHMARK(BM_InsertAndMoveEach)->SIZES;
+BENCHMARK(BM_ReplaceUses)->SIZES;
+BENCHMARK(BM_EraseOneByOne)->SIZES;
+BENCHMARK(BM_EraseAtOnce)->SIZES;
+BENCHMARK(BM_Splice)->SIZES;
+BENCHMARK(BM_ReplaceByCalls)->SIZES;
+
+class Growth : public benchmark::ConsoleReporter {
+ public:
+  std::map<std::string, std::map<std::string, double>> milliseconds;
+  void ReportRuns(const std::vector<Run>& runs) override {
+    ConsoleReporter::ReportRuns(runs);
+    for (const Run& run : runs) {
+      milliseconds[run.run_name.function_name][run.run_name.args] = run.GetAdjustedRealTime();
+    }
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  Growth growth;
+  benchmark::RunSpecifiedBenchmarks(&growth);
+  std::printf("\n| | us per node at 100k | at 1M | 1M / 100k (bar 12) |\n|---|---|---|---|\n");
+  for (auto& [name, by_size] : growth.milliseconds) {
+    std::printf("| %s | %.2f | %.2f | %.1f |\n", name.c_str(), by_size["100000"] * 1e3 / 1e5,
+                by_size["1000000"] * 1e3 / 1e6, by_size["1000000"] / by_size["100000"]);
+  }
+  return 0;
+}

@@ -1,0 +1,58 @@
+// A graph cut into parts: which nodes may go together, and each part as a graph of its own.
+//
+//     const auto part_of = propose_partition(graph, [&](NodeId n) { return runs_on_my_chip(graph, n); });
+//     const PartitionedGraph cut = split(graph, part_of);
+//     cut.parent              // calls part::p0(Tensor x0, ...) -> Tensor, ... where the parts were
+//     cut.parts[0].graph      // sg::input, the nodes, sg::output
+//     Graph again = join(cut);
+//
+// A part must be able to run at one point (ir/group_call.h), so parts may not need one another in a circle; effects count.
+// Random operators, host reads and unknown functions may be in a part; its call then says so by its schema.
+// (torch.fx: split_module, CapabilityBasedPartitioner.)
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ir/clone.h"
+#include "ir/graph.h"
+#include "passes/pass.h"
+
+namespace shadowgraph {
+
+// By node, the number of its part; -1: it stays in the parent.
+using PartOf = IdMap<NodeId, int32_t>;
+
+struct PartitionedGraph {
+  struct Part {
+    int32_t number = 0;            // as given
+    std::string function;          // "part::p0", what the parent calls
+    std::string schema;            //
+    Graph graph;                   //
+    std::vector<ValueId> inputs;   // values of the graph that was split, by placeholder
+    std::vector<ValueId> outputs;  // likewise, by output
+  };
+  Graph parent;
+  std::vector<Part> parts;  // in the order in which the parent calls them
+};
+
+// Throws GraphEditError if parts need one another in a circle, or a part holds a placeholder, sg::output or sg::gradient.
+// `graph` is not changed. Linear.
+PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::string& prefix = "part");
+// The parent with the parts in place of its calls. Equal to the graph that was split but for node order and storage kinds.
+Graph join(const PartitionedGraph& partitioned);
+
+// Parts of supported nodes, as large as one walk finds them, that need no circle: supported nodes that exchange data are
+// together unless a way between them leads over an unsupported node. Placeholders, sg::output, sg::gradient, host reads
+// and unknown functions are never supported. Parts of fewer than `min_nodes` are given up. Numbered from 0 in program
+// order. Linear.
+//
+// The result is not always the best: nodes are given stages that grow along every way over an unsupported node, once from
+// the front and then as late as their users allow, and only nodes of one stage go together.
+PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& supported, size_t min_nodes = 1);
+
+// The pass `partition`: notes "part" = number on the nodes of a proposed partition.
+PassResult partition_pass(Graph& graph, const PassOptions& options);
+
+}  // namespace shadowgraph

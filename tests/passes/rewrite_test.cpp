@@ -1,0 +1,179 @@
+// Rewriting by rules, and partitions: text in, text out, and graphs that verify.
+#include "passes/rewrite.h"
+
+#include <gtest/gtest.h>
+
+#include "passes/partition.h"
+#include "tests/passes/random_graph.h"
+#include "tests/unit/ir_samples.h"
+
+namespace shadowgraph {
+namespace {
+
+const char* const kGraph =
+    "operator aten::t(Tensor(a) self) -> Tensor(a)\n"
+    "operator aten::mm(Tensor self, Tensor mat2) -> Tensor\n"
+    "operator aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor\n"
+    "operator aten::relu_(Tensor(a!) self) -> Tensor(a!)\n"
+    "s0 = 24 cpu input\ns1 = 48 cpu parameter\ns2 = 16 cpu parameter\ns3 = 32 cpu activation\ns4 = 32 cpu activation\n"
+    "r1 = module \"fc\" \"Linear\" call 0 in r0\n"
+    "%0 = sg::input(name=\"x\") : f32[2,3] @s0\n%1 = sg::parameter(name=\"w\") : f32[4,3] @s1\n"
+    "%2 = sg::parameter(name=\"b\") : f32[4] @s2\n"
+    "%3 = aten::t(self=%1) : f32[3,4]{1,3} @s1 | r1\n"
+    "%4 = aten::mm(self=%0, mat2=%3) : f32[2,4] @s3 | r1\n"
+    "%5 = aten::add.Tensor(self=%4, other=%2) : f32[2,4] @s4 | r1 free(s3) \"net.cpp:3\"\n"
+    "%6 = aten::relu_(self=%5) : f32[2,4] @s4\n"
+    "sg::output(values=[%6])\n";
+
+const char* const kRule =
+    "# what a compiler would write\nrule addmm\n"
+    "%p = aten::mm(self=%x, mat2=%w)\n%y = aten::add.Tensor(self=%p, other=%b)\nreturn %y\n=>\n"
+    "%y = aten::addmm(self=%b, mat1=%x, mat2=%w)\nreturn %y\n";
+
+TEST(Rewrite, ReplacesWhatMatches) {
+  Graph graph = samples::graph_of(kGraph);
+  const RewriteResult result = rewrite(graph, parse_rules(kRule));
+  EXPECT_EQ(result.replaced, 1);
+  EXPECT_EQ(result.refused, 0);
+  EXPECT_NO_THROW(verify(graph)) << to_text(graph);
+  const auto calls = nodes_calling(graph, "aten::addmm");
+  ASSERT_EQ(calls.size(), 1U);
+  EXPECT_EQ(to_text(graph, calls[0]),
+            "n4: %4 = aten::addmm(self=%2, mat1=%0, mat2=%3) : f32[2,4] @s3 | r1 \"net.cpp:3\"");
+  EXPECT_EQ(graph.node_count(), 7U);
+  EXPECT_EQ(rewrite(graph, parse_rules(kRule)).replaced, 0);
+}
+
+TEST(Rewrite, LeavesAMatchAloneWhoseReplacementDoesNotFit) {
+  Graph graph = samples::graph_of(kGraph);
+  const std::string before = to_text(graph);
+  const RewriteResult other_shape =
+      rewrite(graph, parse_rules("rule wrong\n%p = aten::mm(self=%x, mat2=%w)\nreturn %p\n=>\n%p = "
+                                 "aten::mul.Tensor(self=%x, other=%x)\nreturn %p\n"));
+  EXPECT_EQ(other_shape.replaced, 0);
+  EXPECT_EQ(other_shape.refused, 1);
+  ASSERT_EQ(other_shape.reasons.size(), 1U);
+  EXPECT_NE(other_shape.reasons[0].find("f32[2,3] comes out where f32[2,4]"), std::string::npos)
+      << other_shape.reasons[0];
+  EXPECT_EQ(to_text(graph), before);
+  const RewriteResult impossible = rewrite(
+      graph,
+      parse_rules(
+          "rule wrong\n%p = aten::mm(self=%x, mat2=%w)\nreturn %p\n=>\n%p = aten::mm(self=%w, mat2=%w)\nreturn %p\n"));
+  EXPECT_EQ(impossible.refused, 1);
+  EXPECT_EQ(to_text(graph), before);
+}
+
+TEST(Rewrite, RemovesIdentitiesAndFollowsEarlierReplacements) {
+  Graph graph = samples::graph_of(
+      "operator aten::t(Tensor(a) self) -> Tensor(a)\noperator aten::relu(Tensor self) -> Tensor\n"
+      "s0 = 16 cpu input\ns1 = 16 cpu temporary\n%0 = sg::input(name=\"x\") : f32[2,2] @s0\n"
+      "%1 = aten::t(self=%0) : f32[2,2]{1,2} @s0\n%2 = aten::t(self=%1) : f32[2,2] @s0\n"
+      "%3 = aten::t(self=%2) : f32[2,2]{1,2} @s0\n%4 = aten::t(self=%3) : f32[2,2] @s0\n"
+      "%5 = aten::relu(self=%4) : f32[2,2] @s1\nsg::output(values=[%5])\n");
+  const auto rules = parse_rules("rule tt\n%a = aten::t(self=%x)\n%b = aten::t(self=%a)\nreturn %b\n=>\nreturn %x\n");
+  EXPECT_EQ(rewrite(graph, rules).replaced, 2);
+  EXPECT_NO_THROW(verify(graph));
+  EXPECT_EQ(graph.node_count(), 3U);
+}
+
+TEST(Rewrite, FiltersAndConstants) {
+  Graph graph = samples::graph_of(kGraph);
+  auto rules = parse_rules(
+      "rule scale\n%y = aten::add.Tensor(self=%a, other=%b, alpha=$s)\nreturn %y\n=>\n"
+      "%y = aten::add.Tensor(self=%b, other=%a, alpha=$s)\nreturn %y\n");
+  rules[0].filter = [](const Graph&, const Match& m) { return m.argument("$s").i == 2; };
+  EXPECT_EQ(rewrite(graph, rules).replaced, 0);
+  rules[0].filter = nullptr;
+  EXPECT_EQ(rewrite(graph, rules).replaced, 1);
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(Rewrite, RulesThatMakeNoSense) {
+  const std::string head = "rule r\n%y = aten::relu(self=%x)\nreturn %y\n";
+  for (const std::string& text :
+       {std::string("%y = aten::relu(self=%x)\n"), head, head + "=>\nreturn %y\n", head + "=>\nreturn %z\n",
+        head + "=>\n%y = aten::relu(self=_)\nreturn %y\n", head + "=>\nreturn %x, %x\n", head + "=>\n=>\nreturn %x\n",
+        head + "=>\n%y = aten::leaky_relu(self=%x, negative_slope=$s)\nreturn %y\n", head + "rule s\n"}) {
+    EXPECT_THROW(parse_rules(text), ParseError) << text;
+  }
+}
+
+TEST(Rewrite, RandomGraphsVerifyAfterwards) {
+  const auto rules = parse_rules(
+      "rule tt\n%a = aten::t(self=%x)\n%b = aten::t(self=%a)\nreturn %b\n=>\nreturn %x\n"
+      "rule add\n%a = aten::relu(self=%x)\n%b = aten::relu(self=%a)\nreturn %b\n=>\n%b = aten::relu(self=%x)\nreturn "
+      "%b\n"
+      "rule swap\n%a = aten::add.Tensor(self=%x, other=%y)\nreturn %a\n=>\n%a = aten::add.Tensor(self=%y, "
+      "other=%x)\nreturn %a\n"
+      "rule in_place\n%a = aten::add_.Tensor(self=%x, other=%y)\nreturn %a\n=>\n%a = aten::add_.Tensor(self=%x, "
+      "other=%y)\nreturn %a\n");
+  int64_t replaced = 0;
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    Graph graph = random_graph(random, 60);
+    const std::string before = to_text(graph);
+    const RewriteResult result = rewrite(graph, rules);
+    replaced += result.replaced;
+    const auto found = violations(graph);
+    ASSERT_TRUE(found.empty()) << found[0].message << "\nbefore:\n" << before << "after:\n" << to_text(graph);
+    samples::expect_round_trip(graph);
+  }
+  EXPECT_GT(replaced, 200);
+}
+
+TEST(Partition, SplitAndJoin) {
+  Graph graph = samples::graph_of(kGraph);
+  PartOf parts(-1);
+  parts[NodeId(3)] = parts[NodeId(4)] = 0;
+  parts[NodeId(5)] = parts[NodeId(6)] = 1;
+  const PartitionedGraph cut = split(graph, parts);
+  ASSERT_EQ(cut.parts.size(), 2U);
+  EXPECT_NO_THROW(verify(cut.parent)) << to_text(cut.parent);
+  EXPECT_EQ(cut.parts[0].schema, "part::p0(Tensor x0, Tensor x1) -> Tensor");
+  for (const auto& part : cut.parts) EXPECT_NO_THROW(verify(part.graph)) << to_text(part.graph);
+  const Graph joined = join(cut);
+  EXPECT_NO_THROW(verify(joined)) << to_text(joined);
+  EXPECT_EQ(joined.node_count(), graph.node_count());
+  // A way from one part over another and back.
+  parts[NodeId(4)] = 1;
+  parts[NodeId(5)] = 0;
+  EXPECT_THROW(split(graph, parts), GraphEditError);
+}
+
+// Whatever is supported: the proposed parts can be cut out, and put together again.
+TEST(Partition, ProposalsCanBeSplit) {
+  size_t parts_found = 0;
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Graph graph = random_graph(random, 60);
+    IdMap<NodeId, char> supported(0);
+    for (NodeId n : graph.nodes()) supported[n] = random() % 4 != 0;
+    const PartOf parts = propose_partition(graph, [&](NodeId n) { return supported[n] != 0; });
+    const PartitionedGraph cut = split(graph, parts);
+    parts_found += cut.parts.size();
+    const auto found = violations(cut.parent);
+    ASSERT_TRUE(found.empty()) << found[0].message << "\n" << to_text(graph) << to_text(cut.parent);
+    for (const auto& part : cut.parts) EXPECT_NO_THROW(verify(part.graph)) << to_text(part.graph);
+    const Graph joined = join(cut);
+    const auto after = violations(joined);
+    ASSERT_TRUE(after.empty()) << after[0].message << "\n" << to_text(graph) << to_text(cut.parent);
+    EXPECT_EQ(joined.node_count(), graph.node_count());
+  }
+  EXPECT_GT(parts_found, 60U);
+}
+
+TEST(Partition, PassNotesTheParts) {
+  Graph graph = samples::graph_of(kGraph);
+  const PassOptions options{{"operators", "aten::mm+aten::add"}, {"min_nodes", "2"}};
+  EXPECT_TRUE(partition_pass(graph, options).changed);
+  EXPECT_EQ(graph.note(NodeId(4), "part"), "0");
+  EXPECT_EQ(graph.note(NodeId(5), "part"), "0");
+  EXPECT_EQ(graph.note(NodeId(3), "part"), "");
+  EXPECT_FALSE(partition_pass(graph, options).changed);
+}
+
+}  // namespace
+}  // namespace shadowgraph
