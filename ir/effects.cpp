@@ -54,7 +54,7 @@ StorageId Effects::generator_for(c10::Device device) {
   for (const Generator& generator : generators_) {
     if (generator.device == device) return generator.storage;
   }
-  const StorageId id(storage_count_ + static_cast<uint32_t>(generators_.size()));
+  const StorageId id(static_cast<uint32_t>(versions_.size()));
   generators_.push_back({id, device});
   versions_.push_back(0);
   return id;
@@ -117,9 +117,21 @@ Effects Effects::run(const Graph& graph) {
       result.writes_.push_back({generator, version, version + 1});
       ++version;
     }
+    if (facts.collective) {
+      if (!result.collectives_.valid()) {
+        result.collectives_ = StorageId(static_cast<uint32_t>(result.versions_.size()));
+        result.versions_.push_back(0);
+      }
+      uint32_t& version = result.versions_[result.collectives_.index];
+      result.reads_.push_back({result.collectives_, version});
+      result.writes_.push_back({result.collectives_, version, version + 1});
+      ++version;
+    }
     entry.read_count = static_cast<uint32_t>(result.reads_.size()) - entry.reads;
     entry.write_count = static_cast<uint32_t>(result.writes_.size()) - entry.writes;
     entry.random = facts.random;
+    entry.geometry_only = facts.geometry_only && !unknown;
+    entry.collective = facts.collective;
     entry.host_read = facts.host_read;
     entry.unknown = unknown;
     entry.pure = entry.write_count == 0 && !facts.host_read && !unknown && target != target_of(Builtin::kOutput) &&

@@ -74,8 +74,20 @@ constexpr std::string_view kHostReads[] = {
     "aten::_local_scalar_dense", "aten::item", "aten::equal", "aten::is_nonzero", "aten::allclose",
 };
 
+constexpr std::string_view kGeometryOnly[] = {
+    "aten::empty_like", "aten::zeros_like",        "aten::ones_like",    "aten::full_like",
+    "aten::rand_like",  "aten::randn_like",        "aten::new_empty",    "aten::new_zeros",
+    "aten::new_ones",   "aten::new_full",          "aten::randint_like", "aten::sym_size",
+    "aten::sym_stride", "aten::new_empty_strided", "aten::sym_numel",    "aten::sym_storage_offset",
+};
+
+constexpr std::string_view kCollectiveNamespaces[] = {"c10d", "_c10d_functional", "_c10d_functional_autograd",
+                                                      "c10d_functional"};
+
 }  // namespace
 
+std::span<const std::string_view> geometry_only_operators() { return kGeometryOnly; }
+std::span<const std::string_view> collective_namespaces() { return kCollectiveNamespaces; }
 std::span<const OperatorException> operator_exceptions() { return kRows; }
 std::span<const std::string_view> host_read_operators() { return kHostReads; }
 

@@ -91,6 +91,7 @@ OperatorFacts facts_of(const Target& target) {
     if (target.name() == "sg::alias") {
       facts.aliases.push_back({0, 0, true});
       facts.is_view = true;
+      facts.geometry_only = true;
     }
     return facts;
   }
@@ -109,6 +110,9 @@ OperatorFacts facts_of(const Target& target) {
     facts.host_read = facts.host_read || op->hasTag(at::Tag::data_dependent_output);
   }
 
+  const std::string_view name = schema.name();
+  const auto is_in = [&](std::string_view space) { return name.substr(0, name.find("::")) == space; };
+  facts.collective = std::any_of(collective_namespaces().begin(), collective_namespaces().end(), is_in);
   facts.unknown = formals.variadic_arguments || formals.variadic_returns ||
                   std::any_of(formals.arguments.begin(), formals.arguments.end(),
                               [](const Formal& formal) { return formal.type.type == TypeClass::kAny; });
@@ -120,6 +124,12 @@ OperatorFacts facts_of(const Target& target) {
         std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
   }
   facts.is_view = tensor_results > 0 && aliased_results == tensor_results && facts.written.empty();
+  // A view that may be a copy reads what it copies.
+  const bool always_view = facts.is_view && std::all_of(facts.aliases.begin(), facts.aliases.end(),
+                                                        [](const OperatorFacts::Alias& alias) { return alias.always; });
+  const auto listed = geometry_only_operators();
+  facts.geometry_only =
+      !facts.unknown && (always_view || std::find(listed.begin(), listed.end(), name) != listed.end());
   return facts;
 }
 

@@ -37,6 +37,10 @@ struct OperatorFacts {
   bool is_in_place = false;          // writes an argument that is not an `out=`
   bool is_out_variant = false;
   bool random = false;
+  bool collective = false;  // other processes take part; such operators keep their order
+  // Nothing of the contents of its operands is read: views, and what makes a tensor like another (aten::empty_like). A
+  // write between two such nodes changes neither.
+  bool geometry_only = false;
   bool host_read = false;  // its results, or which results there are, come from tensor contents read on the host
   bool unknown = false;
 };
@@ -74,5 +78,9 @@ struct OperatorException {
 };
 std::span<const OperatorException> operator_exceptions();
 std::span<const std::string_view> host_read_operators();
+// Operators that are no views and look at the geometry of their operands alone.
+std::span<const std::string_view> geometry_only_operators();
+// Whose operators are collectives: "c10d".
+std::span<const std::string_view> collective_namespaces();
 
 }  // namespace shadowgraph

@@ -1,6 +1,7 @@
 #include "ir/topology.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "ir/printer.h"
 
@@ -23,7 +24,7 @@ Dependences Dependences::run(const Graph& graph, const Effects& effects) {
   Dependences result;
   const uint32_t count = graph.node_capacity();
   result.before_begin_.assign(count + 1, 0);
-  std::vector<History> histories(graph.storage_count() + effects.generators().size());
+  std::vector<History> histories(graph.storage_count() + effects.pseudo_storage_count());
   NodeId last_on_host;
   std::vector<std::pair<NodeId, NodeId>> edges;  // user, used; by user in program order
   std::vector<NodeId> direct;
@@ -105,16 +106,20 @@ std::optional<NodeId> Dependences::way_back_into(const Graph& graph, std::span<c
   const NodeId first = *std::min_element(nodes.begin(), nodes.end(), earlier);
   const NodeId last = *std::max_element(nodes.begin(), nodes.end(), earlier);
   enum : char { kFree, kInside, kTainted };
-  IdMap<NodeId, char> state(kFree);
-  for (NodeId n : nodes) state[n] = kInside;
+  std::unordered_map<NodeId, char> states;
+  for (NodeId n : nodes) states[n] = kInside;
+  const auto state = [&](NodeId n) {
+    const auto found = states.find(n);
+    return found == states.end() ? static_cast<char>(kFree) : found->second;
+  };
   for (NodeId n = first;; n = graph.node(n).next) {
     const bool tainted =
-        std::any_of(before(n).begin(), before(n).end(), [&](NodeId b) { return state[b] == kTainted; });
-    const bool reached = std::any_of(before(n).begin(), before(n).end(), [&](NodeId b) { return state[b] == kInside; });
-    if (state[n] == kInside) {
+        std::any_of(before(n).begin(), before(n).end(), [&](NodeId b) { return state(b) == kTainted; });
+    const bool reached = std::any_of(before(n).begin(), before(n).end(), [&](NodeId b) { return state(b) == kInside; });
+    if (state(n) == kInside) {
       if (tainted) return n;
     } else if (tainted || reached) {
-      state[n] = kTainted;
+      states[n] = kTainted;
     }
     if (n == last) return std::nullopt;
   }

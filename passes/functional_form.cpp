@@ -123,8 +123,8 @@ std::optional<Target> in_place_form_of(const Target& target) {
   const auto is_form = [&](const c10::OperatorHandle& op) {
     const Target writes(TargetKind::kOperator, op.schema());
     const auto form = functional_form_of(writes);
-    return form && !form->is_view && form->target.name() == target.name() && form->written.size() == 1 &&
-           form->written[0] == 0 && form->fresh.empty() && form->arguments.size() == op.schema().arguments().size();
+    return form && !form->is_view && form->target.name() == target.name() &&
+           form->arguments.size() == op.schema().arguments().size();
   };
   for (const NamedPair& pair : kPairs) {
     if (target.name() != pair.functional) continue;
@@ -134,12 +134,19 @@ std::optional<Target> in_place_form_of(const Target& target) {
     }
   }
   std::optional<Target> best;
-  for (const c10::OperatorHandle& op : overloads_of(target.schema().name() + "_")) {
-    if (!is_form(op)) continue;
-    if (op.schema().overload_name() == target.schema().overload_name()) {
-      return Target(TargetKind::kOperator, op.schema());
+  std::vector<std::string> names{target.schema().name() + "_"};
+  constexpr std::string_view kFunctional = "_functional";
+  if (const std::string& name = target.schema().name(); name.ends_with(kFunctional)) {
+    names.push_back(name.substr(0, name.size() - kFunctional.size()));
+  }
+  for (const std::string& name : names) {
+    for (const c10::OperatorHandle& op : overloads_of(name)) {
+      if (!is_form(op)) continue;
+      if (op.schema().overload_name() == target.schema().overload_name()) {
+        return Target(TargetKind::kOperator, op.schema());
+      }
+      if (!best) best.emplace(TargetKind::kOperator, op.schema());
     }
-    if (!best) best.emplace(TargetKind::kOperator, op.schema());
   }
   return best;
 }

@@ -32,7 +32,7 @@ struct FunctionalForm {
 
 // nullopt if there is none.
 std::optional<FunctionalForm> functional_form_of(const Target& target);
-// The in-place operator whose functional form `target` is and which writes its first argument alone; nullopt if none.
+// The in-place operator with the same arguments whose functional form `target` is; nullopt if none.
 std::optional<Target> in_place_form_of(const Target& target);
 
 // One answer per target of a graph.

@@ -82,6 +82,7 @@ class Functionalizer {
   ValueId converted(ValueId content, c10::ScalarType dtype, c10::Device device, const Argument& non_blocking);
   void epilogue();
   void write_back(NodeId placeholder);
+  ValueId longer(ValueId placeholder, int64_t before, int64_t bytes);
   void ends();
 
   std::vector<Argument> current_arguments(NodeId n);
@@ -177,33 +178,10 @@ void Functionalizer::prepare_saved(NodeId n) {
 }
 
 void Functionalizer::keep_saved(NodeId n, NodeId made) {
-  if (read_.saved(n).empty()) return;
-  std::vector<SavedTensor> kept;
-  for (const SavedTensor& saved : read_.saved(n)) {
-    SavedTensor copy;
-    copy.value = images_.latest(saved.value);
-    if (!copy.value.valid()) copy.value = images_.current(saved.value);
-    uint16_t position = 0;
-    const StorageId storage = made_.value(copy.value).storage;
-    const auto same = [&](ValueId v) {
-      return v == copy.value || (storage.valid() && made_.value(v).storage == storage);
-    };
-    if (saved.role == SavedRole::kArgument) {
-      for (const Argument& argument : made_.arguments(made)) {
-        made_.for_each_value({&argument, 1}, [&](ValueId v) {
-          if (copy.role == SavedRole::kInternal && same(v)) copy = {copy.value, SavedRole::kArgument, position};
-        });
-        ++position;
-      }
-    } else if (saved.role == SavedRole::kResult) {
-      made_.for_each_output(made, [&](ValueId v) {
-        if (copy.role == SavedRole::kInternal && same(v)) copy = {copy.value, SavedRole::kResult, position};
-        ++position;
-      });
-    }
-    kept.push_back(copy);
-  }
-  made_.set_saved(made, kept);
+  carried_.saved(n, made, [&](ValueId v) {
+    const ValueId latest = images_.latest(v);
+    return latest.valid() ? latest : images_.current(v);
+  });
 }
 
 // ---- Nodes that write
@@ -272,7 +250,8 @@ void Functionalizer::write(NodeId n) {
   // aten::resize gives a tensor of that size; what matters here is the storage, which keeps what it holds.
   const bool resizes = read_.target(n).schema().name().starts_with("aten::resize");
   const FunctionalForm* form = forms_.of(read_, read_.node(n).target);
-  if (form != nullptr && !resizes && !form->is_view && may_reorder(n, *form, written) && write_functionally(n, *form, written)) {
+  if (form != nullptr && !resizes && !form->is_view && may_reorder(n, *form, written) &&
+      write_functionally(n, *form, written)) {
     return;
   }
   call_functionally(n, written);
@@ -484,6 +463,26 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
 
 // ---- The end
 
+// A row over the storage of a placeholder, which is resized to `bytes`; the placeholder's own geometry stays.
+ValueId Functionalizer::longer(ValueId placeholder, int64_t before, int64_t bytes) {
+  const StorageId storage = made_.value(placeholder).storage;
+  Geometry row = geometry_of(made_, placeholder);
+  row.strides = {1};
+  row.offset = 0;
+  ValueId alias = placeholder;
+  if (bytes % row.itemsize() != 0) {
+    row.dtype = at::kByte;
+    alias = emitter_.flat(placeholder, at::kByte, before);
+  }
+  row.sizes = {before / row.itemsize()};
+  alias = emitter_.as_strided(alias, row);
+  row.sizes = {bytes / row.itemsize()};
+  made_.storage(storage).bytes = std::max(made_.storage(storage).bytes, bytes);
+  return emitter_.call(emitter_.target("aten::resize_"),
+                       {Argument::of_value(alias), made_.int_list({row.sizes.data(), 1}), Argument::none()}, row,
+                       storage);
+}
+
 void Functionalizer::write_back(NodeId placeholder) {
   const NodeId made = carried_.made(placeholder);
   const Argument& result = read_.results(placeholder).front();
@@ -512,28 +511,23 @@ void Functionalizer::write_back(NodeId placeholder) {
     from = images_.current(id);
   } else {
     // The bytes written, as rows: what lies between the views is copied with them, and is what it was.
-    Geometry row;
-    row.dtype = geometry.dtype;
-    row.device = geometry.device;
+    Geometry row = geometry;
     row.strides = {1};
-    const int64_t itemsize = row.itemsize();
-    const int64_t first = grown ? 0 : extent.begin / itemsize;
-    const int64_t last = ((grown ? images_.bytes(storage) : extent.end) + itemsize - 1) / itemsize;
-    row.sizes = {last - first};
-    if (grown) {
-      Geometry small = row;
-      small.sizes = {images_.first_bytes(storage) / itemsize};
-      const ValueId alias = emitter_.as_strided(target, small);
-      const StorageId own = made_.value(target).storage;
-      made_.storage(own).bytes = std::max(made_.storage(own).bytes, last * itemsize);
-      to =
-          emitter_.call(emitter_.target("aten::resize_"),
-                        {Argument::of_value(alias), made_.int_list({row.sizes.data(), 1}), Argument::none()}, row, own);
-    } else {
-      row.offset = first;
-      to = emitter_.as_strided(target, row);
+    row.offset = 0;
+    if (grown) to = longer(target, images_.first_bytes(storage), images_.bytes(storage));
+    if (!extent.only.valid()) {
+      images_.replace(storage, target);
+      return;
     }
-    from = images_.row(storage, geometry.dtype, first, last - first);
+    if (extent.begin % row.itemsize() != 0 || extent.end % row.itemsize() != 0) row.dtype = at::kByte;
+    const int64_t first = extent.begin / row.itemsize();
+    row.sizes = {extent.end / row.itemsize() - first};
+    row.offset = first;
+    if (made_.value(to).dtype != row.dtype) {
+      to = emitter_.flat(to, row.dtype, grown ? images_.bytes(storage) : extent.end);
+    }
+    to = emitter_.as_strided(to, row);
+    from = images_.row(storage, row.dtype, first, row.sizes[0]);
   }
   const Geometry to_geometry = geometry_of(made_, to);
   const NodeId node = emitter_.append(emitter_.target("aten::copy_"),

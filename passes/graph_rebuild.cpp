@@ -39,6 +39,36 @@ void GraphRebuild::node(NodeId read, NodeId made) {
   read_.for_each_note(read, [&](std::string_view key, std::string_view value) { made_.set_note(made, key, value); });
 }
 
+void GraphRebuild::saved(NodeId read, NodeId made, const ValueOf& value_of) {
+  if (read_.saved(read).empty()) return;
+  std::vector<SavedTensor> kept;
+  for (const SavedTensor& saved : read_.saved(read)) {
+    SavedTensor copy;
+    copy.value = value_of(saved.value);
+    if (!copy.value.valid()) continue;
+    uint16_t position = 0;
+    const StorageId storage = made_.value(copy.value).storage;
+    const auto same = [&](ValueId v) {
+      return v == copy.value || (storage.valid() && made_.value(v).storage == storage);
+    };
+    if (saved.role == SavedRole::kArgument) {
+      for (const Argument& argument : made_.arguments(made)) {
+        made_.for_each_value({&argument, 1}, [&](ValueId v) {
+          if (copy.role == SavedRole::kInternal && same(v)) copy = {copy.value, SavedRole::kArgument, position};
+        });
+        ++position;
+      }
+    } else if (saved.role == SavedRole::kResult) {
+      made_.for_each_output(made, [&](ValueId v) {
+        if (copy.role == SavedRole::kInternal && same(v)) copy = {copy.value, SavedRole::kResult, position};
+        ++position;
+      });
+    }
+    kept.push_back(copy);
+  }
+  made_.set_saved(made, kept);
+}
+
 StorageId GraphRebuild::storage(StorageId read, NodeId born) {
   Storage storage = read_.storage(read);
   storage.born = born;
@@ -99,20 +129,26 @@ void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
   };
   // Nodes were only ever appended, so their ids are in program order.
   std::vector<NodeId> death = last_use;
+  std::vector<bool> never(death.size());
   for (uint32_t i = 0; i < read_.storage_count(); ++i) {
     const Storage& old = read_.storage(StorageId(i));
     const StorageId first = std::as_const(first_)[StorageId(i)];
     const StorageId last = final(StorageId(i));
-    if (first.valid() && is_given(old.kind)) death[first.index] = NodeId();
+    if (first.valid() && is_given(old.kind) && (first != last || !old.freed_after.valid())) never[first.index] = true;
     if (!last.valid()) continue;
-    if (last != first && !is_given(old.kind)) made_.storage(last).kind = old.kind;
+    if (last != first && !is_given(old.kind) && !is_given(made_.storage(last).kind)) {
+      made_.storage(last).kind = old.kind;
+    }
     if (!old.freed_after.valid()) {
-      if (last == first || !is_given(old.kind)) death[last.index] = NodeId();
+      if (last == first || !is_given(old.kind)) never[last.index] = true;
       continue;
     }
     const NodeId at = std::as_const(behind_)[old.freed_after];
-    const NodeId used = last_use[last.index];
-    death[last.index] = !at.valid() || (used.valid() && used > at) ? used : at;
+    NodeId& dies = death[last.index];
+    if (!dies.valid() || (at.valid() && dies < at)) dies = at;
+  }
+  for (uint32_t i = 0; i < death.size(); ++i) {
+    if (never[i]) death[i] = NodeId();
   }
   std::vector<std::pair<NodeId, StorageId>> deaths;
   for (uint32_t i = 0; i < death.size(); ++i) {

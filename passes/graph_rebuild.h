@@ -19,6 +19,9 @@ class GraphRebuild {
   TargetId target(const Target& target) { return made_.intern_target(target); }
   // `made` stands for `read`: later nodes may name it as their forward node, and it takes over its notes.
   void node(NodeId read, NodeId made);
+  // The tensors that autograd keeps from `read` are kept from `made`, as the arguments or results that they are there.
+  using ValueOf = std::function<ValueId(ValueId)>;
+  void saved(NodeId read, NodeId made, const ValueOf& value_of);
   // What stands for `read`; invalid if nothing does.
   NodeId made(NodeId read) const { return nodes_[read]; }
   // `read`, born at `born`, in the new graph.
@@ -26,7 +29,6 @@ class GraphRebuild {
   // All nodes for `read` are appended.
   void done(NodeId read) { behind_[read] = made_.last(); }
   // A node of this region comes next: its arguments are what they are now.
-  using ValueOf = std::function<ValueId(ValueId)>;
   void enter_region(RegionId region, const ValueOf& latest);
 
   // Dependencies and lifetimes. `final` gives the new storage that holds what an old one held at the end; that one dies when

@@ -239,7 +239,7 @@ ValueId NodeEmitter::as_strided(ValueId source, const Geometry& geometry) {
   return add_result(node, geometry, made_.value(source).storage);
 }
 
-ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype) {
+ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) {
   const StorageId storage = made_.value(source).storage;
   Geometry row;
   row.dtype = made_.value(source).dtype;
@@ -247,13 +247,13 @@ ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype) {
   row.strides = {1};
   const auto wanted = static_cast<int64_t>(c10::elementSize(dtype));
   const int64_t unit = std::max(wanted, row.itemsize());
-  row.sizes = {made_.storage(storage).bytes / unit * (unit / row.itemsize())};
+  row.sizes = {bytes / unit * (unit / row.itemsize())};
   const auto sizes = made_.sizes(source);
   const bool is_row =
       sizes.size() == 1 && sizes[0] == row.sizes[0] && made_.strides(source)[0] == 1 && made_.value(source).offset == 0;
   ValueId result = is_row ? source : as_strided(source, row);
   if (row.dtype == dtype) return result;
-  row.sizes = {made_.storage(storage).bytes / unit * (unit / wanted)};
+  row.sizes = {bytes / unit * (unit / wanted)};
   row.dtype = dtype;
   return call(target("aten::view", "dtype"),
               {Argument::of_value(result), Argument::of_int(static_cast<int64_t>(dtype))}, row, storage);

@@ -82,8 +82,8 @@ class NodeEmitter {
 
   // ---- Views
   ValueId as_strided(ValueId source, const Geometry& geometry);
-  // All of the storage that holds `source`, as one row of `dtype`.
-  ValueId flat(ValueId source, c10::ScalarType dtype);
+  // The first `bytes` of the storage that holds `source`, as one row of `dtype`; as many as make whole elements.
+  ValueId flat(ValueId source, c10::ScalarType dtype, int64_t bytes);
   ValueId expand(ValueId source, std::span<const int64_t> sizes);
 
  private:

@@ -51,6 +51,11 @@ void StorageImages::find_resized() {
       read_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
         if (read_.value(v).storage != read_.value(source).storage) return;
         if (const uint8_t bits = std::as_const(bits_)[source] ^ toggled; bits != 0) bits_[v] = bits;
+        if (!facts.written.empty() && read_.value(v).dtype == read_.value(source).dtype &&
+            same_geometry(view_of(read_, v), view_of(read_, source))) {
+          const ValueId origin = std::as_const(origins_)[source];
+          origins_[v] = origin.valid() ? origin : source;
+        }
         // resize_, or an `out=` that did not fit.
         if (!facts.written.empty() && read_.value(v).storage.valid() && !is_absolute(read_.target(n)) &&
             !same_numbers(read_.sizes(v), read_.sizes(source)) && facts.is_out_variant) {
@@ -108,15 +113,13 @@ StorageImages::Step StorageImages::step_to(ValueId id) {
   const OperatorFacts& facts = facts_.of(read_, read_.node(producer).target);
   const auto arguments = read_.arguments(producer);
   const auto results = read_.results(producer);
-  if (facts.aliases.empty() || results.size() != 1 || results[0].kind != ArgumentKind::kValue) return {};
+  if (facts.aliases.empty() || facts.collective || results.size() != 1 || results[0].kind != ArgumentKind::kValue)
+    return {};
   const OperatorFacts::Alias& alias = facts.aliases.front();
   if (alias.argument >= arguments.size() || arguments[alias.argument].kind != ArgumentKind::kValue) return {};
   const ValueId source = arguments[alias.argument].ref.value;
   if (read_.value(source).storage != read_.value(id).storage) return {};
-  const bool alike = same_geometry(view_of(read_, source), view_of(read_, id)) &&
-                     read_.value(source).dtype == read_.value(id).dtype &&
-                     std::as_const(bits_)[source] == std::as_const(bits_)[id];
-  if (!facts.written.empty() && alike) return {source, true};
+  if (const ValueId origin = std::as_const(origins_)[id]; origin.valid()) return {origin, true};
   if (is_absolute(read_.target(producer))) return {};
   if (!facts.written.empty()) {
     const FunctionalForm* form = forms_.of(read_, read_.node(producer).target);
@@ -148,20 +151,24 @@ ValueId StorageImages::take(ValueId id, const Step& step) {
   return emitter_.add_result(node, geometry_of(read_, id), made_.value(source).storage, read_.value(id).requires_grad);
 }
 
-ValueId StorageImages::base_as(StorageId storage, c10::ScalarType dtype) {
+// The image as a tensor of `dtype` from which views of the first `bytes` can be taken. A storage that is resized is known
+// to be only as long as what was seen of it, and at least as long as what is looked at now.
+ValueId StorageImages::base_as(StorageId storage, c10::ScalarType dtype, int64_t bytes) {
   Image& image = images_[storage.index];
   if (made_.value(image.base).dtype == dtype) return image.base;
-  if (image.converted.valid() && image.converted_version == image.version &&
+  image.bytes = std::max(image.bytes, bytes);
+  if (image.converted.valid() && image.converted_version == image.version && image.converted_bytes >= bytes &&
       made_.value(image.converted).dtype == dtype) {
     return image.converted;
   }
-  image.converted = emitter_.flat(image.base, dtype);
+  image.converted = emitter_.flat(image.base, dtype, image.bytes);
   image.converted_version = image.version;
+  image.converted_bytes = image.bytes;
   return image.converted;
 }
 
 ValueId StorageImages::row(StorageId storage, c10::ScalarType dtype, int64_t first, int64_t count) {
-  const ValueId base = base_as(storage, dtype);
+  const ValueId base = base_as(storage, dtype, (first + count) * static_cast<int64_t>(c10::elementSize(dtype)));
   Geometry row;
   row.dtype = dtype;
   row.device = made_.value(base).device();
@@ -174,7 +181,8 @@ ValueId StorageImages::row(StorageId storage, c10::ScalarType dtype, int64_t fir
 ValueId StorageImages::from_base(ValueId id) {
   const Value& value = read_.value(id);
   ++views_;
-  ValueId result = emitter_.as_strided(base_as(value.storage, value.dtype), geometry_of(read_, id));
+  ValueId result = emitter_.as_strided(base_as(value.storage, value.dtype, view_of(read_, id).bytes().second),
+                                       geometry_of(read_, id));
   const uint8_t bits = std::as_const(bits_)[id];
   const StorageId storage = made_.value(result).storage;
   if (bits & kConjugate) {
@@ -276,6 +284,7 @@ void StorageImages::replace_grown(StorageId storage, ValueId whole, int64_t byte
 
 // x[1:3] = content  as  slice_scatter(x, content, 0, 1, 3), where x is all of its storage.
 std::optional<ValueId> StorageImages::scatter_by_view(ValueId view, ValueId content) {
+  if (const ValueId origin = std::as_const(origins_)[view]; origin.valid()) view = origin;
   const NodeId producer = read_.value(view).producer;
   const std::string& name = read_.target(producer).name();
   if (!is_scatterable(name) || std::as_const(bits_)[view] != 0) return std::nullopt;
@@ -327,7 +336,9 @@ bool StorageImages::write(ValueId view, ValueId content) {
       if (const ValueId clone = clone_with_strides_of(view, content); clone.valid()) content = clone;
     }
     if (laid_out_alike(content)) {
-      replace_grown(storage, content, view_of(read_, view).bytes().second);
+      replace(storage, content);
+      // No longer what lies behind all that is ever looked at.
+      images_[storage.index].bytes = view_of(read_, view).bytes().second;
       return false;
     }
   }
@@ -335,8 +346,11 @@ bool StorageImages::write(ValueId view, ValueId content) {
     replace(storage, *scattered);
     return true;
   }
-  ValueId base = base_as(storage, value.dtype);
-  if (internal_overlap(view_of(made_, base)) != Overlap::kNone) base = emitter_.flat(base, value.dtype);
+  const int64_t end = view_of(read_, view).bytes().second;
+  ValueId base = base_as(storage, value.dtype, end);
+  if (internal_overlap(view_of(made_, base)) != Overlap::kNone) {
+    base = emitter_.flat(base, value.dtype, std::max(end, images_[storage.index].bytes));
+  }
   const Geometry target = geometry_of(read_, view);
   const NodeId node = emitter_.append(
       emitter_.target("aten::as_strided_scatter"),

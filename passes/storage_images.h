@@ -65,6 +65,7 @@ class StorageImages {
     bool resized = false;  // by some node of the graph: what it says of its bytes holds for its last state
     ValueId converted;     // the image as a row of another dtype, at `converted_version`
     uint32_t converted_version = 0;
+    int64_t converted_bytes = 0;
   };
   struct Now {
     ValueId value;
@@ -82,7 +83,7 @@ class StorageImages {
   bool is_base(ValueId value, const Image& image) const;
   ValueId take(ValueId value, const Step& step);
   ValueId from_base(ValueId value);
-  ValueId base_as(StorageId storage, c10::ScalarType dtype);
+  ValueId base_as(StorageId storage, c10::ScalarType dtype, int64_t bytes);
   ValueId base_of_nothing(ValueId value);
   std::optional<ValueId> scatter_by_view(ValueId view, ValueId content);
   ValueId clone_with_strides_of(ValueId view, ValueId content);
@@ -96,6 +97,7 @@ class StorageImages {
   std::vector<Image> images_;
   IdMap<ValueId, Now> now_;
   IdMap<ValueId, uint8_t> bits_;
+  IdMap<ValueId, ValueId> origins_;  // of results of in-place operators: the value, of the same geometry, that it began as
   int64_t views_ = 0;
 };
 

@@ -150,15 +150,21 @@ std::optional<Target> functional_call_of(const Target& op) {
                                     schema.overload_name(), std::move(arguments), std::move(returns)));
 }
 
-std::shared_ptr<const RegisteredFunction> functional_call_function(const Target& target) {
-  if (target.kind() != TargetKind::kFunction) return nullptr;
+std::optional<Target> operator_of_functional_call(const Target& target) {
+  if (target.kind() != TargetKind::kFunction) return std::nullopt;
   const auto op = operator_behind(target.schema());
-  if (!op) return nullptr;
-  const Target original(TargetKind::kOperator, op->schema());
+  if (!op) return std::nullopt;
+  Target original(TargetKind::kOperator, op->schema());
   const auto derived = functional_call_of(original);
-  if (!derived || derived->schema_text() != target.schema_text()) return nullptr;
+  if (!derived || derived->schema_text() != target.schema_text()) return std::nullopt;
+  return original;
+}
 
-  const OperatorFacts facts = facts_of(original);
+std::shared_ptr<const RegisteredFunction> functional_call_function(const Target& target) {
+  const auto original = operator_of_functional_call(target);
+  if (!original) return nullptr;
+  const auto op = original->find_operator();
+  const OperatorFacts facts = facts_of(*original);
   std::vector<size_t> fresh;
   for (size_t r = 0; r < op->schema().returns().size(); ++r) {
     if (!is_written_argument(facts, r).value_or(true)) fresh.push_back(r);

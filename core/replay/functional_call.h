@@ -29,6 +29,9 @@ constexpr std::string_view kFunctionalCallNamespace = "sg_functional";
 // nullopt if nothing is written, if `op` is no operator, or if a result views an argument that is not written.
 std::optional<Target> functional_call_of(const Target& op);
 
+// The operator that such a target stands for; nullopt if it is none, or for an operator that this process does not have.
+std::optional<Target> operator_of_functional_call(const Target& target);
+
 // nullptr if `target` is none of the above, or stands for an operator that this process does not have.
 std::shared_ptr<const RegisteredFunction> functional_call_function(const Target& target);
 

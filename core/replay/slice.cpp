@@ -8,7 +8,7 @@ namespace shadowgraph {
 
 std::vector<NodeId> slice_for(const Graph& graph, const Effects& effects, std::span<const ValueId> values) {
   std::vector<bool> needed_value(graph.value_capacity());
-  std::vector<bool> needed_storage(graph.storage_count() + effects.generators().size());
+  std::vector<bool> needed_storage(graph.storage_count() + effects.pseudo_storage_count());
   const auto need = [&](ValueId value) {
     needed_value[value.index] = true;
     const StorageId storage = graph.value(value).storage;

@@ -51,6 +51,44 @@ TEST(IrEffects, WritesThroughAViewMakeAVersionForAll) {
   samples::expect_round_trip(graph);
 }
 
+TEST(IrEffects, ViewsAndEmptyLikeLookAtGeometryOnly) {
+  const Graph graph = samples::graph_of(
+      "operator aten::t(Tensor(a) self) -> Tensor(a)\n"
+      "operator aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=0) -> Tensor(a)\n"
+      "operator aten::zeros_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? "
+      "pin_memory=None, MemoryFormat? memory_format=None) -> Tensor\n"
+      "operator aten::relu(Tensor self) -> Tensor\n"
+      "s0 = 16 cpu input\ns1 = 16 cpu temporary\ns2 = 16 cpu temporary\ns3 = 16 cpu temporary\n"
+      "%0 = sg::input(name=\"x\") : f32[2,2] @s0\n"
+      "%1 = aten::t(self=%0) : f32[2,2]{1,2} @s0\n"
+      "%2 = sg::alias(source=%0) : f32[4] @s0\n"
+      "%3 = aten::zeros_like(self=%0) : f32[2,2] @s1\n"
+      "%4 = aten::contiguous(self=%1) : f32[2,2] @s2\n"
+      "%5 = aten::relu(self=%0) : f32[2,2] @s3\n");
+  const Effects effects = Effects::run(graph);
+  const bool geometry_only[] = {false, true, true, true, false, false};
+  for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(effects.geometry_only(NodeId(i)), geometry_only[i]) << i;
+  EXPECT_EQ(effects.reads(NodeId(1)).size(), 1U);  // the storage must exist
+}
+
+TEST(IrEffects, CollectivesKeepTheirOrder) {
+  const Graph graph = samples::graph_of(
+      "operator _c10d_functional::all_reduce(Tensor input, str reduce_op, str group_name) -> Tensor\n"
+      "operator _c10d_functional::wait_tensor(Tensor(a) tensor) -> Tensor(a)\n"
+      "s0 = 16 cpu input\ns1 = 16 cpu temporary\n"
+      "%0 = sg::input(name=\"x\") : f32[2,2] @s0\n"
+      "%1 = _c10d_functional::all_reduce(input=%0, reduce_op=\"sum\", group_name=\"0\") : f32[2,2] @s1\n"
+      "%2 = _c10d_functional::wait_tensor(tensor=%1) : f32[2,2] @s1\n");
+  const Effects effects = Effects::run(graph);
+  ASSERT_TRUE(effects.collectives().valid());
+  EXPECT_EQ(effects.final_version(effects.collectives()), 2U);
+  EXPECT_EQ(effects.pseudo_storage_count(), 1U);
+  EXPECT_TRUE(effects.collective(NodeId(1)));
+  EXPECT_FALSE(effects.is_pure(NodeId(1)));
+  EXPECT_FALSE(effects.is_pure(NodeId(2)));
+  EXPECT_TRUE(effects.is_pure(NodeId(0)));
+}
+
 TEST(IrEffects, BatchNormWritesItsStatisticsInTrainingOnly) {
   const auto effects_with = [](const char* training, const char* mean) {
     const Graph graph = samples::graph_of(
