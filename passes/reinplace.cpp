@@ -69,7 +69,7 @@ class Reinplacer {
     bool given = false;             // a placeholder's
     bool written = false;           // by the program as it is, write-backs aside
     bool saved = false;             // autograd keeps it
-    bool read_in_backward = false;  // by the last reader
+    bool read_in_backward = false;  // what is saved has been of use
     bool returned = false;          // by sg::output or sg::gradient
   };
 
@@ -151,7 +151,7 @@ void Reinplacer::look() {
         // After the write-back it is the new content that is read.
         if (storage.write_back != 0 && !written) return;
         if (storage.last_read != ordinal) storage.read_before = std::exchange(storage.last_read, ordinal);
-        storage.read_in_backward = backward;
+        storage.read_in_backward = storage.read_in_backward || backward;
         if (is_end(target)) storage.returned = true;
       });
     }
