@@ -1,9 +1,12 @@
 // Pointwise operators: TensorIterator configurations. Each row of register_elementwise names an operator and how its
 // operands and result are typed; the functional, in-place and out= forms follow from that.
 #include <ATen/ScalarOps.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/sub.h>
+#include <c10/core/InferenceMode.h>
 
+#include "core/fake/dispatch_keys.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "core/rules/support.h"
@@ -199,6 +202,20 @@ Tensor& rrelu_with_noise_(Tensor& x, Tensor& noise, const Scalar& lower, const S
   return x;
 }
 
+// ---- Backward kernels that libtorch has for the CPU and CUDA, and a definition in other operators for the rest
+
+// A libtorch without CUDA has no CUDA kernel for these, and so runs the definition on a pretended GPU too. One with CUDA
+// runs the derivative formula above the kernel, which is compiled into both: call that.
+template <const char* name>
+Tensor as_one_operator(const Tensor& grad, const Tensor& input) {
+  static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  torch::jit::Stack stack{grad, input};
+  op.callBoxedForDispatchKey(c10::InferenceMode::is_enabled() ? kFakeKey : c10::DispatchKey::Autograd, stack);
+  return std::move(stack[0]).toTensor();
+}
+constexpr char kSiluBackward[] = "aten::silu_backward";
+constexpr char kMishBackward[] = "aten::mish_backward";
+
 }  // namespace
 
 void register_elementwise(RuleRegistry& registry) {
@@ -218,6 +235,9 @@ void register_elementwise(RuleRegistry& registry) {
   registry.add("aten::floor_divide_.Tensor", &Binary<kPromote>::in_place);
   registry.add("aten::floor_divide.out", &Binary<kPromote>::out);
   registry.add("aten::hardswish_backward", &Binary<kPromote>::functional);
+  registry.add(kMishBackward, &Binary<kPromote>::functional);
+  registry.add_composite(kMishBackward, &as_one_operator<kMishBackward>);
+  registry.add_composite(kSiluBackward, &as_one_operator<kSiluBackward>);
 
   registry.add("aten::abs", &abs);
   registry.add("aten::abs_", &abs_);

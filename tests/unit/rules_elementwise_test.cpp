@@ -174,6 +174,20 @@ TEST(RulesElementwise, LogSigmoidBufferIsEmptyOnCuda) {
   EXPECT_EQ(std::get<1>(at::log_sigmoid_forward(at::empty({2, 3}, at::kCPU))).sizes(), (at::IntArrayRef{2, 3}));
 }
 
+// Compared with libtorch's CUDA build: its graphs have one operator here, whatever this build would make of it.
+TEST(RulesElementwise, SiluAndMishBackwardAreOneOperatorOnCpuAndCuda) {
+  const Program programs[] = {[](const Tensors& in) { return Tensors{at::silu(in[0])}; },
+                              [](const Tensors& in) { return Tensors{at::mish(in[0])}; }};
+  const char* names[] = {"aten::silu_backward", "aten::mish_backward"};
+  for (size_t i = 0; i < 2; ++i) {
+    const at::Tensor x = at::randn({6, 4}).t().requires_grad_();
+    EXPECT_EQ(difference({x}, programs[i]), "") << names[i];
+    const Outcome cuda = run_on_fake_cuda({x}, programs[i]);
+    EXPECT_EQ(cuda.log.names(), run_real({x}, programs[i]).log.names()) << names[i];
+    EXPECT_EQ(cuda.results_of(names[i]), run_real({x}, programs[i]).results_of(names[i]));
+  }
+}
+
 TEST(RulesElementwise, CopiesKeepOrChangeLayoutAndDtype) {
   const std::vector<std::pair<std::string, Function>> copies = {
       {"clone", [](const auto& x) { return x.clone(); }},
