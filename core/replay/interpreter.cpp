@@ -325,7 +325,7 @@ void Interpreter::push_arguments(uint32_t number) {
         elements.push_back(list.elements[i]);
       }
     }
-    stack_[patch->argument] = std::move(elements);
+    stack_[patch->argument] = elements;
   }
 }
 
