@@ -1,8 +1,9 @@
 // libFuzzer target: JSON to graph and back.
+#include <nlohmann/json.hpp>
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "ir/json.h"
 #include "ir/parser.h"
@@ -23,7 +24,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       std::fprintf(stderr, "does not come back:\n%s\n", text.c_str());
       std::abort();
     }
-  } catch (const ParseError&) {
-  }
+  } catch (const ParseError&) {}
   return 0;
 }

@@ -22,7 +22,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     to_text(graph, PrintPreset::kShort);
     to_text(graph, PrintPreset::kFingerprint);
-  } catch (const ParseError&) {
-  }
+  } catch (const ParseError&) {}
   return 0;
 }

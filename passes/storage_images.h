@@ -97,7 +97,8 @@ class StorageImages {
   std::vector<Image> images_;
   IdMap<ValueId, Now> now_;
   IdMap<ValueId, uint8_t> bits_;
-  IdMap<ValueId, ValueId> origins_;  // of results of in-place operators: the value, of the same geometry, that it began as
+  IdMap<ValueId, ValueId>
+      origins_;  // of results of in-place operators: the value, of the same geometry, that it began as
   int64_t views_ = 0;
 };
 

@@ -18,7 +18,6 @@ namespace {
 
 constexpr size_t kMostMisfits = 8;  // that a message names
 
-
 // ---- Sinks
 
 struct Numbers {
@@ -412,8 +411,7 @@ std::optional<std::string> SymbolicGraph::difference_from(const NamedSizes& size
 
 // The graph is this object's own and not const. Graph shows numbers read-only because most edits must keep lists of uses
 // and of storages right; these touch neither.
-SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic)
-    : symbolic_(symbolic), graph_(clone(symbolic.base_)) {
+SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic) : symbolic_(symbolic), graph_(clone(symbolic.base_)) {
   // Values that look alike in the first capture share their sizes in memory, and may be different ones elsewhere.
   for (const NodeId node : symbolic.base_.nodes()) {
     symbolic.base_.for_each_output(node, [&](ValueId value) {

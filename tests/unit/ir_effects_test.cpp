@@ -55,7 +55,8 @@ TEST(IrEffects, ViewsAndEmptyLikeLookAtGeometryOnly) {
   const Graph graph = samples::graph_of(
       "operator aten::t(Tensor(a) self) -> Tensor(a)\n"
       "operator aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=0) -> Tensor(a)\n"
-      "operator aten::zeros_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? "
+      "operator aten::zeros_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, "
+      "bool? "
       "pin_memory=None, MemoryFormat? memory_format=None) -> Tensor\n"
       "operator aten::relu(Tensor self) -> Tensor\n"
       "s0 = 16 cpu input\ns1 = 16 cpu temporary\ns2 = 16 cpu temporary\ns3 = 16 cpu temporary\n"
