@@ -2,9 +2,7 @@
 // bar "1M nodes take <= 12 x what 100k take".
 #include <benchmark/benchmark.h>
 
-#include <cstdio>
-#include <map>
-
+#include "bench/growth.h"
 #include "ir/bgl_algorithms.h"
 #include "ir/clone.h"
 #include "ir/diff.h"
@@ -189,27 +187,6 @@ BENCHMARK(BM_EraseAtOnce)->SIZES;
 BENCHMARK(BM_Splice)->SIZES;
 BENCHMARK(BM_ReplaceByCalls)->SIZES;
 
-class Growth : public benchmark::ConsoleReporter {
- public:
-  std::map<std::string, std::map<std::string, double>> milliseconds;
-  void ReportRuns(const std::vector<Run>& runs) override {
-    ConsoleReporter::ReportRuns(runs);
-    for (const Run& run : runs) {
-      milliseconds[run.run_name.function_name][run.run_name.args] = run.GetAdjustedRealTime();
-    }
-  }
-};
-
 }  // namespace
 
-int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  Growth growth;
-  benchmark::RunSpecifiedBenchmarks(&growth);
-  std::printf("\n| | us per node at 100k | at 1M | 1M / 100k (bar 12) |\n|---|---|---|---|\n");
-  for (auto& [name, by_size] : growth.milliseconds) {
-    std::printf("| %s | %.2f | %.2f | %.1f |\n", name.c_str(), by_size["100000"] * 1e3 / 1e5,
-                by_size["1000000"] * 1e3 / 1e6, by_size["1000000"] / by_size["100000"]);
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return shadowgraph::bench::report_growth(argc, argv); }

@@ -5,9 +5,7 @@
 // storages born and freed, saved tensors and one region a block.
 #include <benchmark/benchmark.h>
 
-#include <cstdio>
-#include <map>
-
+#include "bench/growth.h"
 #include "ir/effects.h"
 #include "ir/graph.h"
 #include "ir/parser.h"
@@ -120,25 +118,6 @@ BENCHMARK(BM_Effects)->SIZES;
 BENCHMARK(BM_Timeline)->SIZES;
 BENCHMARK(BM_Profile)->SIZES;
 
-class Growth : public benchmark::ConsoleReporter {
- public:
-  std::map<std::string, std::map<std::string, double>> seconds;
-  void ReportRuns(const std::vector<Run>& runs) override {
-    ConsoleReporter::ReportRuns(runs);
-    for (const Run& run : runs) seconds[run.run_name.function_name][run.run_name.args] = run.GetAdjustedRealTime();
-  }
-};
-
 }  // namespace
 
-int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  Growth growth;
-  benchmark::RunSpecifiedBenchmarks(&growth);
-  std::printf("\n| | us per node at 100k | at 1M | 1M / 100k (bar 12) |\n|---|---|---|---|\n");
-  for (auto& [name, by_size] : growth.seconds) {
-    std::printf("| %s | %.2f | %.2f | %.1f |\n", name.c_str(), by_size["100000"] * 1e3 / 1e5,
-                by_size["1000000"] * 1e3 / 1e6, by_size["1000000"] / by_size["100000"]);
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return shadowgraph::bench::report_growth(argc, argv); }
