@@ -101,7 +101,7 @@ class Collapse {
   bool may_hide(NodeId n) const {
     const TargetId target = graph_.node(n).target;
     return !is_placeholder(target) && !is_end(target) && !effects_.host_read(n) && !effects_.unknown(n) &&
-           !is_collective(graph_.target(target).name());
+           !effects_.collective(n);
   }
 
   // What a call takes and gives.

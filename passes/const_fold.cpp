@@ -108,7 +108,7 @@ class Folding {
   bool is_foldable(NodeId n) {
     const Target& target = graph_.target(n);
     if (target.kind() != TargetKind::kOperator || !effects_.is_pure(n) || effects_.random(n)) return false;
-    if (is_collective(target.name())) return false;
+    if (effects_.collective(n)) return false;
     const std::string_view name = target.schema().name();
     if (name.find("empty") != name.npos) return false;
     bool good = !graph_.results(n).empty();

@@ -68,8 +68,7 @@ class CommonSubexpressions {
 
   bool is_candidate(NodeId n) {
     const TargetId target = graph_.node(n).target;
-    if (is_placeholder(target) || !effects_.is_pure(n) || effects_.random(n)) return false;
-    if (is_collective(graph_.target(target).name())) return false;
+    if (is_placeholder(target) || !effects_.is_pure(n) || effects_.random(n) || effects_.collective(n)) return false;
     bool good = !graph_.results(n).empty();
     graph_.for_each_output(n, [&](ValueId v) {
       if (graph_.value(v).kind != ValueKind::kTensor || !graph_.value(v).storage.valid()) good = false;

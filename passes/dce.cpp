@@ -64,7 +64,7 @@ class DeadCode {
       const Target& t = graph_.target(target);
       const bool gives_nothing = t.schema().returns().empty() && facts_.of(graph_, target).written.empty();
       known = is_end(target) || (is_placeholder(target) && target != target_of(Builtin::kConstant)) || gives_nothing ||
-              is_collective(t.name());
+              facts_.of(graph_, target).collective;
     }
     return known != 0;
   }

@@ -41,7 +41,7 @@ class Fusion {
         parent_(graph.node_capacity(), kNoGroup),
         stage_(graph.node_capacity(), 0),
         // Pseudo storages, of generators and of collectives, come after the graph's own.
-        accesses_(graph.storage_count() + effects_.generators().size() + 1) {}
+        accesses_(graph.storage_count() + effects_.pseudo_storage_count()) {}
 
   void run() {
     for (NodeId n : graph_.nodes()) place(n);

@@ -22,11 +22,6 @@ bool may_change_objects(const Target& target) {
 
 }  // namespace
 
-bool is_collective(std::string_view name) {
-  return name.starts_with("c10d::") || name.starts_with("_c10d_functional::") ||
-         name.starts_with("c10d_functional::") || name.starts_with("_c10d_functional_autograd::");
-}
-
 bool outlives(const Graph& graph, StorageId id) {
   const Storage& storage = graph.storage(id);
   if (storage.freed_after.valid() && !graph.is_erased(storage.freed_after)) return false;

@@ -48,8 +48,6 @@ inline bool is_placeholder(TargetId target) { return target.index <= target_of(B
 inline bool is_end(TargetId target) {
   return target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient);
 }
-// Another process takes part: "c10d::...", "_c10d_functional::...".
-bool is_collective(std::string_view target_name);
 
 // dtype, sizes, strides, offset, device, layout: whether a view of the one is a view of the other.
 bool same_geometry(const Graph& graph, ValueId a, ValueId b);
