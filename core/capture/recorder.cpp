@@ -375,6 +375,7 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   link_backward(node);
   if (phase_.valid()) n.phase = phase_;
   if (!n.forward.valid()) n.region = current_region(arguments_);
+  if (locate_ != nullptr && !n.forward.valid()) n.source = graph_.intern(locate_());
   if (n.flags.grad_mode) claim_sequence(node);
   if (mode_.data_sizes.has_asked()) note_data_sizes(node);
 }
@@ -421,7 +422,9 @@ void Recorder::link_backward(NodeId node) {
   const uint64_t sequence = grad_fn->sequence_nr();
   if (sequence < sequence_base_ || sequence - sequence_base_ >= sequence_owner_.size()) return;
   n.forward = sequence_owner_[sequence - sequence_base_];
-  if (n.forward.valid()) n.region = graph_.node(n.forward).region;
+  if (!n.forward.valid()) return;
+  n.region = graph_.node(n.forward).region;
+  n.source = graph_.node(n.forward).source;
 }
 
 // Autograd makes the grad_fn of an operator just before it calls it: sequence numbers not yet claimed are this node's.

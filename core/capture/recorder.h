@@ -40,6 +40,9 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   void leave_region() noexcept;
   PhaseId set_phase(PhaseId phase) { return std::exchange(phase_, phase); }
   PhaseId phase_named(const std::string& name) { return graph_.intern_phase(name); }
+  // Tells "file:line" of what the program is doing, or an empty text; asked at every node that is not backward's.
+  using Locate = std::string (*)();
+  Locate set_locate(Locate locate) { return std::exchange(locate_, locate); }
 
   // ---- The end: closes the record. `gradients` are (parameter, gradient) pairs.
   Graph finish(const std::vector<at::Tensor>& outputs, const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients);
@@ -104,6 +107,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   c10::intrusive_ptr<SessionLink> link_;
   Graph graph_;
   PhaseId phase_;  // invalid: forward, or backward under the engine
+  Locate locate_ = nullptr;
 
   std::vector<TargetId> targets_;                           // by OperatorInfo::id
   std::unordered_map<const c10::TensorImpl*, Name> names_;  // of tensors that become placeholders

@@ -9,6 +9,9 @@
 #include <charconv>
 #include <filesystem>
 
+#include "core/capture/capture_session.h"
+#include "core/capture/recorder.h"
+#include "core/capture/script_location.h"
 #include "core/fake/errors.h"
 
 namespace shadowgraph {
@@ -27,6 +30,25 @@ class PlainInterpreter {
 
  private:
   bool optimize_;
+};
+
+// Nodes recorded while it lives carry the line of Python they come from.
+class ScriptLocations {
+ public:
+  ScriptLocations() : recorder_(recorder()), outer_(recorder_ ? recorder_->set_locate(&script_location) : nullptr) {}
+  ~ScriptLocations() {
+    if (recorder_) recorder_->set_locate(outer_);
+  }
+  ScriptLocations(const ScriptLocations&) = delete;
+  ScriptLocations& operator=(const ScriptLocations&) = delete;
+
+ private:
+  static Recorder* recorder() {
+    CaptureSession* session = CaptureSession::current();
+    return session != nullptr ? session->recorder() : nullptr;
+  }
+  Recorder* recorder_;
+  Recorder::Locate outer_;
 };
 
 void flatten(const c10::IValue& value, Tensors& tensors) {
@@ -212,6 +234,7 @@ ProgramToCapture ScriptProgram::program(Tensors inputs) const {
     const PlainInterpreter plain;
     std::vector<c10::IValue> arguments(tensors.begin(), tensors.end());
     compile(module_->module, arguments);
+    const ScriptLocations locations;
     Tensors outputs;
     try {
       flatten(module_->module.forward(std::move(arguments)), outputs);

@@ -7,8 +7,10 @@ with what a real run in Python showed: shapes, dtypes and strides of the outputs
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
+import tempfile
 
 
 def profile(tool, module, facts, *arguments):
@@ -35,6 +37,28 @@ def differences(report, facts, device):
         yield f"outputs on {wrong}"
 
 
+SOURCE = re.compile(r'^n\d+: .*"([^"]*)"$')
+
+
+def source_problems(tool, module, facts):
+    """Nodes carry the line of Python they come from: in the file that defines the module, if that is not PyTorch's."""
+    with tempfile.TemporaryDirectory() as folder:
+        graph = pathlib.Path(folder) / "graph.sg"
+        inputs = [argument for spec in facts["inputs"] for argument in ("--input", spec)]
+        command = [tool, "capture", str(module), *inputs, "--mode", "train", "-o", str(graph)]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if result.returncode != 0:
+            yield f"capture: {result.stderr.strip()[:500]}"
+            return
+        sources = [match[1] for line in graph.read_text().splitlines() if (match := SOURCE.match(line))]
+    wrong = [source for source in sources if not re.fullmatch(r".+\.py:\d+", source)]
+    if wrong or not sources:
+        yield f"{len(sources)} nodes name a source, these are none: {wrong[:3]}"
+    home = "/".join(facts["origin"].split(".")[:-1]) + ".py:"
+    if not facts["origin"].startswith("torch.") and not any(home in source for source in sources):
+        yield f"no node comes from {home}; some come from {sorted(set(sources))[:3]}"
+
+
 def main():
     tool, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     modules = sorted(folder.glob("*.pt"))
@@ -49,6 +73,8 @@ def main():
                 problems.append(f"training: {error}")
             elif report["flops"].get("backward", 0) == 0 and report["flops"].get("forward", 0) != 0:
                 problems.append("training: no backward FLOPs")
+            if device == "cpu":
+                problems += source_problems(tool, module, facts)
             for problem in problems:
                 print(f"{module.name} on {device}: {problem}")
             failed += bool(problems)
