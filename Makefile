@@ -7,7 +7,7 @@ CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTOR
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench fuzz lint format format-check clean
+.PHONY: help setup build demo test conformance bench fuzz lint format format-check clean
 
 help: ## this list
 	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
@@ -28,7 +28,13 @@ demo: setup ## profile a training step of ResNet-50 (batch 32, fake CUDA, SGD) i
 test: build ## make the fixtures and run all tests
 	@scripts/setup.sh --test
 	@.venv/bin/python tests/python/make_torchscript_fixtures.py $(BUILD)/fixtures
+	@.venv/bin/python tests/conformance/export_samples.py $(BUILD)/fixtures/opinfo.pt
 	@ctest --preset $(PRESET) -j $(JOBS)
+
+conformance: build ## fake tensors against eager on all of PyTorch's OpInfo samples (make test runs some)
+	@scripts/setup.sh --test
+	@.venv/bin/python tests/conformance/export_samples.py $(BUILD)/fixtures/opinfo-whole.pt --whole
+	$(BUILD)/bin/conformance $(BUILD)/fixtures/opinfo-whole.pt --allow tests/conformance/allow_list.txt --jobs $(JOBS)
 
 bench: build ## run the benchmarks
 	@for program in $$(find $(BUILD)/bench -maxdepth 1 -type f -executable | sort); do \

@@ -116,6 +116,7 @@ struct Outcome {
   std::vector<std::string> inputs;     // as they were left, and how often they were written
   std::vector<std::string> gradients;  // of each input
   std::string error;                   // first line of what it threw
+  std::exception_ptr thrown;           // and the exception
   Tensors tensors;                     // the results
 
   // What the first call of this operator returned.
@@ -184,8 +185,10 @@ inline void run_into(Outcome& run, const Tensors& inputs, const Program& program
     }
   } catch (const c10::Error& error) {
     run.error = error.what_without_backtrace();
+    run.thrown = std::current_exception();
   } catch (const std::exception& error) {  // oneDNN has exceptions of its own
     run.error = error.what();
+    run.thrown = std::current_exception();
   }
   run.error = run.error.substr(0, run.error.find('\n'));
   forget_gradients();

@@ -1,0 +1,217 @@
+// Holds fake tensors against eager on PyTorch's own samples (export_samples.py).
+//
+//     conformance SAMPLES [--allow FILE] [--only GLOB] [--jobs N] [--share PERCENT] [--table FILE] [--all]
+//
+// Every sample is run for real on the CPU and on fakes that pretend the CPU, in child processes. Prints the counts by
+// dtype and each kind of disagreement with one example (--all: every sample that disagrees). Fails if a sample crashes, if
+// one is wrong that the allow list does not have, or if fewer than 99.8 % of those that do not depend on data agree.
+#include <CLI/CLI.hpp>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <torch/utils.h>
+
+#include <fnmatch.h>
+#include <iostream>
+#include <map>
+
+#include "ir/error.h"
+#include "ir/file.h"
+#include "tests/conformance/allow_list.h"
+#include "tests/conformance/verdict.h"
+#include "tests/conformance/workers.h"
+
+namespace shadowgraph::conformance {
+namespace {
+
+constexpr unsigned kSeconds = 60;  // for one sample
+
+struct Counts {
+  size_t agree = 0;
+  size_t data = 0;
+  size_t typed = 0;
+  size_t wrong = 0;
+  size_t allowed = 0;
+  size_t crash = 0;
+  size_t eager_crash = 0;
+
+  size_t compared() const { return agree + typed + wrong + allowed + crash; }
+  double share() const { return compared() == 0 ? 1 : static_cast<double>(agree) / static_cast<double>(compared()); }
+};
+
+struct NoWarnings final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+std::string text_of(const Result& result) {
+  return static_cast<char>('0' + static_cast<int>(result.verdict)) + result.difference;
+}
+
+Result result_of(const std::string& text) { return {static_cast<Verdict>(text.at(0) - '0'), text.substr(1)}; }
+
+// Numbers as N, so that one kind of disagreement is one row.
+std::string kind_of(const std::string& difference) {
+  std::string kind;
+  for (const char c : difference) {
+    const bool digit = c >= '0' && c <= '9';
+    if (!digit) {
+      kind += c;
+    } else if (kind.empty() || kind.back() != 'N') {
+      kind += 'N';
+    }
+  }
+  return kind;
+}
+
+class Report {
+ public:
+  Report(const Samples& samples, AllowList& allow, bool all) : samples_(samples), allow_(allow), all_(all) {}
+
+  void add(size_t index, const Result& result) {
+    const Sample sample = samples_.sample(index);
+    Counts& counts = by_dtype_[sample.dtype];
+    switch (result.verdict) {
+      case Verdict::kAgree:
+        ++counts.agree;
+        return;
+      case Verdict::kEagerCrash:
+        ++counts.eager_crash;
+        break;
+      case Verdict::kDataDependent:
+        ++counts.data;
+        ++data_dependent_[sample.op];
+        return;
+      case Verdict::kCrash:
+        ++counts.crash;
+        break;
+      case Verdict::kTypedError:
+      case Verdict::kWrong:
+        if (AllowRow* row = allow_.find(sample.op, result.difference)) {
+          ++row->used;
+          ++(row->data ? counts.data : counts.allowed);
+          return;
+        }
+        ++(result.verdict == Verdict::kWrong ? counts.wrong : counts.typed);
+        break;
+    }
+    const char* verdict = kVerdictNames[static_cast<int>(result.verdict)];
+    if (all_) {
+      fmt::print("{} #{} {} ({}, {}): {}\n", verdict, index, sample.op, sample.origin, sample.dtype, result.difference);
+      return;
+    }
+    auto& row = kinds_[fmt::format("{} {}: {}", verdict, sample.op, kind_of(result.difference))];
+    if (row.first++ == 0) {
+      row.second = fmt::format("{} {}: {} (#{}, {}, {})", verdict, sample.op, result.difference, index, sample.origin,
+                               sample.dtype);
+    }
+  }
+
+  Counts total() const {
+    Counts total;
+    for (const auto& [dtype, counts] : by_dtype_) {
+      total.agree += counts.agree;
+      total.data += counts.data;
+      total.typed += counts.typed;
+      total.wrong += counts.wrong;
+      total.allowed += counts.allowed;
+      total.crash += counts.crash;
+      total.eager_crash += counts.eager_crash;
+    }
+    return total;
+  }
+
+  std::string table() const {
+    std::string text =
+        "| dtype | agree | of | share | wrong | allowed | no rule | crash | depend on data "
+        "|\n|---|---|---|---|---|---|---|---|---|\n";
+    const auto row = [&](const std::string& name, const Counts& c) {
+      text += fmt::format("| {} | {} | {} | {:.2f} % | {} | {} | {} | {} | {} |\n", name, c.agree, c.compared(),
+                          100 * c.share(), c.wrong, c.allowed, c.typed, c.crash, c.data);
+    };
+    for (const auto& [dtype, counts] : by_dtype_) row(dtype, counts);
+    row("all", total());
+    return text;
+  }
+
+  void print() const {
+    for (const auto& [kind, row] : kinds_) fmt::print("{:5} x {}\n", row.first, row.second);
+    fmt::print("{}", table());
+    const Counts counts = total();
+    if (counts.eager_crash != 0) fmt::print("eager crashed on {} samples\n", counts.eager_crash);
+    std::string names;
+    for (const auto& [op, count] : data_dependent_) names += fmt::format(" {} ({})", op, count);
+    fmt::print("depend on data:{}\n", names);
+    for (const AllowRow& row : allow_.rows()) {
+      if (row.used == 0) fmt::print("allow list: not met here: {} | {}\n", row.op, row.pattern);
+    }
+  }
+
+ private:
+  const Samples& samples_;
+  AllowList& allow_;
+  bool all_;
+  std::map<std::string, Counts> by_dtype_;
+  std::map<std::string, std::pair<size_t, std::string>> kinds_;
+  std::map<std::string, size_t> data_dependent_;
+};
+
+int run(int argc, char** argv) {
+  CLI::App app("Holds fake tensors against eager on exported samples");
+  std::string path;
+  std::string allow_path;
+  std::string only = "*";
+  std::string table_path;
+  int jobs = 2;
+  double bar = 99.8;
+  bool all = false;
+  std::vector<size_t> chosen;
+  app.add_option("samples", path, "what export_samples.py wrote")->required();
+  app.add_option("--allow", allow_path, "disagreements that stand");
+  app.add_option("--only", only, "operators, as a glob: 'aten::linalg_*'");
+  app.add_option("--sample", chosen, "samples by number");
+  app.add_option("--jobs", jobs, "processes")->check(CLI::Range(1, 256));
+  app.add_option("--share", bar, "percent of the samples that do not depend on data which must agree");
+  app.add_option("--table", table_path, "writes the table of counts there");
+  app.add_flag("--all", all, "prints every sample that disagrees");
+  CLI11_PARSE(app, argc, argv);
+
+  torch::set_num_threads(1);
+  NoWarnings no_warnings;
+  c10::WarningUtils::set_warning_handler(&no_warnings);
+  AllowList allow = allow_path.empty() ? AllowList() : AllowList(allow_path);
+  const Samples samples(path);
+  if (samples.torch_version().substr(0, 6) != std::string(TORCH_VERSION).substr(0, 6)) {
+    throw Error("the samples are of torch " + samples.torch_version() + ", this is " TORCH_VERSION);
+  }
+  std::vector<size_t> indices = chosen;
+  for (size_t i = 0; chosen.empty() && i < samples.size(); ++i) {
+    if (only == "*" || fnmatch(only.c_str(), samples.sample(i).op.c_str(), 0) == 0) indices.push_back(i);
+  }
+  Report report(samples, allow, all || !chosen.empty());
+  run_in_children(
+      indices, jobs, kSeconds,
+      [&](size_t index, const std::function<void(char)>& mark) {
+        return text_of(judge(samples, index, [&](bool real) { mark(real ? 'e' : 'f'); }));
+      },
+      [&](size_t index, bool died, char mark, const std::string& text) {
+        report.add(index, !died ? result_of(text) : Result{mark == 'f' ? Verdict::kCrash : Verdict::kEagerCrash, text});
+      });
+  report.print();
+  if (!table_path.empty()) write_file(table_path, report.table());
+  const Counts counts = report.total();
+  const bool good = counts.crash == 0 && counts.wrong == 0 && 100 * counts.share() >= bar;
+  fmt::print("{} samples, {:.2f} % of {} that do not depend on data agree: {}\n", indices.size(), 100 * counts.share(),
+             counts.compared(), good ? "good" : "not good enough");
+  return good ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace shadowgraph::conformance
+
+int main(int argc, char** argv) {
+  try {
+    return shadowgraph::conformance::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "conformance: " << error.what() << '\n';
+    return 2;
+  }
+}

@@ -1,0 +1,32 @@
+// One sample run for real and on fake tensors, and whether they agree.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "tests/conformance/samples.h"
+
+namespace shadowgraph::conformance {
+
+enum class Verdict : uint8_t {
+  kAgree,          // the same metadata, or both raise
+  kDataDependent,  // DataDependentError: what eager gives depends on data
+  kTypedError,     // another shadowgraph::Error where eager gives a result
+  kWrong,          // anything else
+  kCrash,          // the process died on the fake tensors
+  kEagerCrash,     // the process died on the real ones: nothing to compare with
+};
+constexpr const char* kVerdictNames[] = {"agree", "data-dependent", "typed error", "wrong", "crash", "eager crashed"};
+
+struct Result {
+  Verdict verdict = Verdict::kAgree;
+  std::string difference;  // one line a difference; "" if they agree
+};
+
+// Compares sizes, dtype, strides, offset, conjugate and negative bits, aliasing of results with arguments and with each
+// other, requires_grad, how often arguments were written, results that are no tensors, and that both raise or neither:
+// of the call, and of backward from ones where arguments require grad. `entering` is called with true before the real
+// run, with false before the fake one.
+Result judge(const Samples& samples, size_t index, const std::function<void(bool real)>& entering);
+
+}  // namespace shadowgraph::conformance
