@@ -4,6 +4,7 @@
 #include "core/capture/capture.h"
 #include "core/capture/module_scope.h"
 #include "core/capture/torchscript.h"
+#include "core/checkpoint/checkpoint.h"
 #include "core/fake/errors.h"
 #include "core/fake/fake_tensor_mode.h"
 #include "core/rules/registry.h"

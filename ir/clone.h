@@ -61,6 +61,8 @@ class NodeCopier {
   // What reads `from` will read `to`, what lives in the storage of the one will live in that of the other. Throws
   // GraphEditError if that storage stands for another one already.
   void bind(ValueId from, ValueId to);
+  // What lies in the region `from` will lie in `to`.
+  void bind(RegionId from, RegionId to) { regions_[from] = to; }
   // All of a node but what refers to nodes and values that are not copied: the forward link, and tensors saved from
   // elsewhere that finish() does not find. Deaths of bound storages are not copied. Throws GraphEditError if an operand
   // is neither bound nor made by a node copied before. Nothing else is checked.

@@ -37,6 +37,11 @@ c10::Device generator_device(const Graph& graph, NodeId node, const OperatorFact
       return arguments[position].device();
     }
   }
+  if (graph.target(node).kind() == TargetKind::kFunction) {
+    for (const Argument& argument : arguments) {
+      if (argument.kind == ArgumentKind::kDevice) return argument.device();
+    }
+  }
   std::optional<c10::Device> device;
   const auto take = [&](const Value& value) {
     if (!device) device = value.device();

@@ -12,7 +12,7 @@
 //
 // Random generators are pseudo storages, one per device: StorageIds from graph.storage_count() on, listed by
 // generators(). A random node reads and writes the one of its generator argument's device, or, without generator
-// argument, of the device of its first tensor result or operand. So random nodes are ordered like writes to one buffer.
+// argument, of a function's device argument or else of the device of its first tensor result or operand. So random nodes are ordered like writes to one buffer.
 //
 // Collectives (c10d) read and write one more pseudo storage, collectives(): every process must run them in the same order.
 //

@@ -113,6 +113,12 @@ OperatorFacts facts_of(const Target& target) {
   const std::string_view name = schema.name();
   const auto is_in = [&](std::string_view space) { return name.substr(0, name.find("::")) == space; };
   facts.collective = std::any_of(collective_namespaces().begin(), collective_namespaces().end(), is_in);
+  // Functions that take a generator's state out and put it back (core/replay/random_state.h): ordered among the draws, and
+  // what is put in decides what is drawn later, which no result shows.
+  if (is_in("sg_random")) {
+    facts.random = true;
+    facts.host_read = name != "sg_random::get_state";
+  }
   facts.unknown = formals.variadic_arguments || formals.variadic_returns ||
                   std::any_of(formals.arguments.begin(), formals.arguments.end(),
                               [](const Formal& formal) { return formal.type.type == TypeClass::kAny; });

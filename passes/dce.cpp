@@ -15,10 +15,12 @@
 // How it is decided that a storage is looked at later: it is an operand of a node that stays, of sg::output or
 // sg::gradient; or it is still the user's when the graph ends (parameters, buffers, inputs, constants, gradients and
 // optimizer state that were not freed). Always kept: parameters, buffers and inputs, host reads, collectives, what nothing
-// is known of, operators without results, and random numbers unless told otherwise. Tensors saved for a backward that is
+// is known of, operators without results, and random numbers unless told otherwise (a graph that draws numbers again from
+// a saved state, docs/checkpointing.md, keeps them in any case). Tensors saved for a backward that is
 // gone keep nothing alive; nodes that stay no longer list them.
 //
 // Cost. One walk each way; about 0.1 us a node.
+#include "core/replay/random_state.h"
 #include "passes/builtin_passes.h"
 #include "passes/identity.h"
 #include "passes/options.h"
@@ -95,10 +97,19 @@ class DeadCode {
   std::vector<bool> needed_storages_;
 };
 
+// Whether numbers are drawn twice from one state: then a draw that is dropped in one place shifts those after it there, and
+// not in the other.
+bool replays_random_state(const Graph& graph) {
+  for (uint32_t i = 0; i < graph.target_count(); ++i) {
+    if (graph.target(TargetId(i)).name() == exchange_random_state().name()) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 PassResult dce(Graph& graph, const PassOptions& options) {
-  const bool drop_random = choice_option(options, "random", {"keep", "drop"}) == 1;
+  const bool drop_random = choice_option(options, "random", {"keep", "drop"}) == 1 && !replays_random_state(graph);
   const std::vector<bool> dead = DeadCode(graph, drop_random).run();
   const int64_t erased = erase_nodes(graph, dead);
   return {.changed = erased != 0, .counters = {{"erased", erased}}};

@@ -11,6 +11,7 @@
 
 #include "core/fake/converter.h"
 #include "core/fake/operator_info.h"
+#include "core/fake/saved_data.h"
 
 namespace shadowgraph {
 namespace {
@@ -48,32 +49,18 @@ Argument wrapped_number(const at::Tensor& tensor, Graph& graph) {
   }
 }
 
-// Stands in for a tensor that autograd saves. Holding the tensor itself would close a cycle through its grad_fn, so this
-// holds its data; eager's check against in-place changes, which hooks switch off, is repeated here.
 class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
  public:
   explicit SavedTensorHook(Recorder& recorder) : recorder_(recorder) {}
   void call_pack_hook(const at::Tensor& tensor) override {
-    data_ = tensor.tensor_data();
-    if (!tensor.is_inference()) {
-      version_counter_ = torch::autograd::impl::version_counter(tensor);
-      version_ = version_counter_.current_version();
-    }
+    data_.emplace(tensor);
     recorder_.tensor_saved(tensor);
   }
-  at::Tensor call_unpack_hook() override {
-    TORCH_CHECK(!version_counter_.enabled() || version_counter_.current_version() == version_,
-                "one of the variables needed for gradient computation has been modified by an inplace operation: [",
-                data_.toString(), " ", data_.sizes(), "] is at version ", version_counter_.current_version(),
-                "; expected version ", version_, " instead.");
-    return data_;
-  }
+  at::Tensor call_unpack_hook() override { return data_->unpack(); }
 
  private:
   Recorder& recorder_;
-  at::Tensor data_;
-  c10::VariableVersion version_counter_;
-  uint32_t version_ = 0;
+  std::optional<SavedData> data_;
 };
 
 }  // namespace
@@ -133,6 +120,7 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
   const NodeId node = graph_.append(target_of(Builtin::kAlias), source);
   graph_.node(node).region = materialise(regions_.size() - 1);
   graph_.node(node).phase = phase_.valid() ? phase_ : Graph::kForward;
+  if (!recomputations_.empty()) graph_.node(node).phase = Graph::kBackward;
   const ValueId value = new_value(node, fake, storage);
   const Argument result[] = {Argument::of_value(value)};
   graph_.set_results(node, result);
@@ -372,10 +360,15 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   n.flags.autocast_cuda = at::autocast::is_autocast_enabled(at::kCUDA);
   n.phase = Graph::kForward;
   n.region = Graph::kRootRegion;
-  link_backward(node);
-  if (phase_.valid()) n.phase = phase_;
-  if (!n.forward.valid()) n.region = current_region(arguments_);
-  if (locate_ != nullptr && !n.forward.valid()) n.source = graph_.intern(locate_());
+  if (recomputations_.empty()) {
+    link_backward(node);
+    if (phase_.valid()) n.phase = phase_;
+    if (!n.forward.valid()) n.region = current_region(arguments_);
+    if (locate_ != nullptr && !n.forward.valid()) n.source = graph_.intern(locate_());
+  } else {
+    link_recomputation(node);
+  }
+  for (const uint32_t checkpoint : open_checkpoints_) checkpoints_[checkpoint].push_back(node);
   if (n.flags.grad_mode) claim_sequence(node);
   if (mode_.data_sizes.has_asked()) note_data_sizes(node);
 }
@@ -425,6 +418,37 @@ void Recorder::link_backward(NodeId node) {
   if (!n.forward.valid()) return;
   n.region = graph_.node(n.forward).region;
   n.source = graph_.node(n.forward).source;
+}
+
+// A node that is run again is part of backward, as far as the run in forward went the same way.
+void Recorder::link_recomputation(NodeId node) {
+  Node& n = graph_.node(node);
+  n.phase = Graph::kBackward;
+  n.region = current_region(arguments_);
+  Recomputation& run = recomputations_.back();
+  const std::vector<NodeId>& first = checkpoints_[run.checkpoint];
+  if (run.next == first.size()) return;
+  const NodeId repeated = first[run.next++];
+  if (graph_.node(repeated).target != n.target) return;
+  n.forward = repeated;
+  n.source = graph_.node(repeated).source;
+}
+
+void Recorder::record_function(const Target& target, std::span<const c10::IValue> arguments, const at::Tensor& result) {
+  const KernelDepth depth;
+  if (link_->has_deaths()) flush_deaths();
+  arguments_.clear();
+  for (const c10::IValue& argument : arguments) arguments_.push_back(argument_of(argument));
+  const NodeId node = graph_.append(graph_.intern_target(target), arguments_);
+  if (!body_.valid()) body_ = node;
+  last_ = node;
+  if (result.defined()) {
+    const Argument value = result_of_tensor(result, node);
+    graph_.set_results(node, {&value, 1});
+  }
+  Node& n = graph_.node(node);
+  n.phase = !recomputations_.empty() ? Graph::kBackward : phase_.valid() ? phase_ : Graph::kForward;
+  n.region = materialise(regions_.size() - 1);
 }
 
 // Autograd makes the grad_fn of an operator just before it calls it: sequence numbers not yet claimed are this node's.

@@ -38,6 +38,15 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   void enter_region(RegionKind kind, const std::string& name, const std::string& class_name);
   void enter_module(const void* module, const std::string& class_name);
   void leave_region() noexcept;
+  // An activation checkpoint (core/checkpoint/checkpoint.h): what is recorded until it is left, and later, in backward,
+  // the same again: a region of the same name and class "recompute", each node linked to the one it repeats.
+  uint32_t enter_checkpoint(const std::string& name);
+  void leave_checkpoint() noexcept;
+  void enter_recomputation(uint32_t checkpoint, const std::string& name);
+  void leave_recomputation() noexcept;
+  // A call of a function that no operator made. Undefined results are none.
+  void record_function(const Target& target, std::span<const c10::IValue> arguments, const at::Tensor& result);
+  uint32_t session() const { return session_; }
   PhaseId set_phase(PhaseId phase) { return std::exchange(phase_, phase); }
   PhaseId phase_named(const std::string& name) { return graph_.intern_phase(name); }
   // Tells "file:line" of what the program is doing, or an empty text; asked at every node that is not backward's.
@@ -99,6 +108,8 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   void note_data_sizes(NodeId node);
   void claim_sequence(NodeId node);
   void attach_saved_tensors();
+  void link_recomputation(NodeId node);
+  bool is_recomputed(NodeId node) const;
   void infer_modules_from_neighbours();
   void put_parents_first();
 
@@ -125,6 +136,14 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   std::vector<OpenRegion> regions_;
   std::vector<Argument> composite_arguments_;
   std::vector<StorageId> deaths_;
+
+  struct Recomputation {
+    uint32_t checkpoint;
+    uint32_t next = 0;  // in its nodes
+  };
+  std::vector<std::vector<NodeId>> checkpoints_;  // the nodes of each, in order
+  std::vector<uint32_t> open_checkpoints_;
+  std::vector<Recomputation> recomputations_;  // under way
 
   uint64_t sequence_base_;  // autograd's counter when the session began
   uint64_t sequence_seen_;

@@ -5,6 +5,7 @@
 #include "core/capture/recorder.h"
 #include "core/fake/converter.h"
 #include "core/fake/operator_info.h"
+#include "ir/checkpoint_region.h"
 
 namespace shadowgraph {
 namespace {
@@ -42,6 +43,36 @@ void Recorder::enter_module(const void* module, const std::string& class_name) {
 }
 
 void Recorder::leave_region() noexcept { regions_.pop_back(); }
+
+uint32_t Recorder::enter_checkpoint(const std::string& name) {
+  enter_region(RegionKind::kCheckpoint, name, "");
+  const auto checkpoint = static_cast<uint32_t>(checkpoints_.size());
+  checkpoints_.emplace_back();
+  open_checkpoints_.push_back(checkpoint);
+  return checkpoint;
+}
+
+void Recorder::leave_checkpoint() noexcept {
+  open_checkpoints_.pop_back();
+  leave_region();
+}
+
+void Recorder::enter_recomputation(uint32_t checkpoint, const std::string& name) {
+  enter_region(RegionKind::kCheckpoint, name, std::string(kRecomputeClass));
+  recomputations_.push_back({checkpoint});
+}
+
+void Recorder::leave_recomputation() noexcept {
+  recomputations_.pop_back();
+  leave_region();
+}
+
+bool Recorder::is_recomputed(NodeId node) const {
+  for (RegionId region = graph_.node(node).region; region.valid(); region = graph_.region(region).parent) {
+    if (is_recompute_region(graph_, region)) return true;
+  }
+  return false;
+}
 
 void Recorder::enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) {
   OpenRegion open;
@@ -172,7 +203,7 @@ void Recorder::infer_modules_from_neighbours() {
   }
   for (const NodeId node : graph_.nodes()) {
     const NodeId forward = graph_.node(node).forward;
-    if (forward.valid()) graph_.node(node).region = graph_.node(forward).region;
+    if (forward.valid() && !is_recomputed(node)) graph_.node(node).region = graph_.node(forward).region;
   }
   put_parents_first();
 }

@@ -13,6 +13,7 @@
 #include "core/fake/errors.h"
 #include "core/fake/fallback.h"
 #include "core/fake/mode_state.h"
+#include "core/fake/saved_tensor_scope.h"
 #include "core/fake/thread_state.h"
 #include "core/fake/unboxed_call.h"
 
@@ -172,11 +173,13 @@ bool cuda_can_be_pretended = false;
 
 // ---- Autograd engine
 
+thread_local SavedTensorObserver* scoped_observer = nullptr;
+
 class ObservingEngine final : public torch::autograd::Engine {
  public:
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    ModeState* mode = thread_state.mode;
-    return mode == nullptr || mode->saved_tensors == nullptr ? nullptr : mode->saved_tensors->hooks_for_saved_tensor();
+    SavedTensorObserver* observer = scoped_observer != nullptr ? scoped_observer : saved_tensor_observer_of_mode();
+    return observer == nullptr ? nullptr : observer->hooks_for_saved_tensor();
   }
   static torch::autograd::Engine& instance() {
     static auto* engine = new ObservingEngine;  // its threads may outlive static destruction
@@ -234,6 +237,18 @@ void install_dispatch_keys() {
 }
 
 }  // namespace
+
+SavedTensorScope::SavedTensorScope(SavedTensorObserver* observer) {
+  install_process_state();
+  outer_ = std::exchange(scoped_observer, observer);
+}
+
+SavedTensorScope::~SavedTensorScope() { scoped_observer = outer_; }
+
+SavedTensorObserver* saved_tensor_observer_of_mode() {
+  const ModeState* mode = thread_state.mode;
+  return mode == nullptr ? nullptr : mode->saved_tensors;
+}
 
 void check_cuda_can_be_pretended() {
   if (!cuda_can_be_pretended) {

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "core/replay/functional_call.h"
+#include "core/replay/random_state.h"
 #include "ir/error.h"
 
 namespace shadowgraph {
@@ -43,6 +44,7 @@ std::shared_ptr<const RegisteredFunction> find_function(const std::string& name)
 
 std::shared_ptr<const RegisteredFunction> find_function(const Target& target) {
   if (target.schema().name().starts_with(kFunctionalCallNamespace)) return functional_call_function(target);
+  if (auto function = random_state_function(target)) return function;
   auto function = find_function(target.name());
   return function != nullptr && function->schema_text == target.schema_text() ? function : nullptr;
 }

@@ -1,88 +1,18 @@
 // Predicted live bytes against a real CPU run whose allocator counts: for every built-in model, at a small size, after
 // every operator of a training step, to the byte.
-#include <c10/core/CPUAllocator.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 
 #include <algorithm>
-#include <mutex>
-#include <unordered_map>
 
 #include "core/capture/capture.h"
 #include "core/fake/observe_mode.h"
-#include "core/fake/operator_info.h"
 #include "models/registry.h"
 #include "profiler/memory_timeline.h"
+#include "tests/live_bytes.h"
 
 namespace shadowgraph {
 namespace {
-
-// Counts the bytes asked for and not given back. Installed for the rest of the process: ctest runs each test in its own.
-class CountingAllocator final : public c10::Allocator {
- public:
-  static CountingAllocator& install() {
-    static auto* counting = [] {
-      auto* made = new CountingAllocator;
-      c10::SetCPUAllocator(made, /*priority=*/100);
-      return made;
-    }();
-    return *counting;
-  }
-
-  // oneDNN allocates scratch through raw_allocate, which wants the data itself as the context.
-  c10::DataPtr allocate(size_t bytes) override {
-    void* data = c10::alloc_cpu(bytes);
-    const std::lock_guard lock(mutex_);
-    bytes_[data] = static_cast<int64_t>(bytes);
-    live += static_cast<int64_t>(bytes);
-    most = std::max(most, live);
-    return {data, data, &give_back, c10::Device(c10::DeviceType::CPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
-  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
-
-  int64_t live = 0;
-  int64_t most = 0;  // since last reset
-
- private:
-  static void give_back(void* data) {
-    CountingAllocator& counting = install();
-    {
-      const std::lock_guard lock(counting.mutex_);
-      const auto block = counting.bytes_.find(data);
-      if (block != counting.bytes_.end()) {
-        counting.live -= block->second;
-        counting.bytes_.erase(block);
-      }
-    }
-    c10::free_cpu(data);
-  }
-  std::mutex mutex_;
-  std::unordered_map<const void*, int64_t> bytes_;
-};
-
-struct AfterCall {
-  std::string name;
-  int64_t live = 0;  // bytes, at the end of the call
-  int64_t most = 0;  // bytes, most live during the call
-};
-
-class LiveBytes final : public CallObserver {
- public:
-  std::vector<AfterCall> calls;
-  explicit LiveBytes(CountingAllocator& allocator) : allocator_(allocator) {}
-  void begin_call(const OperatorInfo&, std::span<const CallArgument>) override { allocator_.most = allocator_.live; }
-  void end_call(const OperatorInfo& info, std::span<const CallArgument>) override {
-    calls.push_back({info.name, allocator_.live, allocator_.most});
-  }
-  void abandon_call(const OperatorInfo&) noexcept override {}
-  void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
-  void leave_composite() noexcept override {}
-
- private:
-  CountingAllocator& allocator_;
-};
 
 class MemoryOf : public testing::TestWithParam<std::string> {};
 
@@ -140,7 +70,9 @@ TEST_P(MemoryOf, ATrainingStepOnTheCpuIsPredictedToTheByte) {
   // Scratch inside the call at the peak is not in the graph. Nearly all these models peak in the optimizer, where three
   // scalars become tensors inside a call; the LSTM peaks in oneDNN's backward of a layer.
   EXPECT_LE(predicted_peak, peak);
-  if (GetParam() != "lstm_lm") EXPECT_LE(peak - predicted_peak, 12);
+  if (GetParam() != "lstm_lm") {
+    EXPECT_LE(peak - predicted_peak, 12);
+  }
 }
 
 std::vector<std::string> model_names() {

@@ -1,0 +1,242 @@
+#include "core/checkpoint/checkpoint.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <optional>
+
+#include "core/capture/capture_session.h"
+#include "core/capture/recorder.h"
+#include "core/checkpoint/frame.h"
+#include "core/fake/saved_data.h"
+
+namespace shadowgraph {
+namespace {
+
+using Hooks = torch::autograd::SavedVariableHooks;
+
+Recorder* recorder() {
+  CaptureSession* session = CaptureSession::current();
+  return session == nullptr ? nullptr : session->recorder();
+}
+
+// The region of a capture; nothing without one, or when the capture has ended meanwhile.
+class CheckpointRegion {
+ public:
+  CheckpointRegion(const std::string& name, uint32_t& session, uint32_t& recorded_as) : recorder_(recorder()) {
+    if (recorder_ == nullptr) return;
+    session = recorder_->session();
+    recorded_as = recorder_->enter_checkpoint(name);
+  }
+  ~CheckpointRegion() {
+    if (recorder_ != nullptr && recorder_ == recorder()) recorder_->leave_checkpoint();
+  }
+  CheckpointRegion(const CheckpointRegion&) = delete;
+  CheckpointRegion& operator=(const CheckpointRegion&) = delete;
+
+ private:
+  Recorder* recorder_;
+};
+
+class RecomputeRegion {
+ public:
+  RecomputeRegion(const std::string& name, uint32_t session, uint32_t recorded_as) : recorder_(recorder()) {
+    if (recorder_ != nullptr && recorder_->session() != session) recorder_ = nullptr;
+    if (recorder_ != nullptr) recorder_->enter_recomputation(recorded_as, name);
+  }
+  ~RecomputeRegion() {
+    if (recorder_ != nullptr && recorder_ == recorder()) recorder_->leave_recomputation();
+  }
+  RecomputeRegion(const RecomputeRegion&) = delete;
+  RecomputeRegion& operator=(const RecomputeRegion&) = delete;
+
+ private:
+  Recorder* recorder_;
+};
+
+// ---- The first run: nothing is kept
+
+class SlotHook final : public Hooks {
+ public:
+  explicit SlotHook(std::shared_ptr<CheckpointFrame> frame) : frame_(std::move(frame)) {}
+  void call_pack_hook(const at::Tensor& tensor) override { slot_ = frame_->new_slot(tensor); }
+  at::Tensor call_unpack_hook() override { return frame_->unpack(*slot_); }
+
+ private:
+  std::shared_ptr<CheckpointFrame> frame_;
+  std::shared_ptr<CheckpointSlot> slot_;
+};
+
+class Forward final : public SavedTensorObserver {
+ public:
+  explicit Forward(CheckpointFrame& frame) : frame_(frame) {}
+  std::unique_ptr<Hooks> hooks_for_saved_tensor() override {
+    return std::make_unique<SlotHook>(frame_.shared_from_this());
+  }
+
+ private:
+  CheckpointFrame& frame_;
+};
+
+// ---- The second run: what is saved fills the slots
+
+class PlainHook final : public Hooks {
+ public:
+  void call_pack_hook(const at::Tensor& tensor) override { data_.emplace(tensor); }
+  at::Tensor call_unpack_hook() override { return data_->unpack(); }
+
+ private:
+  std::optional<SavedData> data_;
+};
+
+// Thrown through the function when its last tensor is there. Not an exception that a function would catch by its type.
+struct AllSlotsFilled {};
+
+class RefillHook final : public Hooks {
+ public:
+  using Fill = std::function<void(const at::Tensor&, const std::shared_ptr<Hooks>&)>;
+  RefillHook(const Fill& fill, std::shared_ptr<Hooks> data) : fill_(fill), data_(std::move(data)) {}
+  void call_pack_hook(const at::Tensor& tensor) override {
+    data_->call_pack_hook(tensor);
+    fill_(tensor, data_);
+  }
+  at::Tensor call_unpack_hook() override { return data_->call_unpack_hook(); }
+
+ private:
+  const Fill& fill_;  // only called in the second run, which outlives it
+  std::shared_ptr<Hooks> data_;
+};
+
+class Refill final : public SavedTensorObserver {
+ public:
+  Refill(RefillHook::Fill fill, SavedTensorObserver* capture) : fill_(std::move(fill)), capture_(capture) {}
+  std::unique_ptr<Hooks> hooks_for_saved_tensor() override {
+    // In a capture, its hook keeps the tensor, so that the graph knows that this node's tensor is kept.
+    std::unique_ptr<Hooks> data =
+        capture_ == nullptr ? std::make_unique<PlainHook>() : capture_->hooks_for_saved_tensor();
+    return std::make_unique<RefillHook>(fill_, std::move(data));
+  }
+
+ private:
+  const RefillHook::Fill fill_;
+  SavedTensorObserver* const capture_;
+};
+
+std::string describe(at::ScalarType dtype, c10::IntArrayRef sizes, c10::Device device) {
+  return c10::str(dtype, sizes, " on ", device);
+}
+
+}  // namespace
+
+std::shared_ptr<CheckpointSlot> CheckpointFrame::new_slot(const at::Tensor& tensor) {
+  auto slot = std::make_shared<CheckpointSlot>();
+  slot->index = slots_.size();
+  slot->sizes = tensor.sizes().vec();
+  slot->dtype = tensor.scalar_type();
+  slot->device = tensor.device();
+  slots_.push_back(slot);
+  return slot;
+}
+
+std::vector<at::Tensor> CheckpointFrame::run_forward(const std::vector<at::Tensor>& inputs) {
+  inputs_.reserve(inputs.size());
+  for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
+  const CheckpointRegion region(options_.name, session_, recorded_as_);
+  if (options_.preserve_random_state) random_ = RandomStates::take(inputs);
+  Forward observer(*this);
+  const SavedTensorScope scope(&observer);
+  auto outputs = function_(inputs);
+  forward_done_ = true;
+  return outputs;
+}
+
+at::Tensor CheckpointFrame::unpack(CheckpointSlot& slot) {
+  const int task = torch::autograd::get_current_graph_task_id();
+  const std::lock_guard lock(mutex_);
+  auto found = slot.filled.find(task);
+  if (found == slot.filled.end()) {
+    // Asked a second time in one backward, or by nobody's backward: for this tensor alone.
+    const bool first = task >= 0 && tasks_run_.insert(task).second;
+    if (first) forget_after(task);
+    run_again(task, first ? nullptr : &slot);
+    found = slot.filled.find(task);
+    if (found == slot.filled.end()) {
+      throw CheckpointError("checkpoint '" + options_.name + "': the second run did not reach saved tensor " +
+                            std::to_string(slot.index));
+    }
+  }
+  const std::shared_ptr<Hooks> data = std::move(found->second);
+  slot.filled.erase(found);
+  return data->call_unpack_hook();
+}
+
+// What a backward did not ask for (it may be after some gradients only) goes when it ends.
+void CheckpointFrame::forget_after(int task) {
+  torch::autograd::Engine::get_default_engine().queue_callback([frame = weak_from_this(), task] {
+    const auto alive = frame.lock();
+    if (alive == nullptr) return;
+    const std::lock_guard lock(alive->mutex_);
+    alive->tasks_run_.erase(task);
+    for (const auto& slot : alive->slots_) {
+      if (const auto held = slot.lock()) held->filled.erase(task);
+    }
+  });
+}
+
+void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
+  // First: this may run an outer checkpoint's function.
+  std::vector<at::Tensor> inputs;
+  for (const auto& input : inputs_) inputs.push_back(input.unpack());
+
+  size_t count = 0;
+  std::string mismatch;
+  const size_t expected = slots_.size();
+  Refill observer(
+      [&](const at::Tensor& tensor, const std::shared_ptr<Hooks>& data) {
+        const size_t index = count++;
+        if (index >= expected) return;
+        if (const auto slot = slots_[index].lock()) {
+          const bool same =
+              tensor.sizes() == slot->sizes && tensor.scalar_type() == slot->dtype && tensor.device() == slot->device;
+          if (!same && mismatch.empty()) {
+            mismatch = "saved tensor " + std::to_string(index) + " was " +
+                       describe(slot->dtype, slot->sizes, slot->device) + " and is now " +
+                       describe(tensor.scalar_type(), tensor.sizes(), tensor.device());
+          }
+          if (only == nullptr || only == slot.get()) slot->filled[task] = data;
+        }
+        if (options_.early_stop && count == expected) throw AllSlotsFilled();
+      },
+      saved_tensor_observer_of_mode());
+  try {
+    const RecomputeRegion region(options_.name, session_, recorded_as_);
+    const c10::AutoGradMode grad_mode(true);
+    const AutocastState::Restored autocast(autocast_);
+    const RandomStates::Restored random(random_);
+    const SavedTensorScope scope(&observer);
+    function_(inputs);
+    // NOLINTNEXTLINE(bugprone-empty-catch): that is how it ends
+  } catch (const AllSlotsFilled&) {}
+  if (count != expected && (count < expected || forward_done_)) {
+    mismatch =
+        "it saved " + std::to_string(expected) + " tensors in forward and " + std::to_string(count) + " when run again";
+  }
+  if (!mismatch.empty()) {
+    throw CheckpointError(
+        "checkpoint '" + options_.name + "': the function does not do the same when it runs again: " + mismatch +
+        ". It must depend on its inputs alone, and on captured tensors and settings that stay as they "
+        "are until backward (random numbers from a generator of one's own, counters, caches)");
+  }
+}
+
+std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::vector<at::Tensor> inputs,
+                                           const CheckpointOptions& options) {
+  // Nothing would be saved.
+  if (!c10::GradMode::is_enabled()) return function(inputs);
+  const auto frame = std::make_shared<CheckpointFrame>(std::move(function), options);
+  return frame->run_forward(inputs);
+}
+
+}  // namespace shadowgraph
