@@ -38,9 +38,19 @@ struct OptimizeRequest {
   bool check = true;   // verify after each pass, and compare after those that say "unchanged"
 };
 
+struct MaterializeRequest {
+  std::string model;
+  std::vector<std::string> only;  // globs over names; empty: all
+  std::string output;
+  std::string dtype = "f32";  // f32 | bf16
+  int64_t seed = 0;
+};
+
 void list_models(bool json);
 void capture_to_file(const CaptureRequest& request, const std::string& output, bool json);
 void profile(const ProfileRequest& request);
+// A state dict, for Python's torch.load.
+void materialize(const MaterializeRequest& request);
 void print_graph(const std::string& file, const std::string& preset, bool json);
 void verify_graph(const std::string& file);
 // Prints what differs, at most `limit` nodes (0: all). Whether anything does.

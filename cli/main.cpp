@@ -48,6 +48,7 @@ constexpr const char* kExamples =
     "  shadowgraph print gpt2.sg | less\n"
     "  shadowgraph dot gpt2.sg --svg -o gpt2.svg\n"
     "  shadowgraph opt gpt2.sg --pass canonicalize,cse,dce -o small.sg\n"
+    "  shadowgraph materialize llama3_70b --only 'layers.3.mlp.*' --dtype bf16 -o part.pt\n"
     "\n"
     "Exit codes: 0 done, 1 the input's fault, 2 wrong usage, 3 a bug of ours.\n";
 
@@ -185,6 +186,24 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   add_capture_options(*profile, profile_request.capture, profile_mode, &profile_request);
 
+  shadowgraph::cli::MaterializeRequest materialize_request;
+  auto* materialize =
+      app.add_subcommand("materialize", "Write initial weights of a built-in model, or some of them, for torch.load");
+  materialize->add_option("model", materialize_request.model, "Built-in model")->required();
+  materialize->add_option("--only", materialize_request.only,
+                          "Names to write, as a shell pattern: '*layers.3.*'; repeat for several (default: all)");
+  materialize->add_option("-o,--output", materialize_request.output, "File to write")->required();
+  materialize->add_option("--seed", materialize_request.seed, "What building the model starts from: torch::manual_seed")
+      ->check(whole_number_from(0))
+      ->capture_default_str();
+  materialize->add_option("--dtype", materialize_request.dtype, "Floating-point type of the parameters")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  materialize->footer(
+      "The model is described, not built: only what is written is computed, one tensor at a time, with the very "
+      "numbers\n"
+      "that building the whole model after torch::manual_seed(seed) gives.");
+
   std::string file;
   std::string preset = "canonical";
   auto* print = app.add_subcommand("print", "Print a graph file as text");
@@ -256,6 +275,7 @@ int run(int argc, char** argv) {
     profile_request.capture.train = profile_mode == "train";
     shadowgraph::cli::profile(profile_request);
   }
+  if (*materialize) shadowgraph::cli::materialize(materialize_request);
   if (*print) shadowgraph::cli::print_graph(file, preset, json);
   if (*verify) shadowgraph::cli::verify_graph(file);
   const bool differ = *diff && shadowgraph::cli::diff_graphs(file, other_file, diff_limit);

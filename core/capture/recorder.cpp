@@ -16,11 +16,6 @@
 namespace shadowgraph {
 namespace {
 
-uint32_t next_session() {
-  static std::atomic<uint32_t> last{0};
-  return ++last;
-}
-
 // Fakes must answer as within a kernel while the recorder looks at them from outside one.
 class KernelDepth {
  public:
@@ -68,7 +63,8 @@ class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
 Recorder::Recorder(ModeState& mode)
     : mode_(mode),
       session_(next_session()),
-      link_(c10::make_intrusive<SessionLink>(session_)),
+      own_link_(c10::make_intrusive<SessionLink>(session_)),
+      link_(own_link_.get()),
       sequence_base_(at::sequence_number::peek()),
       sequence_seen_(sequence_base_) {
   OpenRegion root;
@@ -76,7 +72,25 @@ Recorder::Recorder(ModeState& mode)
   regions_.push_back(root);
 }
 
-Recorder::~Recorder() { link_->close(); }
+Recorder::Recorder(ModeState& mode, SessionLink& link)
+    : mode_(mode),
+      session_(link.session()),
+      link_(&link),
+      sequence_base_(at::sequence_number::peek()),
+      sequence_seen_(sequence_base_) {
+  OpenRegion root;
+  root.id = Graph::kRootRegion;
+  regions_.push_back(root);
+}
+
+Recorder::~Recorder() {
+  if (own_link_) own_link_->close();
+}
+
+uint32_t Recorder::next_session() {
+  static std::atomic<uint32_t> last{0};
+  return ++last;
+}
 
 void Recorder::name_tensor(const at::Tensor& tensor, Builtin kind, const std::string& name) {
   if (tensor.defined()) names_.try_emplace(tensor.unsafeGetTensorImpl(), Name{kind, name});
@@ -157,7 +171,7 @@ ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
                                            StorageKind::kConstant};
   storage.kind = kKinds[static_cast<size_t>(kind)];
   const StorageId id = graph_.add_storage(storage);
-  bind_storage(*fake.unsafe_storage().unsafeGetStorageImpl(), id, link_);
+  bind_storage(*fake.unsafe_storage().unsafeGetStorageImpl(), id, c10::intrusive_ptr<SessionLink>::reclaim_copy(link_));
 
   const ValueId value = new_value(node, fake, id);
   const Argument result[] = {Argument::of_value(value)};
@@ -202,7 +216,7 @@ StorageId Recorder::storage_of_result(FakeTensorImpl& fake, NodeId node) {
   storage.device_index = fake.pretended_device().index();
   storage.born = node;
   const StorageId id = graph_.add_storage(storage);
-  bind_storage(impl, id, link_);
+  bind_storage(impl, id, c10::intrusive_ptr<SessionLink>::reclaim_copy(link_));
   storage_root_.resize(size_t{id.index} + 1);
   return id;
 }
@@ -453,6 +467,7 @@ void Recorder::record_function(const Target& target, std::span<const c10::IValue
 
 // Autograd makes the grad_fn of an operator just before it calls it: sequence numbers not yet claimed are this node's.
 void Recorder::claim_sequence(NodeId node) {
+  if (!own_link_) return;  // goes on in other scopes and threads, where numbers mean nothing
   const uint64_t now = at::sequence_number::peek();
   if (now == sequence_seen_) return;
   sequence_seen_ = now;

@@ -26,6 +26,11 @@ namespace shadowgraph {
 class Recorder final : public CallObserver, public SavedTensorObserver {
  public:
   explicit Recorder(ModeState& mode);
+  // With a link of the caller's, which must outlive the recorder and is not closed by it: what the storages keep alive
+  // may then own the recorder.
+  Recorder(ModeState& mode, SessionLink& link);
+  // A number that no other session has.
+  static uint32_t next_session();
   ~Recorder() override;
 
   // ---- Names, before the program runs
@@ -55,6 +60,12 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
 
   // ---- The end: closes the record. `gradients` are (parameter, gradient) pairs.
   Graph finish(const std::vector<at::Tensor>& outputs, const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients);
+
+  // ---- The record so far, for who goes on with it
+  const Graph& graph() const { return graph_; }
+  NodeId last_node() const { return last_; }
+  // The first value that the storage was seen as.
+  ValueId root_of(StorageId storage) const { return storage_root_[storage.index]; }
 
   // ---- CallObserver
   void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override;
@@ -115,7 +126,8 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
 
   ModeState& mode_;
   const uint32_t session_;
-  c10::intrusive_ptr<SessionLink> link_;
+  c10::intrusive_ptr<SessionLink> own_link_;
+  SessionLink* link_;
   Graph graph_;
   PhaseId phase_;  // invalid: forward, or backward under the engine
   Locate locate_ = nullptr;

@@ -7,6 +7,7 @@ struct Binding {
   uint32_t session;
   StorageId id;
   c10::intrusive_ptr<SessionLink> link;
+  c10::Storage kept;
   Binding* next;
 };
 
@@ -60,6 +61,38 @@ StorageId find_storage_id(const c10::StorageImpl& storage, uint32_t session) {
   return {};
 }
 
+SessionLink* find_link(const c10::StorageImpl& storage, bool (*wanted)(const SessionLink& link)) {
+  const StorageContext* context = context_of(storage);
+  if (context == nullptr) return nullptr;
+  SessionLink* found = nullptr;
+  for (const Binding* b = context->first.load(std::memory_order_acquire); b != nullptr; b = b->next) {
+    if (wanted(*b->link) && (found == nullptr || found->session() < b->session)) found = b->link.get();
+  }
+  return found;
+}
+
+namespace {
+
+Binding* find_binding(const c10::StorageImpl& storage, uint32_t session) {
+  const StorageContext* context = context_of(storage);
+  if (context == nullptr) return nullptr;
+  for (Binding* b = context->first.load(std::memory_order_acquire); b != nullptr; b = b->next) {
+    if (b->session == session) return b;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void attach_to_storage(c10::StorageImpl& storage, uint32_t session, c10::Storage kept) {
+  if (Binding* binding = find_binding(storage, session)) binding->kept = std::move(kept);
+}
+
+c10::Storage attached_to_storage(const c10::StorageImpl& storage, uint32_t session) {
+  const Binding* binding = find_binding(storage, session);
+  return binding != nullptr ? binding->kept : c10::Storage();
+}
+
 void bind_storage(c10::StorageImpl& storage, StorageId id, c10::intrusive_ptr<SessionLink> link) {
   StorageContext* context = context_of(storage);
   if (context == nullptr) {
@@ -72,7 +105,7 @@ void bind_storage(c10::StorageImpl& storage, StorageId id, c10::intrusive_ptr<Se
     }
   }
   const uint32_t session = link->session();
-  auto* binding = new Binding{session, id, std::move(link), context->first.load()};
+  auto* binding = new Binding{session, id, std::move(link), {}, context->first.load()};
   while (!context->first.compare_exchange_weak(binding->next, binding)) {}
 }
 

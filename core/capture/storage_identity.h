@@ -16,7 +16,7 @@
 namespace shadowgraph {
 
 // What storages hold of a session: the list of deaths not yet seen by the recorder.
-class SessionLink final : public c10::intrusive_ptr_target {
+class SessionLink : public c10::intrusive_ptr_target {
  public:
   explicit SessionLink(uint32_t session) : session_(session) {}
 
@@ -38,6 +38,12 @@ class SessionLink final : public c10::intrusive_ptr_target {
 
 // The storage's id in `session`, or an invalid id if the session has not met it.
 StorageId find_storage_id(const c10::StorageImpl& storage, uint32_t session);
+// The link of the session with the highest number for which `wanted` holds; nullptr if there is none.
+SessionLink* find_link(const c10::StorageImpl& storage, bool (*wanted)(const SessionLink& link));
+// What the storage shall keep alive as long as it lives, for the session that has met it.
+void attach_to_storage(c10::StorageImpl& storage, uint32_t session, c10::Storage kept);
+// That, or an empty storage.
+c10::Storage attached_to_storage(const c10::StorageImpl& storage, uint32_t session);
 // Enters it. The storage must be one of a fake tensor (no data).
 void bind_storage(c10::StorageImpl& storage, StorageId id, c10::intrusive_ptr<SessionLink> link);
 

@@ -1,6 +1,8 @@
 // The interface between the fake tensor fallback and whoever wants to see the calls: the recorder of core/capture.
 #pragma once
 
+#include <ATen/core/stack.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -29,6 +31,14 @@ class CallObserver {
   // A composite operator was called (and left, also by an exception); the calls in between are its decomposition.
   virtual void enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) = 0;
   virtual void leave_composite() noexcept = 0;
+
+  // With ModeState::reads_data: carries out a call whose results depend on the contents of fakes, nothing of it shown
+  // otherwise: true if it did, with the results on the stack in place of the arguments.
+  virtual bool compute(const OperatorInfo& info, torch::jit::Stack& stack) { return false; }
+
+  // An UnfakeGuard begins and ends on the observed thread.
+  virtual void mode_suspended() {}
+  virtual void mode_resumed() noexcept {}
 
   // The program asked for a size outside any kernel.
   virtual void size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept {}

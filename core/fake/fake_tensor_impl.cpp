@@ -138,6 +138,9 @@ int64_t FakeTensorImpl::dim_custom() const {
 template <class Version>
 c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::copy_and_detach(Version&& version_counter,
                                                                     bool allow_tensor_metadata_change) const {
+  if (!key_set().has(kFakeKey)) {
+    return TensorImpl::shallow_copy_and_detach(std::forward<Version>(version_counter), allow_tensor_metadata_change);
+  }
   auto copy =
       c10::make_intrusive<FakeTensorImpl>(c10::Storage(unsafe_storage()), key_set(), dtype(), pretended_device_);
   copy_tensor_metadata(this, copy.get(), std::forward<Version>(version_counter), allow_tensor_metadata_change);
@@ -161,8 +164,28 @@ void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& imp
   if (const FakeTensorImpl* fake = as_fake(impl.get())) {
     pretended_device_ = fake->pretended_device_;
     bind(fake->session_, fake->value_);
+    set_custom_device(true);
+  } else {
+    // `.data = ` something real: real from here on.
+    pretended_device_ = impl->device();
+    set_custom_device(false);
+    set_custom_sizes_strides(SizesStridesPolicy::Default);
   }
+  recipe_.reset();
+}
+
+void FakeTensorImpl::become_real(const c10::intrusive_ptr<TensorImpl>& real,
+                                 c10::intrusive_ptr<c10::intrusive_ptr_target> recipe) {
+  shallow_copy_from(real);
+  recipe_ = std::move(recipe);
+}
+
+void FakeTensorImpl::become_fake(const FakeTensorImpl& fake) {
+  copy_tensor_metadata(&fake, this, version_counter(), allow_tensor_metadata_change());
+  pretended_device_ = fake.pretended_device_;
+  bind(fake.session_, fake.value_);
   set_custom_device(true);
+  recipe_.reset();
 }
 
 }  // namespace shadowgraph

@@ -6,6 +6,9 @@
 // copy_ then runs the CPU loop on a null pointer; see docs/fake-tensors.md.)
 //
 // A recorder finds its bookkeeping in the tensor itself: which session knows it, and as which Value.
+//
+// A fake tensor that was described rather than run (core/deferred) may later become real, in place: the object, its
+// autograd history and everybody who holds it stay. From then on it is a tensor like any other, and as_fake() says so.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -57,6 +60,13 @@ class FakeTensorImpl final : public c10::TensorImpl {
   void watch_size_reads();
   // Whether it was watched. libtorch refuses to resize a tensor with sizes of its own, so kernels get it unwatched.
   bool stop_watching_size_reads();
+  // Takes over `real`'s storage, dtype, geometry, device and dispatch keys; `recipe` is kept for whoever made it real.
+  void become_real(const c10::intrusive_ptr<TensorImpl>& real, c10::intrusive_ptr<c10::intrusive_ptr_target> recipe);
+  // The way back: `fake`'s storage and geometry, its device and keys.
+  void become_fake(const FakeTensorImpl& fake);
+  const c10::intrusive_ptr<c10::intrusive_ptr_target>& recipe() const { return recipe_; }
+  void forget_recipe() { recipe_.reset(); }
+
   // Whether a rule made this one and no call has returned it yet. Asking makes it known.
   bool take_fresh() { return std::exchange(fresh_, false); }
 
@@ -75,6 +85,7 @@ class FakeTensorImpl final : public c10::TensorImpl {
   bool fresh_ = false;
   uint32_t session_ = 0;
   ValueId value_;
+  c10::intrusive_ptr<c10::intrusive_ptr_target> recipe_;  // of a real one
 };
 
 // "cuda" is "cuda:0": a tensor always has a device with an index.

@@ -58,9 +58,20 @@ at::Tensor FakeTensorMode::from_real(const at::Tensor& real, std::optional<c10::
   return fake_of_real(real, state_.get(), device);
 }
 
-UnfakeGuard::UnfakeGuard() : suspended_(std::exchange(thread_state.mode, nullptr)), keys_(keys_with_mode(false)) {}
+std::atomic<uint32_t> lasting_modes{0};
+std::atomic<FindLastingMode> find_lasting_mode{nullptr};
 
-UnfakeGuard::~UnfakeGuard() { thread_state.mode = suspended_; }
+UnfakeGuard::UnfakeGuard()
+    : suspended_(std::exchange(thread_state.mode, nullptr)),
+      observer_(suspended_ != nullptr ? suspended_->observer : nullptr),
+      keys_(keys_with_mode(false)) {
+  if (observer_ != nullptr) observer_->mode_suspended();
+}
+
+UnfakeGuard::~UnfakeGuard() {
+  if (observer_ != nullptr) observer_->mode_resumed();
+  thread_state.mode = suspended_;
+}
 
 void note_size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept {
   const ModeState* mode = thread_state.mode;

@@ -23,6 +23,7 @@
 namespace shadowgraph {
 
 struct ModeState;
+class CallObserver;
 
 struct FakeTensorOptions {
   c10::Device device = c10::Device(c10::DeviceType::CPU);  // for factories that name none; CUDA without index is cuda:0
@@ -47,9 +48,11 @@ class FakeTensorMode {
   at::Tensor from_real(const at::Tensor& real, std::optional<c10::Device> device = std::nullopt);
 
   ModeState& state() { return *state_; }
+  // For records that go on after the mode (core/deferred).
+  const std::shared_ptr<ModeState>& shared_state() const { return state_; }
 
  private:
-  std::unique_ptr<ModeState> state_;
+  std::shared_ptr<ModeState> state_;
   ModeState* outer_;
   bool outer_multithreading_;
   c10::impl::ForceDispatchKeyGuard keys_;
@@ -65,6 +68,7 @@ class UnfakeGuard {
 
  private:
   ModeState* suspended_;
+  CallObserver* observer_;
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 

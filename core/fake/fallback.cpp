@@ -226,6 +226,43 @@ void observe_real_call(const OperatorInfo& info, c10::DispatchKeySet keys, Stack
   observer.end_call(info, as_span(viewed(*stack, stack->size() - info.return_count)));
 }
 
+// The lasting mode of an operand, if one has one.
+std::shared_ptr<LastingMode> lasting_mode_of(const OperatorInfo& info, const Stack& stack) {
+  const FindLastingMode find = find_lasting_mode.load(std::memory_order_acquire);
+  if (find == nullptr) return nullptr;
+  std::shared_ptr<LastingMode> found;
+  const auto visit = [&](const c10::IValue& value) {
+    if (found || !value.isTensor()) return;
+    if (const FakeTensorImpl* fake = as_fake(value.toTensor())) found = find(*fake);
+  };
+  for (const uint16_t position : info.tensor_arguments) {
+    const c10::IValue& argument = stack[stack.size() - info.argument_count + position];
+    if (argument.isList()) {
+      for (const c10::IValue& element : argument.toListRef()) visit(element);
+    } else {
+      visit(argument);
+    }
+  }
+  return found;
+}
+
+class LastingScope {
+ public:
+  explicit LastingScope(LastingMode& lasting) : lasting_(lasting), outer_(thread_state.mode) {
+    thread_state.mode = &lasting.enter();
+  }
+  ~LastingScope() {
+    thread_state.mode = outer_;
+    lasting_.leave();
+  }
+  LastingScope(const LastingScope&) = delete;
+  LastingScope& operator=(const LastingScope&) = delete;
+
+ private:
+  LastingMode& lasting_;
+  ModeState* outer_;
+};
+
 // Operands that the kernel may resize (resize_, an `out=`) are not watched while it runs.
 class UnwatchedOperands {
  public:
@@ -263,6 +300,13 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     observe_real_call(info, keys, stack, *observer);
     return;
   }
+  if (may_have_lasting_mode(mode)) {
+    if (const auto lasting = lasting_mode_of(info, *stack)) {
+      const LastingScope scope(*lasting);
+      fake_fallback(op, keys, stack);
+      return;
+    }
+  }
   if (info.route == Route::kComposite) {
     // Reached when autograd is skipped (inference mode): its parts are calls of their own.
     op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
@@ -274,6 +318,7 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     run_for_real(info, keys, stack);
     return;
   }
+  if (mode != nullptr && mode->reads_data && info.depends_on_data && observer->compute(info, *stack)) return;
   const KernelScope kernel;
   OperandScan scan(info, mode);
   scan.run(*stack, begin);

@@ -6,6 +6,7 @@
 #include <c10/core/UndefinedTensorImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <memory>
 #include <unordered_map>
 
@@ -46,9 +47,26 @@ struct ModeState {
   SavedTensorObserver* saved_tensors = nullptr;
   bool watch_size_reads = false;
   bool map_devices_to_default = false;  // TorchScript traces carry the device they were made on
+  bool reads_data = false;              // the observer knows contents: it is asked to compute what depends on them
   ConversionMemo memo;
   DataSizes data_sizes;
 };
+
+// A record that goes on after its scope (core/deferred): calls outside any mode that are given one of its tensors are
+// shown to its observer. `enter` gives the mode to run the call under, on this thread, until `leave`.
+class LastingMode {
+ public:
+  virtual ~LastingMode() = default;
+  virtual ModeState& enter() = 0;
+  virtual void leave() noexcept = 0;
+};
+using FindLastingMode = std::shared_ptr<LastingMode> (*)(const FakeTensorImpl&);
+extern std::atomic<uint32_t> lasting_modes;             // how many there are; mostly none
+extern std::atomic<FindLastingMode> find_lasting_mode;  // nullptr: nobody's, or the tensor has none
+
+inline bool may_have_lasting_mode(const ModeState* mode) {
+  return mode == nullptr && lasting_modes.load(std::memory_order_relaxed) != 0;
+}
 
 void note_size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept;
 

@@ -80,6 +80,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
       id(dense_id),
       generation((RuleRegistry::global(), RuleRegistry::generation())) {
   random = op.hasTag(at::Tag::nondeterministic_seeded);
+  depends_on_data = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
   const auto& schema = op.schema();
   argument_count = static_cast<uint16_t>(schema.arguments().size());
   return_count = static_cast<uint16_t>(schema.returns().size());
@@ -110,7 +111,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     route = Route::kComposite;
   } else if (has_meta_kernel(op)) {
     route = Route::kMeta;
-  } else if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) {
+  } else if (depends_on_data) {
     route = Route::kDataDependent;
   }
 }

@@ -139,8 +139,10 @@ class UnboxedCall<Operator, Return(Args...)> {
     OperandView operands(*info);
     (operands.see(args), ...);
     constexpr bool has_operands = (kIsOperand<std::decay_t<Args>> || ...);
-    if (C10_UNLIKELY(!operands.are_fakes() || (has_operands && !operands.device().known()) ||
-                     (mode != nullptr && mode->kind == ModeKind::kObserve))) {
+    if (C10_UNLIKELY(
+            !operands.are_fakes() || (has_operands && !operands.device().known()) ||
+            (mode != nullptr && (mode->kind == ModeKind::kObserve || (mode->reads_data && info->depends_on_data))) ||
+            may_have_lasting_mode(mode))) {
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
     }
     const KernelScope kernel;

@@ -40,6 +40,9 @@ namespace shadowgraph {
 struct InterpreterOptions {
   // Run what these values need (core/replay/slice.h), and return them as outputs; empty: the whole graph.
   std::vector<ValueId> only;
+  // With `only`: run exactly these nodes, in this order, rather than a slice of the graph. Operands come before users, and
+  // whatever writes what a node reads must be among them.
+  std::vector<NodeId> nodes;
   // Every device in the graph means this one: a capture on fake CUDA runs on the CPU.
   std::optional<c10::Device> device;
   // Bound tensors must have the dtype, sizes, strides and device of their placeholder.

@@ -66,15 +66,17 @@ ValueId first_tensor(const Graph& graph, const Argument& argument) {
 class Compiler {
  public:
   Compiler(const Graph& graph, const InterpreterOptions& options)
-      : graph_(graph), options_(options), effects_(Effects::run(graph)), program_(std::make_unique<ReplayProgram>()) {}
+      : graph_(graph), options_(options), program_(std::make_unique<ReplayProgram>()) {}
 
   std::unique_ptr<const ReplayProgram> run() {
     std::vector<NodeId> nodes;
-    if (options_.only.empty()) {
+    if (!options_.nodes.empty()) {
+      nodes = options_.nodes;
+    } else if (options_.only.empty()) {
       nodes.reserve(graph_.node_count());
       for (const NodeId node : graph_.nodes()) nodes.push_back(node);
     } else {
-      nodes = slice_for(graph_, effects_, options_.only);
+      nodes = slice_for(graph_, Effects::run(graph_), options_.only);
     }
     for (const NodeId node : graph_.nodes()) {
       if (is_bound(node)) position_[node] = program_->all_placeholders++;
@@ -107,10 +109,22 @@ class Compiler {
   void find_written_storages(const std::vector<NodeId>& nodes) {
     written_.assign(graph_.storage_count(), false);
     for (const NodeId node : nodes) {
-      for (const StorageWrite& write : effects_.writes(node)) {
-        if (write.storage.index < written_.size()) written_[write.storage.index] = true;  // not a generator
+      const OperatorFacts& facts = facts_.of(graph_, graph_.node(node).target);
+      const auto arguments = graph_.arguments(node);
+      const auto write = [&](ValueId value) {
+        const StorageId storage = graph_.value(value).storage;
+        if (storage.valid()) written_[storage.index] = true;
+      };
+      program_->random |= facts.random;
+      const bool opaque = std::ranges::any_of(
+          arguments, [](const Argument& argument) { return argument.kind == ArgumentKind::kOpaque; });
+      if (facts.unknown || opaque) {
+        graph_.for_each_value(arguments, write);
+      } else if (!facts.written.empty() && writes_now(graph_, node, facts)) {
+        for (const uint16_t position : facts.written) {
+          if (position < arguments.size()) graph_.for_each_value(arguments.subspan(position, 1), write);
+        }
       }
-      program_->random |= effects_.random(node);
     }
   }
 
@@ -225,16 +239,19 @@ class Compiler {
       }
     }
     step.patches.size = static_cast<uint32_t>(program_->patches.size()) - step.patches.begin;
-    if (!any_tensor) name_device(step, formals);
+    if (!any_tensor) name_factory_options(step, formals);
   }
 
-  // A factory that named no device made its tensor on the mode's default one: here that is what the result says.
-  void name_device(const Step& step, const TargetFormals& formals) {
+  // A factory that named no device or dtype took the defaults of that time: here they are what the result says.
+  void name_factory_options(const Step& step, const TargetFormals& formals) {
     const auto results = graph_.results(node_);
     const ValueId result = results.empty() ? ValueId() : first_tensor(graph_, results[0]);
     if (!result.valid() || graph_.value(result).kind != ValueKind::kTensor) return;
     for (uint32_t i = 0; i < formals.arguments.size() && i < step.arguments.size; ++i) {
       c10::IValue& argument = program_->templates[step.arguments.begin + i];
+      if (argument.isNone() && formals.arguments[i].type.type == TypeClass::kDtype) {
+        argument = static_cast<int64_t>(graph_.value(result).dtype);
+      }
       if (formals.arguments[i].type.type != TypeClass::kDevice || !argument.isNone()) continue;
       argument = mapped(graph_.value(result).device());
       note_device(argument.toDevice(), node_);
@@ -424,7 +441,6 @@ class Compiler {
 
   const Graph& graph_;
   const InterpreterOptions& options_;
-  const Effects effects_;
   std::unique_ptr<ReplayProgram> program_;
   Formals formals_;
   OperatorFactsCache facts_;

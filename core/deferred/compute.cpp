@@ -1,0 +1,296 @@
+// Running parts of a record on real tensors: Recipe says what, RandomStreams with which numbers, Interpreter how.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/DefaultDtype.h>
+
+#include <algorithm>
+
+#include "core/deferred/errors.h"
+#include "core/deferred/real_world.h"
+#include "core/deferred/record.h"
+#include "core/replay/interpreter.h"
+#include "ir/formals.h"
+#include "ir/printer.h"
+
+namespace shadowgraph {
+namespace {
+
+// As it was when the program was described, for operators that take their result's dtype from it.
+class DefaultDtype {
+ public:
+  explicit DefaultDtype(at::ScalarType dtype) : before_(c10::get_default_dtype_as_scalartype()) {
+    if (dtype != before_) c10::set_default_dtype(caffe2::TypeMeta::fromScalarType(dtype));
+    changed_ = dtype != before_;
+  }
+  ~DefaultDtype() {
+    if (changed_) c10::set_default_dtype(caffe2::TypeMeta::fromScalarType(before_));
+  }
+  DefaultDtype(const DefaultDtype&) = delete;
+  DefaultDtype& operator=(const DefaultDtype&) = delete;
+
+ private:
+  at::ScalarType before_;
+  bool changed_ = false;
+};
+
+// The default CPU generator as something else for a while: for random operators that take no generator.
+class DefaultGeneratorAs {
+ public:
+  explicit DefaultGeneratorAs(const at::Generator& given) : lock_(mutex()), given_(given) {
+    const at::Generator& process = at::detail::getDefaultCPUGenerator();
+    before_ = RandomState::of(process);
+    RandomState::of(given_).put_into(process);
+  }
+  ~DefaultGeneratorAs() {
+    const at::Generator& process = at::detail::getDefaultCPUGenerator();
+    RandomState::of(process).put_into(given_);
+    before_.put_into(process);
+  }
+  DefaultGeneratorAs(const DefaultGeneratorAs&) = delete;
+  DefaultGeneratorAs& operator=(const DefaultGeneratorAs&) = delete;
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  std::unique_lock<std::mutex> lock_;
+  at::Generator given_;
+  RandomState before_;
+};
+
+// aten::rand -> aten::rand.generator: the same operator with a generator after what `op` has; nullopt if there is none.
+struct WithGenerator {
+  c10::OperatorHandle op;
+  size_t position;
+};
+std::optional<WithGenerator> overload_with_generator(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  const std::string& overload = schema.overload_name();
+  for (const std::string& name : {overload.empty() ? std::string("generator") : overload + "_generator"}) {
+    const auto found = c10::Dispatcher::singleton().findSchema({schema.name(), name});
+    if (!found || found->schema().arguments().size() != schema.arguments().size() + 1) continue;
+    for (size_t i = 0; i < found->schema().arguments().size(); ++i) {
+      if (found->schema().arguments()[i].name() == "generator") return WithGenerator{*found, i};
+    }
+  }
+  return std::nullopt;
+}
+
+class Replay final : public Interpreter {
+ public:
+  struct Hooks {
+    std::unordered_map<NodeId, Recipe::Role> roles;               // other than kRun
+    std::unordered_map<NodeId, std::vector<StorageId>> finished;  // after this node nothing touches them
+    std::unordered_map<StorageId, ValueId> roots;
+  };
+
+  Replay(const Graph& graph, InterpreterOptions options, Hooks hooks, RandomStreams& streams,
+         std::optional<uint64_t> seed, const std::function<void(DeferredRecord::Computed)>& done)
+      : Interpreter(graph, options),
+        hooks_(std::move(hooks)),
+        device_(options.device),
+        streams_(streams),
+        seed_(seed),
+        done_(done) {}
+
+  // Where the draw that is asked for begins and ends, rather than where it is in the record.
+  std::optional<NodeId> given_draw;
+  RandomState given_state;
+
+ protected:
+  void run_node(NodeId node) override {
+    const auto role = hooks_.roles.find(node);
+    if (role == hooks_.roles.end()) {
+      Interpreter::run_node(node);
+    } else if (role->second == Recipe::Role::kIdentity) {
+      set_value(result_of(node), value(graph().arguments(node)[0].ref.value));
+    } else {
+      set_value(result_of(node), allocate(result_of(node)));
+    }
+    const auto finished = hooks_.finished.find(node);
+    if (finished == hooks_.finished.end()) return;
+    for (const StorageId storage : finished->second) {
+      const ValueId root = hooks_.roots.at(storage);
+      at::Tensor tensor = value(root).toTensor();
+      set_value(root, c10::IValue());
+      done_({storage, std::move(tensor)});
+    }
+  }
+
+  void call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
+    if (!streams_.is_draw(node)) {
+      op.callBoxed(stack);
+      return;
+    }
+    const RandomStreams::Place place = streams_.place_of(node);
+    const bool given = given_draw == node;
+    const RandomState before = given   ? given_state
+                               : seed_ ? independent_state(*seed_, place)
+                                       : streams_.state_before(place);
+    if (!generator_.defined()) generator_ = at::detail::createCPUGenerator();
+    before.put_into(generator_);
+    draw(op, stack);
+    if (given) {
+      given_state = RandomState::of(generator_);
+    } else if (!seed_) {
+      streams_.note_state_after(place, RandomState::of(generator_));
+    }
+  }
+
+ private:
+  ValueId result_of(NodeId node) const { return graph().results(node)[0].ref.value; }
+
+  at::Tensor allocate(ValueId id) const {
+    const Value& v = graph().value(id);
+    const auto sizes = graph().sizes(id);
+    const auto strides = graph().strides(id);
+    return at::empty_strided({sizes.data(), sizes.size()}, {strides.data(), strides.size()},
+                             at::TensorOptions().dtype(v.dtype).device(device_.value_or(v.device())));
+  }
+
+  void draw(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    const auto& arguments = op.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (arguments[i].name() != "generator") continue;
+      stack[stack.size() - arguments.size() + i] = generator_;
+      op.callBoxed(stack);
+      return;
+    }
+    if (const auto other = overload_with_generator(op)) {
+      const auto begin = stack.end() - static_cast<std::ptrdiff_t>(arguments.size());
+      stack.insert(begin + static_cast<std::ptrdiff_t>(other->position), c10::IValue(generator_));
+      other->op.callBoxed(stack);
+      return;
+    }
+    const DefaultGeneratorAs scope(generator_);
+    op.callBoxed(stack);
+  }
+
+  Hooks hooks_;
+  std::optional<c10::Device> device_;
+  RandomStreams& streams_;
+  std::optional<uint64_t> seed_;
+  const std::function<void(DeferredRecord::Computed)>& done_;
+  at::Generator generator_;
+};
+
+ValueId first_value(const Graph& graph, StorageId storage) {
+  ValueId first;
+  graph.for_each_output(graph.storage(storage).born, [&](ValueId value) {
+    if (!first.valid() && graph.value(value).storage == storage) first = value;
+  });
+  return first;
+}
+
+}  // namespace
+
+void DeferredRecord::check_constants(const std::vector<Recipe::Step>& steps) const {
+  for (const Recipe::Step& step : steps) {
+    for (const Argument& argument : graph().arguments(step.node)) {
+      if (argument.kind != ArgumentKind::kConstant || argument.constant.index >= constant_versions_.size()) continue;
+      const auto [version, counted] = constant_versions_[argument.constant.index];
+      const at::Tensor& tensor = graph().constant(argument.constant);
+      if (!counted || static_cast<uint32_t>(tensor._version()) == version) continue;
+      throw ExternalTensorChangedError(
+          c10::str("the tensor from outside that the recipe uses (", tensor.scalar_type(), " ", tensor.sizes(),
+                   ", in the record: ", to_text(graph(), step.node), ") has been written since: it was at version ",
+                   version, " and is at version ", tensor._version(),
+                   ". Keep it unchanged until everything is materialised, or give deferred_init a clone"));
+    }
+  }
+}
+
+void DeferredRecord::run(Recipe::Group group, const ComputeOptions& options,
+                         const std::function<void(Computed)>& done) {
+  check_constants(group.steps);
+  Replay::Hooks hooks;
+  InterpreterOptions replay;
+  replay.device = options.device;
+  std::unordered_map<StorageId, NodeId> last_touch;
+  for (const StorageId storage : group.wanted) {
+    const ValueId root = first_value(graph(), storage);
+    replay.only.push_back(root);
+    hooks.roots[storage] = root;
+    last_touch[storage] = NodeId();
+  }
+  for (const Recipe::Step& step : group.steps) {
+    replay.nodes.push_back(step.node);
+    if (step.role != Recipe::Role::kRun) hooks.roles[step.node] = step.role;
+    const auto touch = [&](ValueId value) {
+      const auto wanted = last_touch.find(graph().value(value).storage);
+      if (wanted != last_touch.end()) wanted->second = step.node;
+    };
+    graph().for_each_output(step.node, touch);
+    if (step.role != Recipe::Role::kAllocate) graph().for_each_input(step.node, touch);
+  }
+  for (const StorageId storage : group.wanted) hooks.finished[last_touch.at(storage)].push_back(storage);
+  const DefaultDtype dtype(default_dtype_);
+  const RealWorld real;
+  Replay interpreter(graph(), std::move(replay), std::move(hooks), streams_, options.independent_streams, done);
+  try {
+    interpreter.run({});
+  } catch (const ReplayError& error) {
+    // What `done` throws passes through as it is.
+    if (const auto* nested = dynamic_cast<const std::nested_exception*>(&error)) {
+      try {
+        nested->rethrow_nested();
+      } catch (const DeferredError&) {
+        throw;
+      } catch (...) {}
+    }
+    std::throw_with_nested(MaterializeError(error.what(), error.node()));
+  }
+}
+
+void DeferredRecord::compute(const std::vector<StorageId>& storages, const ComputeOptions& options,
+                             const std::function<void(Computed)>& done) {
+  for (Recipe::Group& group : recipe_.groups_for(storages)) run(std::move(group), options, done);
+}
+
+at::Tensor DeferredRecord::value_of(const FakeTensorImpl& fake, const ComputeOptions& options) {
+  at::Tensor first;
+  compute({storage_of(fake)}, options, [&](Computed computed) { first = std::move(computed.tensor); });
+  const RealWorld real;
+  auto impl = first.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true);
+  impl->set_storage_and_dtype(first.storage(), fake.dtype());
+  impl->set_sizes_and_strides(fake.sizes(), fake.strides(), fake.storage_offset());
+  at::Tensor tensor(std::move(impl));
+  tensor._set_conj(fake.is_conj());
+  tensor._set_neg(fake.is_neg());
+  return tensor;
+}
+
+RandomState DeferredRecord::run_draw(NodeId node, const RandomState& before) {
+  const Recipe::Group group = recipe_.group_for_node(node);
+  check_constants(group.steps);
+  Replay::Hooks hooks;
+  InterpreterOptions replay;
+  replay.device = c10::Device(c10::kCPU);
+  for (const Recipe::Step& step : group.steps) {
+    replay.nodes.push_back(step.node);
+    if (step.role != Recipe::Role::kRun) hooks.roles[step.node] = step.role;
+  }
+  const DefaultDtype dtype(default_dtype_);
+  const RealWorld real;
+  const std::function<void(Computed)> none = [](Computed) {};
+  Replay interpreter(graph(), std::move(replay), std::move(hooks), streams_, std::nullopt, none);
+  interpreter.given_draw = node;
+  interpreter.given_state = before;
+  interpreter.run({});
+  return interpreter.given_state;
+}
+
+c10::Storage DeferredRecord::real_storage(StorageId id) {
+  if (!id.valid() || real.empty()) return {};
+  const auto entry = real.find(id);
+  if (entry == real.end()) return {};
+  auto alive = entry->second.storage.lock();
+  if (!alive) {
+    real.erase(entry);
+    return {};
+  }
+  return c10::Storage(std::move(alive));
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,30 @@
+#include "core/deferred/deferred_init.h"
+
+#include "core/deferred/record.h"
+
+namespace shadowgraph {
+
+DeferredInit::DeferredInit(const DeferredOptions& options) {
+  if (DeferredRecord::is_recording()) return;
+  mode_ = std::make_unique<FakeTensorMode>(FakeTensorOptions{.device = options.device, .profile = options.profile});
+  const auto link = DeferredRecord::begin(mode_->shared_state());
+  record_ = link->record;
+  link_ = std::shared_ptr<void>(nullptr, [link](void*) {});
+}
+
+DeferredInit::~DeferredInit() {
+  try {
+    finish();
+  } catch (const std::exception&) {  // the program's own exception is under way, or nobody asked
+  }
+}
+
+void DeferredInit::finish() {
+  if (!mode_) return;
+  const auto record = std::exchange(record_, nullptr);
+  const auto link = std::exchange(link_, nullptr);
+  mode_.reset();
+  record->end_scope();
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,363 @@
+#include "core/deferred/materialize.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/nn/module.h>
+
+#include "core/deferred/errors.h"
+#include "core/deferred/real_world.h"
+#include "core/deferred/record.h"
+#include "core/fake/dispatch_keys.h"
+#include "ir/printer.h"
+
+namespace shadowgraph {
+namespace {
+
+// What a materialised tensor keeps in order to be described again.
+struct RecipeOfTensor final : c10::intrusive_ptr_target {
+  c10::intrusive_ptr<DeferredLink> link;
+  StorageId storage;
+  caffe2::TypeMeta dtype;
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+  c10::Device device = c10::Device(c10::kCPU);
+  bool conj = false;
+  bool neg = false;
+};
+
+struct Named {
+  at::Tensor tensor;
+  std::string name;  // "" if it has none
+};
+
+std::string label(const Named& named) {
+  const FakeTensorImpl* fake = as_fake(named.tensor);
+  const std::string what =
+      fake != nullptr ? c10::str(fake->dtype(), " ", fake->sizes()) : c10::str("tensor ", named.tensor.sizes());
+  return named.name.empty() ? "a tensor " + what : "'" + named.name + "' (" + what + ")";
+}
+
+std::shared_ptr<DeferredRecord> record_of(const Named& named) {
+  const FakeTensorImpl* fake = as_fake(named.tensor);
+  if (fake != nullptr) {
+    if (auto record = DeferredRecord::of(*fake)) return record;
+  }
+  throw NotDeferredError(
+      label(named) +
+      " is a fake tensor that no deferred_init describes, so there is nothing to make it from: it was "
+      "made under a FakeTensorMode, or assigned there (`.data = `)");
+}
+
+c10::Device with_any_index(c10::Device device) {
+  return device.is_cuda() && !device.has_index() ? c10::Device(c10::kCUDA, 0) : device;
+}
+
+// ---- Real tensors
+
+at::Tensor on_storage(c10::Storage storage, FakeTensorImpl& fake, caffe2::TypeMeta dtype) {
+  const c10::InferenceMode inference(fake.is_inference());
+  const c10::DispatchKey key = c10::computeDispatchKey(dtype.toScalarType(), std::nullopt, storage.device());
+  auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), dtype);
+  impl->set_sizes_and_strides(fake.sizes(), fake.strides(), fake.storage_offset());
+  at::Tensor tensor(std::move(impl));
+  if (fake.is_conj()) tensor._set_conj(true);
+  if (fake.is_neg()) tensor._set_neg(true);
+  return tensor;
+}
+
+// All elements of the storage, converted.
+c10::Storage converted(const c10::Storage& storage, caffe2::TypeMeta from, c10::Device device, at::ScalarType to) {
+  const RealWorld real;
+  at::Tensor flat = at::empty({0}, at::TensorOptions().dtype(from).device(storage.device()));
+  const auto count = static_cast<int64_t>(storage.nbytes() / from.itemsize());
+  flat.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
+  flat.unsafeGetTensorImpl()->set_sizes_contiguous({count});
+  return flat.to(device, to).storage();
+}
+
+// The tensors of one record that are to become real, by storage.
+class Batch {
+ public:
+  Batch(std::shared_ptr<DeferredRecord> record, const MaterializeOptions& options)
+      : record_(std::move(record)), options_(options) {}
+
+  void add(Named named) {
+    const FakeTensorImpl& fake = *as_fake(named.tensor);
+    const StorageId storage = record_->storage_of(fake);
+    auto& entry = storages_[storage];
+    if (entry.empty()) order_.push_back(storage);
+    if (named.tensor.is_view()) {
+      // Autograd's base of the view shares the data: it becomes real with it.
+      const at::Tensor base(named.tensor._base());
+      if (as_fake(base) != nullptr && !base.is_same(named.tensor)) entry.push_back({base, named.name});
+    }
+    entry.push_back(std::move(named));
+  }
+
+  void run() {
+    std::vector<StorageId> missing;
+    for (const StorageId id : order_) {
+      check(id);
+      if (const c10::Storage storage = record_->real_storage(id)) {
+        share(id, storage);
+      } else {
+        missing.push_back(id);
+      }
+    }
+    if (missing.empty()) return;
+    DeferredRecord::ComputeOptions compute{c10::Device(c10::kCPU), options_.independent_streams};
+    try {
+      record_->compute(missing, compute,
+                       [&](DeferredRecord::Computed computed) { place(computed.id, computed.tensor.storage()); });
+    } catch (const MaterializeError& error) {
+      throw MaterializeError("cannot materialise " + name_near(error) + ": " + error.what(), error.node());
+    }
+  }
+
+ private:
+  c10::Device device_for(const FakeTensorImpl& fake) const {
+    return with_any_index(options_.device.value_or(fake.pretended_device()));
+  }
+  at::ScalarType dtype_for(const FakeTensorImpl& fake) const {
+    const at::ScalarType own = fake.dtype().toScalarType();
+    return options_.dtype && at::isFloatingType(own) ? *options_.dtype : own;
+  }
+
+  void check(StorageId id) const {
+    const auto& tensors = storages_.at(id);
+    const FakeTensorImpl& first = *as_fake(tensors.front().tensor);
+    for (const Named& named : tensors) {
+      const FakeTensorImpl& fake = *as_fake(named.tensor);
+      if (dtype_for(fake) != fake.dtype().toScalarType() && fake.dtype() != first.dtype()) {
+        throw DeferredError(label(named) +
+                            " shares its storage with a tensor of another dtype, so that it cannot be "
+                            "converted on the way; materialise both as they are");
+      }
+      const c10::Device device = device_for(fake);
+      if (device.is_cuda() && !at::globalContext().hasCUDA()) {
+        throw DeferredError(label(named) + " was described for " + device.str() +
+                            ", which this process does not have; "
+                            "set MaterializeOptions::device, e.g. to cpu");
+      }
+    }
+  }
+
+  // Somebody has made the storage real before.
+  void share(StorageId id, const c10::Storage& storage) {
+    const auto& known = record_->real.at(id);
+    for (const Named& named : storages_.at(id)) {
+      FakeTensorImpl* fake = as_fake(named.tensor);
+      if (fake == nullptr) continue;  // the base of another one
+      const at::ScalarType made = known.dtype.value_or(fake->dtype().toScalarType());
+      if ((options_.dtype && dtype_for(*fake) != made) || (options_.device && device_for(*fake) != storage.device())) {
+        throw DeferredError(label(named) + " shares its storage with a tensor that was materialised as " +
+                            c10::str(made) + " on " + storage.device().str() +
+                            "; materialise it with the same dtype and device");
+      }
+      make(*fake, id, storage, caffe2::TypeMeta::fromScalarType(made));
+    }
+  }
+
+  void place(StorageId id, c10::Storage storage) {
+    const auto& tensors = storages_.at(id);
+    const FakeTensorImpl& first = *as_fake(tensors.front().tensor);
+    const c10::Device device = device_for(first);
+    const at::ScalarType dtype = dtype_for(first);
+    DeferredRecord::RealStorage& real = record_->real[id];
+    real.dtype.reset();
+    if (device != storage.device() || dtype != first.dtype().toScalarType()) {
+      storage = converted(storage, first.dtype(), device, dtype);
+      if (dtype != first.dtype().toScalarType()) real.dtype = dtype;
+    }
+    real.storage = storage.getWeakStorageImpl();
+    real.device = device;
+    // Other fakes may still look at it: as long as they do, it stays.
+    attach_to_storage(*first.unsafe_storage().unsafeGetStorageImpl(), record_->session(), storage);
+    for (const Named& named : tensors) {
+      if (FakeTensorImpl* fake = as_fake(named.tensor)) {
+        make(*fake, id, storage, real.dtype ? caffe2::TypeMeta::fromScalarType(*real.dtype) : fake->dtype());
+      }
+    }
+  }
+
+  void make(FakeTensorImpl& fake, StorageId id, const c10::Storage& storage, caffe2::TypeMeta dtype) {
+    c10::intrusive_ptr<RecipeOfTensor> recipe;
+    if (options_.keep_recipe) {
+      recipe = c10::make_intrusive<RecipeOfTensor>();
+      recipe->link = record_->link();
+      recipe->storage = id;
+      recipe->dtype = fake.dtype();
+      recipe->sizes = fake.sizes().vec();
+      recipe->strides = fake.strides().vec();
+      recipe->offset = fake.storage_offset();
+      recipe->device = fake.pretended_device();
+      recipe->conj = fake.is_conj();
+      recipe->neg = fake.is_neg();
+    }
+    fake.become_real(on_storage(storage, fake, dtype).getIntrusivePtr(), std::move(recipe));
+  }
+
+  std::string name_near(const MaterializeError& error) const {
+    // The first that is still a fake: groups come one after the other.
+    for (const StorageId id : order_) {
+      const auto& tensors = storages_.at(id);
+      for (const Named& named : tensors) {
+        if (as_fake(named.tensor) == nullptr) continue;
+        for (const auto& group : record_->recipe().groups_for({&id, 1})) {
+          for (const Recipe::Step& step : group.steps) {
+            if (step.node == error.node()) return label(named);
+          }
+        }
+      }
+    }
+    return "a tensor";
+  }
+
+  std::shared_ptr<DeferredRecord> record_;
+  const MaterializeOptions& options_;
+  std::vector<StorageId> order_;
+  std::unordered_map<StorageId, std::vector<Named>> storages_;
+};
+
+void materialize(const std::vector<Named>& tensors, const MaterializeOptions& options) {
+  if (options.dtype && !at::isFloatingType(*options.dtype)) {
+    throw DeferredError(std::string("dtype must be a floating-point type, not ") + c10::toString(*options.dtype));
+  }
+  // One batch after the other: mostly there is one record.
+  std::vector<std::shared_ptr<DeferredRecord>> records;
+  for (const Named& named : tensors) {
+    if (!is_fake(named.tensor)) continue;
+    auto record = record_of(named);
+    if (std::find(records.begin(), records.end(), record) == records.end()) records.push_back(std::move(record));
+  }
+  for (const auto& record : records) {
+    const std::lock_guard lock(record->mutex());
+    Batch batch(record, options);
+    for (const Named& named : tensors) {
+      const FakeTensorImpl* fake = as_fake(named.tensor);
+      if (fake != nullptr && DeferredRecord::of(*fake) == record) batch.add(named);
+    }
+    batch.run();
+  }
+}
+
+// A module and its submodules, children first. Walked by hand: Module::modules() wants a shared_ptr to the root.
+struct Visited {
+  const torch::nn::Module* module;
+  std::string path;
+};
+std::vector<Visited> children_first(const torch::nn::Module& root) {
+  std::vector<Visited> found;
+  std::vector<Visited> pending{{&root, ""}};
+  while (!pending.empty()) {
+    found.push_back(pending.back());
+    const Visited next = pending.back();
+    pending.pop_back();
+    for (const auto& child : next.module->named_children()) {
+      pending.push_back({child.value().get(), next.path + child.key() + "."});
+    }
+  }
+  std::reverse(found.begin(), found.end());
+  return found;
+}
+
+std::vector<Named> tensors_of(const Visited& visited, bool buffers_only) {
+  std::vector<Named> tensors;
+  const auto add = [&](const auto& items) {
+    for (const auto& item : items) {
+      if (item.value().defined()) tensors.push_back({item.value(), visited.path + item.key()});
+    }
+  };
+  if (!buffers_only) add(visited.module->named_parameters(/*recurse=*/false));
+  add(visited.module->named_buffers(/*recurse=*/false));
+  return tensors;
+}
+
+}  // namespace
+
+const at::Tensor& materialize_tensor(const at::Tensor& tensor, const MaterializeOptions& options) {
+  if (tensor.defined()) materialize({{tensor, ""}}, options);
+  return tensor;
+}
+
+void materialize_tensors(const std::vector<at::Tensor>& tensors, const MaterializeOptions& options) {
+  std::vector<Named> named;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) named.push_back({tensor, ""});
+  }
+  materialize(named, options);
+}
+
+void materialize_module(const torch::nn::Module& module, const MaterializeModuleOptions& options) {
+  std::vector<Named> tensors;
+  for (const Visited& visited : children_first(module)) {
+    if (options.check_fn && !options.check_fn(*visited.module)) continue;
+    for (Named& named : tensors_of(visited, options.buffers_only)) tensors.push_back(std::move(named));
+  }
+  materialize(tensors, options);
+}
+
+bool is_deferred(const at::Tensor& tensor) {
+  const FakeTensorImpl* fake = as_fake(tensor);
+  return fake != nullptr && DeferredRecord::of(*fake) != nullptr;
+}
+
+bool is_deferred(const torch::nn::Module& module) {
+  for (const Visited& visited : children_first(module)) {
+    for (const Named& named : tensors_of(visited, /*buffers_only=*/false)) {
+      if (is_deferred(named.tensor)) return true;
+    }
+  }
+  return false;
+}
+
+namespace {
+
+FakeTensorImpl* with_recipe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  auto* impl = dynamic_cast<FakeTensorImpl*>(tensor.unsafeGetTensorImpl());
+  return impl != nullptr && !impl->key_set().has(kFakeKey) && impl->recipe() ? impl : nullptr;
+}
+
+}  // namespace
+
+void dematerialize(const at::Tensor& tensor) {
+  FakeTensorImpl* impl = with_recipe(tensor);
+  if (impl == nullptr) {
+    if (is_deferred(tensor)) return;
+    throw NotDeferredError(
+        "this tensor was not materialised from a recipe that was kept, so its data cannot be dropped");
+  }
+  const auto recipe = c10::static_intrusive_pointer_cast<RecipeOfTensor>(impl->recipe());
+  const std::shared_ptr<DeferredRecord> record = recipe->link->record;
+  const std::lock_guard lock(record->mutex());
+  auto& remade = record->remade.try_emplace(recipe->storage, c10::intrusive_ptr<c10::StorageImpl>()).first->second;
+  c10::intrusive_ptr<c10::StorageImpl> meta = remade.lock();
+  if (!meta) {
+    meta = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                 static_cast<size_t>(record->graph().storage(recipe->storage).bytes),
+                                                 c10::GetAllocator(c10::DeviceType::Meta), /*resizable=*/true);
+    bind_storage(*meta, recipe->storage, recipe->link);
+    remade = c10::weak_intrusive_ptr<c10::StorageImpl>(meta);
+  }
+  const auto fake = c10::make_intrusive<FakeTensorImpl>(c10::Storage(std::move(meta)), fake_key_set(recipe->device),
+                                                        recipe->dtype, recipe->device);
+  fake->set_sizes_and_strides(recipe->sizes, recipe->strides, recipe->offset);
+  const at::Tensor holder(fake);
+  if (recipe->conj) holder._set_conj(true);
+  if (recipe->neg) holder._set_neg(true);
+  impl->become_fake(*fake);
+}
+
+void dematerialize(const torch::nn::Module& module) {
+  for (const Visited& visited : children_first(module)) {
+    for (const Named& named : tensors_of(visited, /*buffers_only=*/false)) {
+      if (with_recipe(named.tensor) != nullptr) dematerialize(named.tensor);
+    }
+  }
+}
+
+const Graph& deferred_graph(const at::Tensor& tensor) { return record_of({tensor, ""})->graph(); }
+
+}  // namespace shadowgraph

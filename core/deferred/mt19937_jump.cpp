@@ -1,0 +1,159 @@
+#include "core/deferred/mt19937_jump.h"
+
+#include <array>
+#include <bit>
+#include <memory>
+#include <vector>
+
+namespace shadowgraph {
+namespace {
+
+constexpr size_t kWords = 624;  // of a state, and of a block of outputs
+constexpr size_t kShift = 397;
+constexpr size_t kDegree = 19937;
+
+constexpr uint16_t kExponents[] = {
+    0,     1189,  1416,  1585,  1643,  1870,  2493,  2773,  3000,  3227,  3454,  3681,  3908,  4135,  4362,
+    4753,  5661,  6337,  6569,  7129,  7477,  7525,  7583,  7752,  7979,  8206,  9505,  9901,  9969,  10128,
+    10693, 10761, 10920, 11089, 11147, 11157, 11215, 11321, 11374, 11384, 11485, 11611, 11712, 11717, 11838,
+    11881, 11944, 11997, 12277, 12335, 12393, 12504, 12509, 12620, 12673, 12731, 12736, 12789, 12905, 12958,
+    12963, 13137, 13185, 13190, 13243, 13301, 13412, 13528, 13533, 13639, 13697, 13760, 13813, 13866, 14093,
+    14151, 14209, 14320, 14325, 14436, 14547, 14552, 14605, 14721, 14774, 14779, 14953, 15001, 15006, 15059,
+    15117, 15228, 15344, 15349, 15455, 15513, 15576, 15629, 15682, 15909, 15967, 16025, 16136, 16141, 16252,
+    16363, 16368, 16421, 16537, 16590, 16595, 16817, 16822, 16875, 16933, 17044, 17160, 17271, 17329, 17445,
+    17498, 17725, 17783, 17841, 17952, 18068, 18179, 18237, 18406, 18633, 18691, 18860, 19087, 19314, 19937};
+static_assert(std::size(kExponents) == 135 && kExponents[134] == kDegree);
+// A word of overflow is folded back at once: none of it may land in the same word again.
+static_assert(kDegree - kExponents[133] >= 64);
+
+// ---- Polynomials over GF(2), reduced: bit i is the coefficient of x^i
+
+using Polynomial = std::array<uint64_t, (kDegree + 63) / 64>;
+constexpr size_t kPolynomialWords = std::tuple_size_v<Polynomial>;
+
+// Adds bits << position.
+void add_shifted(uint64_t* to, uint64_t bits, size_t position) {
+  const size_t shift = position % 64;
+  to[position / 64] ^= bits << shift;
+  if (shift != 0) to[position / 64 + 1] ^= bits >> (64 - shift);
+}
+
+// Bits 0, 1, 2, ... of `half` at 0, 2, 4, ...
+uint64_t spread(uint32_t half) {
+  uint64_t x = half;
+  x = (x | x << 16) & 0x0000FFFF0000FFFFU;
+  x = (x | x << 8) & 0x00FF00FF00FF00FFU;
+  x = (x | x << 4) & 0x0F0F0F0F0F0F0F0FU;
+  x = (x | x << 2) & 0x3333333333333333U;
+  return (x | x << 1) & 0x5555555555555555U;
+}
+
+void square(Polynomial& p) {
+  std::array<uint64_t, 2 * kPolynomialWords> wide;
+  for (size_t i = 0; i < kPolynomialWords; ++i) {
+    wide[2 * i] = spread(static_cast<uint32_t>(p[i]));
+    wide[2 * i + 1] = spread(static_cast<uint32_t>(p[i] >> 32));
+  }
+  constexpr size_t kTop = kDegree / 64;
+  constexpr uint64_t kBelow = (uint64_t{1} << (kDegree % 64)) - 1;
+  for (size_t i = wide.size() - 1; i >= kTop; --i) {
+    const uint64_t over = i == kTop ? wide[i] & ~kBelow : wide[i];
+    if (over == 0) continue;
+    wide[i] ^= over;
+    // x^(64 i) = x^(64 i - 19937) * (the polynomial without its leading term). In the last word, what is over begins at
+    // bit 33, so that the position does not go below 0.
+    const uint64_t bits = i == kTop ? over >> (kDegree % 64) : over;
+    const size_t base = i == kTop ? 0 : 64 * i - kDegree;
+    for (size_t e = 0; e + 1 < std::size(kExponents); ++e) add_shifted(wide.data(), bits, base + kExponents[e]);
+  }
+  std::copy_n(wide.begin(), kPolynomialWords, p.begin());
+}
+
+void multiply_by_x(Polynomial& p) {
+  for (size_t i = kPolynomialWords; i-- > 1;) p[i] = p[i] << 1 | p[i - 1] >> 63;
+  p[0] <<= 1;
+  uint64_t& top = p[kDegree / 64];
+  if ((top >> (kDegree % 64) & 1) == 0) return;
+  for (const uint16_t e : kExponents) p[e / 64] ^= uint64_t{1} << (e % 64);
+}
+
+Polynomial power_of_x(uint64_t exponent) {
+  int bits = 0;
+  while (exponent >> bits >= kDegree) ++bits;
+  Polynomial p{};
+  const uint64_t first = exponent >> bits;
+  p[first / 64] |= uint64_t{1} << (first % 64);
+  while (bits-- > 0) {
+    square(p);
+    if ((exponent >> bits & 1) != 0) multiply_by_x(p);
+  }
+  return p;
+}
+
+// ---- The recurrence
+
+uint32_t next_word(uint32_t far, uint32_t a, uint32_t b) {
+  return far ^ ((a & 0x80000000U) | (b & 0x7FFFFFFFU)) >> 1 ^ ((b & 1) != 0 ? 0x9908B0DFU : 0U);
+}
+
+using State = std::array<uint32_t, kWords>;
+
+void next_block(State& s) {
+  for (size_t i = 0; i < kWords - kShift; ++i) s[i] = next_word(s[i + kShift], s[i], s[i + 1]);
+  for (size_t i = kWords - kShift; i < kWords - 1; ++i) s[i] = next_word(s[i + kShift - kWords], s[i], s[i + 1]);
+  s[kWords - 1] = next_word(s[kShift - 1], s[kWords - 1], s[0]);
+}
+
+void jump_blocks(State& state, uint64_t blocks) {
+  // From the second word on: the low bits of the first one are not part of the state.
+  const Polynomial power = power_of_x(blocks * kWords - 1);
+  std::vector<uint32_t> words(1 + kDegree + kWords);
+  std::copy(state.begin(), state.end(), words.begin());
+  for (size_t i = 0; i + kWords < words.size(); ++i) {
+    words[i + kWords] = next_word(words[i + kShift], words[i], words[i + 1]);
+  }
+  std::vector<const uint32_t*> terms;
+  for (size_t w = 0; w < kPolynomialWords; ++w) {
+    for (uint64_t bits = power[w]; bits != 0; bits &= bits - 1) {
+      terms.push_back(words.data() + 1 + 64 * w + static_cast<size_t>(std::countr_zero(bits)));
+    }
+  }
+  state.fill(0);
+  size_t t = 0;
+  for (; t + 4 <= terms.size(); t += 4) {
+    const uint32_t *a = terms[t], *b = terms[t + 1], *c = terms[t + 2], *d = terms[t + 3];
+    for (size_t j = 0; j < kWords; ++j) state[j] ^= a[j] ^ b[j] ^ c[j] ^ d[j];
+  }
+  for (; t < terms.size(); ++t) {
+    for (size_t j = 0; j < kWords; ++j) state[j] ^= terms[t][j];
+  }
+}
+
+// Where a jump becomes cheaper than running: some 2 ms against half a microsecond a block.
+constexpr uint64_t kJumpFrom = 4096;
+
+}  // namespace
+
+std::span<const uint16_t> mt19937_polynomial() { return kExponents; }
+
+// The engine counts: after k draws of a block, next_ is k and left_ is 625 - k; freshly seeded, left_ is 1 and next_ 0.
+void advance(at::mt19937_data_pod& engine, uint64_t draws) {
+  const auto available = static_cast<uint64_t>(engine.left_ - 1);
+  if (draws <= available) {
+    engine.left_ -= static_cast<int>(draws);
+    engine.next_ += static_cast<uint32_t>(draws);
+    return;
+  }
+  const uint64_t beyond = draws - available;
+  const uint64_t blocks = (beyond - 1) / kWords + 1;
+  if (blocks < kJumpFrom) {
+    for (uint64_t i = 0; i < blocks; ++i) next_block(engine.state_);
+  } else {
+    jump_blocks(engine.state_, blocks);
+  }
+  const auto used = static_cast<uint32_t>(beyond - (blocks - 1) * kWords);
+  engine.next_ = used;
+  engine.left_ = static_cast<int>(kWords + 1 - used);
+}
+
+}  // namespace shadowgraph

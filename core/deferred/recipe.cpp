@@ -1,0 +1,312 @@
+#include "core/deferred/recipe.h"
+
+#include <algorithm>
+#include <numeric>
+#include <queue>
+#include <unordered_map>
+
+namespace shadowgraph {
+namespace {
+
+// In-place operators that write every element of self and read none.
+constexpr std::string_view kOverwriting[] = {
+    "aten::zero_",        "aten::fill_.Scalar", "aten::fill_.Tensor", "aten::copy_",        "aten::uniform_",
+    "aten::normal_",      "aten::random_",      "aten::random_.to",   "aten::random_.from", "aten::bernoulli_.float",
+    "aten::exponential_", "aten::cauchy_",      "aten::geometric_",   "aten::log_normal_",
+};
+
+// What makes linalg operators throw: run with the node whose result it looks at.
+constexpr std::string_view kCheck = "aten::_linalg_check_errors";
+
+bool is_contiguous(const Graph& graph, ValueId value) {
+  const auto sizes = graph.sizes(value);
+  const auto strides = graph.strides(value);
+  int64_t expected = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    if (sizes[i] != 1 && strides[i] != expected) return false;
+    expected *= sizes[i];
+  }
+  return true;
+}
+
+bool is_whole(const Graph& graph, ValueId value) {
+  const Value& v = graph.value(value);
+  return v.storage.valid() && v.offset == 0 && is_contiguous(graph, value) &&
+         graph.logical_bytes(value) == graph.storage(v.storage).bytes;
+}
+
+bool same_tensor(const Graph& graph, ValueId a, ValueId b) {
+  const Value& x = graph.value(a);
+  const Value& y = graph.value(b);
+  return x.storage == y.storage && x.dtype == y.dtype && x.offset == y.offset &&
+         std::ranges::equal(graph.sizes(a), graph.sizes(b)) && std::ranges::equal(graph.strides(a), graph.strides(b));
+}
+
+}  // namespace
+
+bool Recipe::overwrites(NodeId node, StorageId storage) const {
+  const std::string& name = graph_.target(node).name();
+  if (std::find(std::begin(kOverwriting), std::end(kOverwriting), name) == std::end(kOverwriting)) return false;
+  const auto arguments = graph_.arguments(node);
+  const auto results = graph_.results(node);
+  if (results.size() != 1 || results[0].kind != ArgumentKind::kValue) return false;
+  if (arguments[0].kind != ArgumentKind::kValue || !is_whole(graph_, arguments[0].ref.value)) return false;
+  if (!same_tensor(graph_, arguments[0].ref.value, results[0].ref.value)) return false;
+  bool reads_itself = false;
+  graph_.for_each_value(arguments.subspan(1), [&](ValueId v) { reads_itself |= graph_.value(v).storage == storage; });
+  return !reads_itself;
+}
+
+void Recipe::add(NodeId node) {
+  const OperatorFacts& facts = facts_of(node);
+  const auto arguments = graph_.arguments(node);
+  if (graph_.target(node).name() == kCheck && arguments[0].kind == ArgumentKind::kValue) {
+    checks_[graph_.value(arguments[0].ref.value).producer] = node;
+  }
+  const auto write = [&](ValueId value) {
+    const StorageId storage = graph_.value(value).storage;
+    if (!storage.valid()) return;
+    if (storage.index >= writers_.size()) writers_.resize(std::max<size_t>(storage.index + 1, writers_.size() * 2));
+    auto& writers = writers_[storage.index];
+    if (writers.empty() || writers.back().node != node) writers.push_back({node, overwrites(node, storage)});
+  };
+  if (facts.unknown) {
+    graph_.for_each_value(arguments, write);
+  } else if (!facts.written.empty() && writes_now(graph_, node, facts)) {
+    for (const uint16_t position : facts.written) {
+      if (position < arguments.size()) graph_.for_each_value(arguments.subspan(position, 1), write);
+    }
+  }
+}
+
+// Backwards through the program, nodes by descending id; placeholders, which may have any id, on the side.
+class Recipe::Walk {
+ public:
+  explicit Walk(Recipe& recipe) : recipe_(recipe), graph_(recipe.graph_) {}
+
+  void want(StorageId storage) {
+    need_contents(storage, graph_.node_capacity());
+    need_tensor(first_value(storage));
+  }
+  void want_run(NodeId node) { reach(node, kContents); }
+
+  std::vector<Step> steps() {
+    while (!pending_.empty()) {
+      const NodeId node(pending_.top());
+      pending_.pop();
+      visit(node, needs_.at(node));
+    }
+    std::reverse(steps_.begin(), steps_.end());
+    if (checked_) {
+      std::ranges::sort(steps_, {}, [](const Step& step) { return step.node.index; });
+    }
+    placeholders_.insert(placeholders_.end(), steps_.begin(), steps_.end());
+    return std::move(placeholders_);
+  }
+
+ private:
+  enum Need : uint8_t { kTensor, kContents };
+
+  // The value that the storage was born as.
+  ValueId first_value(StorageId storage) const {
+    ValueId first;
+    graph_.for_each_output(graph_.storage(storage).born, [&](ValueId value) {
+      if (!first.valid() && graph_.value(value).storage == storage) first = value;
+    });
+    return first;
+  }
+
+  void reach(NodeId node, Need need) {
+    const auto [entry, added] = needs_.try_emplace(node, need);
+    entry->second = std::max(entry->second, need);
+    if (!added) return;
+    if (graph_.is_placeholder(node)) {
+      placeholders_.push_back({node, Role::kRun});
+    } else {
+      pending_.push(node.index);
+    }
+  }
+
+  void need_tensor(ValueId value) {
+    if (value.valid()) reach(graph_.value(value).producer, kTensor);
+  }
+
+  // The contents of `storage` as a node with id `before` finds them.
+  void need_contents(StorageId storage, uint32_t before) {
+    if (!storage.valid()) return;
+    uint32_t& covered = covered_from_.try_emplace(storage, UINT32_MAX).first->second;
+    if (before > covered) return;
+    covered = 0;
+    if (storage.index < recipe_.writers_.size()) {
+      const auto& writers = recipe_.writers_[storage.index];
+      auto writer = std::lower_bound(writers.begin(), writers.end(), before,
+                                     [](const Writer& w, uint32_t id) { return w.node.index < id; });
+      while (writer != writers.begin()) {
+        --writer;
+        reach(writer->node, kContents);
+        if (writer->overwrites) {
+          covered = writer->node.index;
+          return;
+        }
+      }
+    }
+    reach(graph_.storage(storage).born, kContents);
+  }
+
+  void visit(NodeId node, Need need) {
+    const auto arguments = graph_.arguments(node);
+    const auto results = graph_.results(node);
+    const OperatorFacts& facts = recipe_.facts_of(node);
+    if (need == kTensor && results.size() == 1 && results[0].kind == ArgumentKind::kValue) {
+      const ValueId result = results[0].ref.value;
+      if (facts.is_in_place && arguments[0].kind == ArgumentKind::kValue &&
+          same_tensor(graph_, arguments[0].ref.value, result)) {
+        steps_.push_back({node, Role::kIdentity});
+        need_tensor(arguments[0].ref.value);
+        return;
+      }
+      if (graph_.storage(graph_.value(result).storage).born == node && is_whole(graph_, result)) {
+        steps_.push_back({node, Role::kAllocate});
+        return;
+      }
+    }
+    steps_.push_back({node, Role::kRun});
+    if (const auto check = recipe_.checks_.find(node); check != recipe_.checks_.end()) {
+      steps_.push_back({check->second, Role::kRun});
+      checked_ = true;
+    }
+    const bool alias = graph_.node(node).target == target_of(Builtin::kAlias);
+    const bool geometry = alias || (facts.geometry_only && !facts.unknown);
+    const ValueId self =
+        !arguments.empty() && arguments[0].kind == ArgumentKind::kValue ? arguments[0].ref.value : ValueId();
+    const bool overwrites = self.valid() && recipe_.overwrites(node, graph_.value(self).storage);
+    graph_.for_each_value(arguments, [&](ValueId value) {
+      need_tensor(value);
+      if (geometry || (overwrites && value == self)) return;
+      need_contents(graph_.value(value).storage, node.index);
+    });
+  }
+
+  Recipe& recipe_;
+  const Graph& graph_;
+  std::unordered_map<NodeId, Need> needs_;
+  std::unordered_map<StorageId, uint32_t>
+      covered_from_;  // contents from here on, up to readers seen so far, are covered
+  std::priority_queue<uint32_t> pending_;
+  std::vector<Step> steps_;
+  std::vector<Step> placeholders_;
+  bool checked_ = false;
+};
+
+namespace {
+
+class DisjointSets {
+ public:
+  explicit DisjointSets(size_t count) : parent_(count) { std::iota(parent_.begin(), parent_.end(), 0U); }
+  uint32_t find(uint32_t i) {
+    while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
+    return i;
+  }
+  void join(uint32_t a, uint32_t b) { parent_[find(a)] = find(b); }
+
+ private:
+  std::vector<uint32_t> parent_;
+};
+
+}  // namespace
+
+std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted) {
+  Walk walk(*this);
+  for (const StorageId storage : wanted) walk.want(storage);
+  const std::vector<Step> steps = walk.steps();
+
+  // Steps that touch a storage belong together, but for those that share nothing but a placeholder nobody writes.
+  std::unordered_map<StorageId, uint32_t> set_of;
+  DisjointSets sets(steps.size() + wanted.size());
+  std::unordered_map<StorageId, bool> shared;
+  for (const Step& step : steps) {
+    if (graph_.is_placeholder(step.node)) {
+      graph_.for_each_output(step.node, [&](ValueId v) {
+        const StorageId storage = graph_.value(v).storage;
+        shared[storage] = storage.index >= writers_.size() || writers_[storage.index].empty();
+      });
+    }
+  }
+  const auto touch = [&](uint32_t item, StorageId storage) {
+    if (!storage.valid()) return;
+    const auto known = shared.find(storage);
+    if (known != shared.end() && known->second) return;
+    const auto [entry, added] = set_of.try_emplace(storage, item);
+    if (!added) sets.join(item, entry->second);
+  };
+  std::unordered_map<NodeId, uint32_t> item_of;
+  for (uint32_t i = 0; i < steps.size(); ++i) {
+    if (!graph_.is_placeholder(steps[i].node)) item_of[steps[i].node] = i;
+    const auto visit = [&](ValueId value) {
+      touch(i, graph_.value(value).storage);
+      // Views of a shared placeholder belong to who uses them.
+      const auto producer = item_of.find(graph_.value(value).producer);
+      if (producer != item_of.end()) sets.join(i, producer->second);
+    };
+    graph_.for_each_output(steps[i].node, visit);
+    if (steps[i].role != Role::kAllocate) graph_.for_each_input(steps[i].node, visit);
+  }
+  const auto first_wanted = static_cast<uint32_t>(steps.size());
+  for (uint32_t i = 0; i < wanted.size(); ++i) touch(first_wanted + i, wanted[i]);
+
+  std::vector<Group> groups;
+  std::unordered_map<uint32_t, size_t> group_of;
+  const auto group = [&](uint32_t item) -> Group& {
+    const auto [entry, added] = group_of.try_emplace(sets.find(item), groups.size());
+    if (added) groups.emplace_back();
+    return groups[entry->second];
+  };
+  // Unwritten placeholders go to every group that reads them.
+  std::unordered_map<ValueId, NodeId> placeholder_of;
+  std::vector<std::vector<NodeId>> given;
+  for (uint32_t i = 0; i < steps.size(); ++i) {
+    if (!graph_.is_placeholder(steps[i].node)) continue;
+    graph_.for_each_output(steps[i].node, [&](ValueId v) { placeholder_of[v] = steps[i].node; });
+  }
+  for (uint32_t i = 0; i < steps.size(); ++i) {
+    if (graph_.is_placeholder(steps[i].node)) continue;
+    Group& own = group(i);
+    if (steps[i].role != Role::kAllocate) {
+      graph_.for_each_input(steps[i].node, [&](ValueId v) {
+        const auto placeholder = placeholder_of.find(v);
+        if (placeholder == placeholder_of.end()) return;
+        const auto index = static_cast<size_t>(&own - groups.data());
+        if (given.size() < groups.size()) given.resize(groups.size());
+        auto& mine = given[index];
+        if (std::find(mine.begin(), mine.end(), placeholder->second) == mine.end()) mine.push_back(placeholder->second);
+      });
+    }
+    own.steps.push_back(steps[i]);
+  }
+  for (uint32_t i = 0; i < wanted.size(); ++i) {
+    Group& own = group(first_wanted + i);
+    own.wanted.push_back(wanted[i]);
+    // A storage that is a placeholder's, touched by nothing else.
+    const NodeId born = graph_.storage(wanted[i]).born;
+    if (!graph_.is_placeholder(born)) continue;
+    const auto index = static_cast<size_t>(&own - groups.data());
+    if (given.size() < groups.size()) given.resize(groups.size());
+    if (std::find(given[index].begin(), given[index].end(), born) == given[index].end()) given[index].push_back(born);
+  }
+  given.resize(groups.size());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    std::vector<Step> all;
+    for (const NodeId node : given[i]) all.push_back({node, Role::kRun});
+    all.insert(all.end(), groups[i].steps.begin(), groups[i].steps.end());
+    groups[i].steps = std::move(all);
+  }
+  return groups;
+}
+
+Recipe::Group Recipe::group_for_node(NodeId node) {
+  Walk walk(*this);
+  walk.want_run(node);
+  return {walk.steps(), {}};
+}
+
+}  // namespace shadowgraph

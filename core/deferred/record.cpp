@@ -1,0 +1,319 @@
+#include "core/deferred/record.h"
+
+#include <ATen/Context.h>
+#include <c10/core/DefaultDtype.h>
+
+#include "core/deferred/errors.h"
+#include "core/deferred/real_world.h"
+#include "core/fake/converter.h"
+#include "core/fake/operator_info.h"
+
+namespace shadowgraph {
+namespace {
+
+class KernelDepth {
+ public:
+  KernelDepth() { ++thread_state.kernel_depth; }
+  ~KernelDepth() { --thread_state.kernel_depth; }
+  KernelDepth(const KernelDepth&) = delete;
+  KernelDepth& operator=(const KernelDepth&) = delete;
+};
+
+bool is_deferred_link(const SessionLink& link) { return dynamic_cast<const DeferredLink*>(&link) != nullptr; }
+
+std::shared_ptr<LastingMode> find_record(const FakeTensorImpl& fake) { return DeferredRecord::of(fake); }
+
+std::string geometry(const at::Tensor& tensor) { return c10::str(tensor.scalar_type(), " ", tensor.sizes()); }
+
+// Calls f(const at::Tensor&) for the tensors of an argument that are defined.
+template <class F>
+void for_each_tensor(const c10::IValue& value, F&& f) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) f(value.toTensor());
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, f);
+  }
+}
+
+template <class F>
+void for_each_tensor(const CallArgument& argument, F&& f) {
+  using Kind = CallArgument::Kind;
+  const auto visit = [&](const at::Tensor& tensor) {
+    if (tensor.defined()) f(tensor);
+  };
+  switch (argument.kind()) {
+    case Kind::kBoxed:
+      for_each_tensor(argument.boxed(), f);
+      return;
+    case Kind::kTensor:
+      visit(argument.tensor());
+      return;
+    case Kind::kTensors:
+      for (const at::Tensor& tensor : argument.tensors()) visit(tensor);
+      return;
+    case Kind::kTensorRefs:
+      for (const at::Tensor& tensor : argument.tensor_refs()) visit(tensor);
+      return;
+    case Kind::kOptionalTensors:
+      for_each_tensor(c10::IValue(argument.optional_tensors()), f);
+      return;
+    default:
+      return;
+  }
+}
+
+// Objects have contents that the record does not keep: a storage, a stream, an object of a custom class.
+bool is_plain(const c10::IValue& value) {
+  if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      if (!is_plain(element)) return false;
+    }
+    return true;
+  }
+  return value.isTensor() || value.isNone() || value.isScalar() || value.isString() || value.isDevice() ||
+         value.isGenerator() || value.isSymInt() || value.isSymFloat() || value.isSymBool();
+}
+
+}  // namespace
+
+c10::intrusive_ptr<DeferredLink> DeferredRecord::begin(std::shared_ptr<ModeState> mode) {
+  auto link = c10::make_intrusive<DeferredLink>(Recorder::next_session());
+  link->record = std::make_shared<DeferredRecord>(*link, std::move(mode));
+  return link;
+}
+
+DeferredRecord::DeferredRecord(DeferredLink& link, std::shared_ptr<ModeState> mode)
+    : link_(&link),
+      session_(link.session()),
+      mode_(std::move(mode)),
+      recorder_(*mode_, link),
+      recipe_(recorder_.graph()),
+      streams_(recorder_.graph(), [this](NodeId node, const RandomState& before) { return run_draw(node, before); }),
+      default_dtype_(c10::get_default_dtype_as_scalartype()) {
+  find_lasting_mode.store(&find_record, std::memory_order_release);
+  ++lasting_modes;
+  recorder_.set_phase(Graph::kInit);
+  mode_->observer = this;
+  mode_->reads_data = true;
+  mode_->watch_size_reads = false;
+  streams_.resume();
+}
+
+DeferredRecord::~DeferredRecord() {
+  --lasting_modes;
+  mode_->observer = nullptr;
+}
+
+std::shared_ptr<DeferredRecord> DeferredRecord::of(const FakeTensorImpl& fake) {
+  SessionLink* link = find_link(*fake.unsafe_storage().unsafeGetStorageImpl(), &is_deferred_link);
+  return link != nullptr ? static_cast<DeferredLink*>(link)->record : nullptr;
+}
+
+bool DeferredRecord::is_recording() {
+  const ModeState* mode = thread_state.mode;
+  return mode != nullptr && dynamic_cast<const DeferredRecord*>(mode->observer) != nullptr;
+}
+
+StorageId DeferredRecord::storage_of(const FakeTensorImpl& fake) const {
+  return find_storage_id(*fake.unsafe_storage().unsafeGetStorageImpl(), session_);
+}
+
+void DeferredRecord::end_scope() {
+  const std::lock_guard lock(mutex_);
+  in_scope_ = false;
+  // What stood for tensors from outside would keep this record alive, and lifetimes no longer matter.
+  mode_->memo = {};
+  link_->close();
+  streams_.pause();
+}
+
+// ---- Calls
+
+void DeferredRecord::check_operand(const OperatorInfo& info, const at::Tensor& tensor, bool written) {
+  const FakeTensorImpl* fake = as_fake(tensor);
+  if (fake == nullptr) return;
+  const StorageId storage = storage_of(*fake);
+  if (!storage.valid()) {
+    const at::Tensor outside = real_of_fake(*fake, *mode_);
+    if (!outside.defined()) {
+      throw UnrecordableCallError(info.name + " uses a fake tensor (" + c10::str(fake->dtype(), " ", fake->sizes()) +
+                                  ") that another mode or another deferred_init made; its contents are not known here. "
+                                  "Make it in the same deferred_init, or materialise it first");
+    }
+    if (outside.is_inference()) {
+      throw UnrecordableCallError(info.name + " uses an inference tensor from outside (" + geometry(outside) +
+                                  "), which may change without leaving a trace; give it a clone() made outside of "
+                                  "inference mode");
+    }
+  } else if (real_storage(storage)) {
+    throw AlreadyMaterializedError(info.name + " uses a described tensor (" +
+                                   c10::str(fake->dtype(), " ", fake->sizes()) +
+                                   ") whose storage has been materialised by way of another tensor that shares it. "
+                                   "Call materialize_tensor on this one too, which copies nothing, and then use it");
+  }
+  if (!written) return;
+  if (!storage.valid() || graph().storage(storage).kind == StorageKind::kConstant) {
+    throw UnrecordableCallError(info.name + " would write to a tensor from outside (" +
+                                c10::str(fake->dtype(), " ", fake->sizes()) +
+                                "); nothing was written. Write to a clone of it, or do it outside deferred_init");
+  }
+}
+
+void DeferredRecord::begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) {
+  mutex_.lock();
+  try {
+    generator_.reset();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const CallArgument& argument = arguments[i];
+      const bool written = info.writes && i < 64 && ((info.written_arguments >> i) & 1) != 0;
+      for_each_tensor(argument, [&](const at::Tensor& tensor) { check_operand(info, tensor, written); });
+      if (argument.kind() == CallArgument::Kind::kGenerator) {
+        generator_ = argument.generator();
+      } else if (argument.kind() == CallArgument::Kind::kBoxed) {
+        const c10::IValue& value = argument.boxed();
+        if (value.isGenerator()) generator_ = value.toGenerator();
+        if (!is_plain(value)) {
+          throw UnrecordableCallError(info.name + ": argument '" + info.op.schema().arguments()[i].name() + "' is a " +
+                                      value.type()->str() +
+                                      ", which cannot be kept for later; run this line under an UnfakeGuard, on real "
+                                      "tensors");
+        }
+      }
+    }
+    recorder_.begin_call(info, arguments);
+    note_constants();
+  } catch (...) {
+    mutex_.unlock();
+    throw;
+  }
+}
+
+void DeferredRecord::note_constants() {
+  for (uint32_t i = static_cast<uint32_t>(constant_versions_.size()); i < graph().constant_count(); ++i) {
+    const at::Tensor& tensor = graph().constant(ConstantId(i));
+    const bool counted = !tensor.is_inference();
+    constant_versions_.emplace_back(counted ? static_cast<uint32_t>(tensor._version()) : 0, counted);
+  }
+}
+
+// The fallback calls abandon_call if this throws.
+void DeferredRecord::end_call(const OperatorInfo& info, std::span<const CallArgument> results) {
+  recorder_.end_call(info, results);
+  const NodeId node = recorder_.last_node();
+  recipe_.add(node);
+  if (recipe_.facts_of(node).random) streams_.draw(node, std::exchange(generator_, std::nullopt));
+  mutex_.unlock();
+}
+
+void DeferredRecord::abandon_call(const OperatorInfo& info) noexcept {
+  recorder_.abandon_call(info);
+  mutex_.unlock();
+}
+
+void DeferredRecord::mode_suspended() { streams_.pause(); }
+void DeferredRecord::mode_resumed() noexcept { streams_.resume(); }
+
+ModeState& DeferredRecord::enter() {
+  mutex_.lock();
+  return *mode_;
+}
+
+void DeferredRecord::leave() noexcept {
+  if (!in_scope_) mode_->memo = {};
+  mutex_.unlock();
+}
+
+// ---- Calls whose results depend on data: made at once, on just what they read
+
+namespace {
+
+bool has_mask(const torch::jit::Stack& stack, size_t begin) {
+  for (size_t i = begin; i < stack.size(); ++i) {
+    bool found = false;
+    if (stack[i].isList()) {
+      for_each_tensor(stack[i], [&](const at::Tensor& tensor) {
+        found |= tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte;
+      });
+    }
+    if (found) return true;
+  }
+  return false;
+}
+
+c10::SmallVector<CallArgument, 12> viewed(const torch::jit::Stack& stack, size_t begin) {
+  c10::SmallVector<CallArgument, 12> arguments;
+  for (size_t i = begin; i < stack.size(); ++i) arguments.emplace_back(stack[i]);
+  return arguments;
+}
+
+}  // namespace
+
+bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack) {
+  const size_t begin = stack.size() - info.argument_count;
+  if (info.name == "aten::index.Tensor" && !has_mask(stack, begin)) return false;
+  const std::lock_guard lock(mutex_);
+  bool foreign = false;
+  c10::Device device = mode_->default_device;
+  const auto real_one = [&](const at::Tensor& tensor) {
+    const FakeTensorImpl* fake = as_fake(tensor);
+    if (fake == nullptr) return tensor;
+    device = fake->pretended_device();
+    if (real_storage(storage_of(*fake))) check_operand(info, tensor, false);
+    if (!storage_of(*fake).valid()) {
+      const at::Tensor outside = real_of_fake(*fake, *mode_);
+      foreign |= !outside.defined();
+      return outside;
+    }
+    return value_of(*fake, {c10::Device(c10::kCPU), std::nullopt});
+  };
+  torch::jit::Stack real_stack;
+  for (size_t i = begin; i < stack.size(); ++i) {
+    const c10::IValue& value = stack[i];
+    if (value.isTensor() && value.toTensor().defined()) {
+      real_stack.emplace_back(real_one(value.toTensor()));
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector())
+        list.push_back(tensor.defined() ? real_one(tensor) : tensor);
+      real_stack.emplace_back(list);
+    } else if (value.isList()) {
+      c10::List<c10::IValue> list = value.toList().copy();
+      for (size_t j = 0; j < list.size(); ++j) {
+        const c10::IValue& element = list.get(j);
+        if (element.isTensor() && element.toTensor().defined()) list.set(j, real_one(element.toTensor()));
+      }
+      real_stack.emplace_back(list);
+    } else {
+      real_stack.push_back(value);
+    }
+  }
+  if (foreign) return false;
+  {
+    const RealWorld real;
+    info.op.callBoxed(real_stack);
+  }
+  const KernelDepth depth;
+  begin_call(info, viewed(stack, begin));
+  try {
+    torch::jit::Stack results;
+    for (const c10::IValue& value : real_stack) {
+      if (!value.isTensor() || !value.toTensor().defined()) {
+        results.push_back(value);
+        continue;
+      }
+      const at::Tensor& tensor = value.toTensor();
+      at::Tensor fake = FakeTensorImpl::empty_strided(tensor.sizes(), tensor.strides(), tensor.dtype(), device);
+      as_fake(fake)->take_fresh();
+      results.emplace_back(std::move(fake));
+    }
+    end_call(info, viewed(results, 0));
+    stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(begin), stack.end());
+    for (c10::IValue& result : results) stack.push_back(std::move(result));
+  } catch (...) {
+    abandon_call(info);
+    throw;
+  }
+  return true;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,114 @@
+// The record of a described program, owned by the tensors it describes. Internal to core/deferred; programs use
+// deferred_init.h and materialize.h.
+//
+// It is a Recorder (core/capture) that goes on after its scope: calls on described tensors outside of any mode are
+// recorded as well, so that nothing done to them later is lost. What it adds is what replaying in parts needs: who writes
+// which storage (recipe.h), where random numbers come from (random_streams.h), and in which version tensors from outside
+// were.
+#pragma once
+
+#include <mutex>
+
+#include "core/capture/recorder.h"
+#include "core/deferred/random_streams.h"
+#include "core/deferred/recipe.h"
+#include "core/fake/mode_state.h"
+
+namespace shadowgraph {
+
+class DeferredRecord;
+
+// Held by every storage that the record describes, and so the record lives as long as one of them.
+class DeferredLink final : public SessionLink {
+ public:
+  explicit DeferredLink(uint32_t session) : SessionLink(session) {}
+  std::shared_ptr<DeferredRecord> record;
+};
+
+class DeferredRecord final : public CallObserver, public LastingMode {
+ public:
+  // In a mode that has just begun; it becomes the mode's observer.
+  static c10::intrusive_ptr<DeferredLink> begin(std::shared_ptr<ModeState> mode);
+  // The record that describes `tensor`, nullptr if none does: O(1).
+  static std::shared_ptr<DeferredRecord> of(const FakeTensorImpl& fake);
+  // Whether a program is being described on this thread: deferred_init then joins it.
+  static bool is_recording();
+
+  DeferredRecord(DeferredLink& link, std::shared_ptr<ModeState> mode);
+  ~DeferredRecord() override;
+
+  // The scope ends: generators are left where the program would have left them. Throws as RandomStreams::pause.
+  void end_scope();
+
+  const Graph& graph() const { return recorder_.graph(); }
+  uint32_t session() const { return session_; }
+  StorageId storage_of(const FakeTensorImpl& fake) const;
+  std::recursive_mutex& mutex() { return mutex_; }
+
+  // ---- Computing. The caller holds the mutex.
+  struct Computed {
+    StorageId id;
+    at::Tensor tensor;  // the first tensor on the storage; the storage is what counts
+  };
+  struct ComputeOptions {
+    std::optional<c10::Device> device;  // in place of the recorded one
+    std::optional<uint64_t> independent_streams;
+  };
+  // Runs what the storages need, in groups that share nothing, one after the other; each storage is handed over when
+  // nothing needs it any more. `done` may keep or drop it.
+  void compute(const std::vector<StorageId>& storages, const ComputeOptions& options,
+               const std::function<void(Computed)>& done);
+  // A real tensor with the contents that `fake` has now, for our own use.
+  at::Tensor value_of(const FakeTensorImpl& fake, const ComputeOptions& options);
+  Recipe& recipe() { return recipe_; }
+  RandomStreams& streams() { return streams_; }
+  // Constants of the steps are as they were when they were recorded. Throws ExternalTensorChangedError.
+  void check_constants(const std::vector<Recipe::Step>& steps) const;
+
+  // ---- Storages that have become real
+  struct RealStorage {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
+    std::optional<at::ScalarType> dtype;  // that it was converted to
+    c10::Device device = c10::Device(c10::kCPU);
+  };
+  std::unordered_map<StorageId, RealStorage> real;
+  // Meta storages made anew for what was dematerialised.
+  std::unordered_map<StorageId, c10::weak_intrusive_ptr<c10::StorageImpl>> remade;
+  // The real storage, if somebody still holds it.
+  c10::Storage real_storage(StorageId id);
+  c10::intrusive_ptr<DeferredLink> link() { return c10::intrusive_ptr<DeferredLink>::reclaim_copy(link_); }
+
+  // ---- CallObserver
+  void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override;
+  void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override;
+  void abandon_call(const OperatorInfo& info) noexcept override;
+  void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
+  void leave_composite() noexcept override {}
+  bool compute(const OperatorInfo& info, torch::jit::Stack& stack) override;
+  void mode_suspended() override;
+  void mode_resumed() noexcept override;
+
+  // ---- LastingMode
+  ModeState& enter() override;
+  void leave() noexcept override;
+
+ private:
+  void check_operand(const OperatorInfo& info, const at::Tensor& tensor, bool written);
+  void note_constants();
+  RandomState run_draw(NodeId node, const RandomState& before);
+  void run(Recipe::Group group, const ComputeOptions& options, const std::function<void(Computed)>& done);
+
+  DeferredLink* link_;  // owns this
+  const uint32_t session_;
+  std::shared_ptr<ModeState> mode_;
+  Recorder recorder_;
+  Recipe recipe_;
+  RandomStreams streams_;
+  std::recursive_mutex mutex_;
+  std::vector<std::pair<uint32_t, bool>> constant_versions_;  // by ConstantId; false: it has none
+  std::optional<at::Generator> generator_;                    // of the call under way
+  at::ScalarType default_dtype_;
+  bool in_scope_ = true;
+};
+
+}  // namespace shadowgraph

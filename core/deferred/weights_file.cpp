@@ -1,0 +1,197 @@
+#include "core/deferred/weights_file.h"
+
+#include <caffe2/serialize/inline_container.h>
+
+#include <cstring>
+#include <ostream>
+#include <unordered_map>
+
+#include "core/deferred/errors.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "ir/file.h"
+
+namespace shadowgraph {
+namespace {
+
+const char* storage_class(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "FloatStorage";
+    case at::kDouble:
+      return "DoubleStorage";
+    case at::kHalf:
+      return "HalfStorage";
+    case at::kBFloat16:
+      return "BFloat16Storage";
+    case at::kLong:
+      return "LongStorage";
+    case at::kInt:
+      return "IntStorage";
+    case at::kShort:
+      return "ShortStorage";
+    case at::kChar:
+      return "CharStorage";
+    case at::kByte:
+      return "ByteStorage";
+    case at::kBool:
+      return "BoolStorage";
+    case at::kComplexFloat:
+      return "ComplexFloatStorage";
+    case at::kComplexDouble:
+      return "ComplexDoubleStorage";
+    default:
+      return nullptr;
+  }
+}
+
+// The opcodes of pickle protocol 2 that a state dict needs: https://docs.python.org/3/library/pickletools.html
+class Pickle {
+ public:
+  Pickle() { text_ = "\x80\x02"; }
+  void global(const std::string& module, const std::string& name) { text_ += "c" + module + "\n" + name + "\n"; }
+  void mark() { text_ += '('; }
+  void tuple() { text_ += 't'; }
+  void call() { text_ += 'R'; }
+  void empty_tuple() { text_ += ')'; }
+  void persistent_id() { text_ += 'Q'; }
+  void set_items() { text_ += 'u'; }
+  void boolean(bool value) { text_ += value ? '\x88' : '\x89'; }
+  void string(const std::string& value) {
+    text_ += 'X';
+    little_endian(value.size(), 4);
+    text_ += value;
+  }
+  void integer(int64_t value) {
+    text_ += "\x8a\x09";  // LONG1, nine bytes: signed, whatever the value
+    little_endian(static_cast<uint64_t>(value), 8);
+    text_ += value < 0 ? '\xff' : '\0';
+  }
+  void integers(c10::IntArrayRef values) {
+    mark();
+    for (const int64_t value : values) integer(value);
+    tuple();
+  }
+  void ordered_dict() {
+    global("collections", "OrderedDict");
+    empty_tuple();
+    call();
+  }
+  std::string finished() { return text_ + "."; }
+
+ private:
+  void little_endian(uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i) text_ += static_cast<char>(value >> (8 * i) & 0xFF);
+  }
+  std::string text_;
+};
+
+struct Stored {
+  std::string key;
+  std::vector<size_t> tensors;  // positions of those that share it
+};
+
+void pickle_tensor(Pickle& pickle, const at::Tensor& tensor, at::ScalarType dtype, const std::string& key,
+                   size_t bytes) {
+  pickle.global("torch._utils", "_rebuild_tensor_v2");
+  pickle.mark();
+  pickle.mark();
+  pickle.string("storage");
+  pickle.global("torch", storage_class(dtype));
+  pickle.string(key);
+  pickle.string("cpu");
+  pickle.integer(static_cast<int64_t>(bytes / c10::elementSize(dtype)));
+  pickle.tuple();
+  pickle.persistent_id();
+  pickle.integer(tensor.storage_offset());
+  pickle.integers(tensor.sizes());
+  pickle.integers(tensor.strides());
+  pickle.boolean(false);
+  pickle.ordered_dict();
+  pickle.tuple();
+  pickle.call();
+}
+
+}  // namespace
+
+WrittenWeights write_weights(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                             const MaterializeOptions& given) {
+  MaterializeOptions options = given;
+  options.device = c10::Device(c10::kCPU);
+  options.keep_recipe = true;
+  const auto written_dtype = [&](const at::Tensor& tensor) {
+    return options.dtype && tensor.is_floating_point() && is_fake(tensor) ? *options.dtype : tensor.scalar_type();
+  };
+
+  std::vector<Stored> storages;
+  std::unordered_map<const c10::StorageImpl*, size_t> by_storage;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [name, tensor] = tensors[i];
+    if (!tensor.defined() || tensor.layout() != c10::kStrided || storage_class(tensor.scalar_type()) == nullptr ||
+        tensor.is_conj() || tensor.is_neg()) {
+      throw DeferredError("'" + name +
+                          "' cannot be written to a weights file: only dense tensors of the usual dtypes can");
+    }
+    const auto [entry, added] =
+        by_storage.try_emplace(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(), storages.size());
+    if (added) storages.push_back({std::to_string(storages.size()), {}});
+    auto& sharing = storages[entry->second].tensors;
+    if (!sharing.empty() && tensors[sharing.front()].second.scalar_type() != tensor.scalar_type()) {
+      throw DeferredError("'" + name + "' and '" + tensors[sharing.front()].first +
+                          "' share a storage with two dtypes, which a weights file cannot say");
+    }
+    sharing.push_back(i);
+  }
+
+  WrittenWeights result{tensors.size(), storages.size(), 0};
+  std::vector<size_t> bytes(storages.size());
+  write_file(path, [&](std::ostream& file) {
+    try {
+      caffe2::serialize::PyTorchStreamWriter archive([&](const void* data, size_t size) {
+        file.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
+        return file ? size : 0;
+      });
+      try {
+        for (size_t s = 0; s < storages.size(); ++s) {
+          const auto& [name, tensor] = tensors[storages[s].tensors.front()];
+          const bool described = is_deferred(tensor);
+          materialize_tensor(tensor, options);
+          const c10::Storage& storage = tensor.storage();
+          bytes[s] = storage.nbytes();
+          result.bytes += bytes[s];
+          archive.writeRecord("data/" + storages[s].key, storage.data(), storage.nbytes());
+          if (described) dematerialize(tensor);
+        }
+        Pickle pickle;
+        pickle.ordered_dict();
+        pickle.mark();
+        std::vector<size_t> storage_of(tensors.size());
+        for (size_t s = 0; s < storages.size(); ++s) {
+          for (const size_t i : storages[s].tensors) storage_of[i] = s;
+        }
+        for (size_t i = 0; i < tensors.size(); ++i) {
+          const auto& [name, tensor] = tensors[i];
+          pickle.string(name);
+          pickle_tensor(pickle, tensor, written_dtype(tensor), storages[storage_of[i]].key, bytes[storage_of[i]]);
+        }
+        pickle.set_items();
+        const std::string text = pickle.finished();
+        archive.writeRecord("data.pkl", text.data(), text.size());
+        archive.writeRecord("byteorder", "little", std::strlen("little"));
+        archive.writeEndOfFile();
+      } catch (...) {
+        // The archive's destructor warns if it was not ended.
+        try {
+          if (!archive.finalized()) archive.writeEndOfFile();
+        } catch (const std::exception&) {  // nothing of it is kept anyway
+        }
+        throw;
+      }
+    } catch (const c10::Error&) {
+      // The stream's own failure (a full disk) is reported by write_file, with its reason.
+      if (file) throw;
+    }
+  });
+  return result;
+}
+
+}  // namespace shadowgraph

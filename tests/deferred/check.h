@@ -1,0 +1,81 @@
+// Eager and deferred side by side.
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/Formatting.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <numeric>
+
+#include "core/deferred/deferred_init.h"
+#include "core/deferred/errors.h"
+#include "core/deferred/materialize.h"
+#include "core/deferred/random_draws.h"
+#include "core/fake/fake_tensor_impl.h"
+
+namespace shadowgraph::testing {
+
+using Tensors = std::vector<at::Tensor>;
+
+inline RandomState process_state() { return RandomState::of(at::detail::getDefaultCPUGenerator()); }
+
+// Bit for bit, NaNs included.
+inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes() || a.strides() != b.strides() ||
+      a.storage_offset() != b.storage_offset() || a.device() != b.device() || a.requires_grad() != b.requires_grad()) {
+    return false;
+  }
+  const auto bytes = [](const at::Tensor& t) {
+    return t.detach().resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
+  };
+  return a.numel() == 0 || at::equal(bytes(a), bytes(b));
+}
+
+// What `make` makes eagerly and what is left of the generator, against describing it and materialising in `order`
+// (positions in what it returns).
+inline void expect_as_eager(const std::function<Tensors()>& make, const std::vector<size_t>& order,
+                            const std::string& what = "", uint64_t seed = 17) {
+  at::manual_seed(seed);
+  const Tensors eager = make();
+  const RandomState left = process_state();
+  at::manual_seed(seed);
+  const Tensors described = deferred_init(make);
+  EXPECT_TRUE(process_state() == left) << what << ": the generator after describing";
+  ASSERT_EQ(described.size(), eager.size());
+  for (const size_t i : order) {
+    materialize_tensor(described[i]);
+    EXPECT_FALSE(is_fake(described[i]));
+    EXPECT_TRUE(same_bits(described[i], eager[i])) << what << ": tensor " << i << "\n" << described[i] << eager[i];
+  }
+  EXPECT_TRUE(process_state() == left) << what << ": materialising moved the generator";
+}
+
+inline void expect_as_eager_in_every_order(const std::function<Tensors()>& make, const std::string& what = "") {
+  at::manual_seed(1);
+  std::vector<size_t> order(make().size());
+  std::iota(order.begin(), order.end(), 0U);
+  do {
+    expect_as_eager(make, order, what);
+    if (::testing::Test::HasFailure()) return;
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+template <class E, class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another exception: " << error.what();
+    return "";
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+}  // namespace shadowgraph::testing
