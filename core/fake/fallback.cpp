@@ -16,6 +16,7 @@
 #include "core/fake/call.h"
 #include "core/fake/converter.h"
 #include "core/fake/errors.h"
+#include "core/fake/operand_copies.h"
 
 namespace shadowgraph {
 
@@ -132,7 +133,7 @@ c10::Device result_device(const OperatorInfo& info, const CommonDevice& operands
   return with_index(device);
 }
 
-void run_on_meta(const OperatorInfo& info, Stack* stack) {
+void run_kernel(const OperatorInfo& info, Stack* stack) {
   static const c10::DispatchKeySet meta_keys(c10::DispatchKey::Meta);
   switch (info.route) {
     case Route::kRule:
@@ -155,6 +156,21 @@ void run_on_meta(const OperatorInfo& info, Stack* stack) {
                         "\", &function), where function has the "
                         "operator's C++ signature and returns meta tensors; see docs/adding-an-operator.md");
   }
+}
+
+void run_on_meta(const OperatorInfo& info, Stack* stack) {
+  if (info.copies_operands && thread_state.kernel_device().is_cpu()) {
+    OperandDtypes operands;
+    for (const uint16_t position : info.tensor_arguments) {
+      const c10::IValue& argument = (*stack)[stack->size() - info.argument_count + position];
+      if (argument.isTensor()) operands.see(argument.toTensor());
+    }
+    if (operands.may_be_copied()) {
+      run_with_copied_operands(info, stack, &run_kernel);
+      return;
+    }
+  }
+  run_kernel(info, stack);
 }
 
 void wrap_results(Stack& stack, size_t begin, c10::Device device, bool watch) {

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "core/fake/dispatch_keys.h"
+#include "core/fake/operand_copies.h"
 #include "ir/error.h"
 
 namespace shadowgraph {
@@ -114,6 +115,9 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   } else if (depends_on_data) {
     route = Route::kDataDependent;
   }
+  const bool own_kernel =
+      route == Route::kRule || (route == Route::kMeta && op.hasKernelForDispatchKey(c10::DispatchKey::Meta));
+  copies_operands = own_kernel && copies_operands_on_cpu(op);
 }
 
 namespace {

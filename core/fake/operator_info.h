@@ -44,6 +44,7 @@ struct OperatorInfo {
   bool counts_writes = false;  // eager's kernel, not autograd, raises the versions of the first argument: _foreach_add_
   bool random = false;
   bool depends_on_data = false;  // results or their sizes come from contents: item, nonzero, index by a mask
+  bool copies_operands = false;  // on the CPU, to a common dtype (core/fake/operand_copies.h)
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   uint64_t written_arguments = 0;                  // bit i: argument i is written (first 64)
   std::shared_ptr<const ShapeRule> rule;

@@ -15,6 +15,7 @@
 
 #include "core/fake/call.h"
 #include "core/fake/fallback.h"
+#include "core/fake/operand_copies.h"
 
 namespace shadowgraph {
 
@@ -134,7 +135,12 @@ class UnboxedCall<Operator, Return(Args...)> {
     const OperatorInfo* info = operator_().info();
     if (C10_UNLIKELY(info == nullptr || (info->route != Route::kRule && info->route != Route::kMeta)))
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
-    if (thread_state.kernel_depth != 0) return on_meta(*info, std::forward<Args>(args)...);
+    if (thread_state.kernel_depth != 0) {
+      if (copies_operands(*info, thread_state.kernel_device(), args...)) {
+        return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
+      }
+      return on_meta(*info, std::forward<Args>(args)...);
+    }
     ModeState* mode = thread_state.mode;
     OperandView operands(*info);
     (operands.see(args), ...);
@@ -142,7 +148,7 @@ class UnboxedCall<Operator, Return(Args...)> {
     if (C10_UNLIKELY(
             !operands.are_fakes() || (has_operands && !operands.device().known()) ||
             (mode != nullptr && (mode->kind == ModeKind::kObserve || (mode->reads_data && info->depends_on_data))) ||
-            may_have_lasting_mode(mode))) {
+            may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
     }
     const KernelScope kernel;
@@ -193,6 +199,16 @@ class UnboxedCall<Operator, Return(Args...)> {
     static const auto kernel = c10::BoxedKernel::makeFromFunction<function>();
     return c10::impl::BoxedKernelWrapper<Return(Args...)>::call(kernel, operator_().op, keys,
                                                                 std::forward<Args>(args)...);
+  }
+
+  static bool copies_operands(const OperatorInfo& info, c10::Device device, const std::decay_t<Args>&... args) {
+    if (!info.copies_operands || !device.is_cpu()) return false;
+    OperandDtypes operands;
+    const auto see = [&]<class T>(const T& argument) {
+      if constexpr (std::is_same_v<T, at::Tensor>) operands.see(argument);
+    };
+    (see(args), ...);
+    return operands.may_be_copied();
   }
 
   static Return on_meta(const OperatorInfo& info, Args... args) {

@@ -90,14 +90,37 @@ Tensor nan_to_num(const Tensor& x, std::optional<double> /*nan*/, std::optional<
 
 // ---- Selection
 
+// On every device the operands are copied to their common dtype first, a condition of bytes to bool.
+struct Choice {
+  Tensor condition;
+  Tensor x;
+  Tensor y;
+  ScalarType dtype;
+
+  static Choice of(const Tensor& condition, const Tensor& x, const Tensor& y) {
+    TORCH_CHECK(condition.scalar_type() == c10::kBool || condition.scalar_type() == c10::kByte,
+                "where expected condition to be a boolean tensor, but got a tensor with dtype ",
+                condition.scalar_type());
+    const ScalarType dtype = at::result_type(x, y);
+    return {as_dtype(condition, c10::kBool), as_dtype(x, dtype), as_dtype(y, dtype), dtype};
+  }
+
+ private:
+  static Tensor as_dtype(const Tensor& x, ScalarType dtype) {
+    return x.scalar_type() == dtype || x.dim() == 0 ? x : rules::empty_like(x, dtype);
+  }
+};
+
 Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y) {
-  TORCH_CHECK(condition.scalar_type() == c10::kBool || condition.scalar_type() == c10::kByte,
-              "where expected condition to be a boolean tensor, but got a tensor with dtype ", condition.scalar_type());
-  return elementwise({condition, x, y}, {.output = at::result_type(x, y)});
+  const Choice choice = Choice::of(condition, x, y);
+  return elementwise({choice.condition, choice.x, choice.y}, {.output = choice.dtype});
 }
 
 Tensor& where_out(const Tensor& condition, const Tensor& x, const Tensor& y, Tensor& result) {
-  return elementwise_into(result, {condition, x, y}, {.output = at::result_type(x, y)});
+  const Choice choice = Choice::of(condition, x, y);
+  TORCH_CHECK(result.scalar_type() == choice.dtype, "Expected out type to be ", choice.dtype, " but got ",
+              result.scalar_type());
+  return elementwise_into(result, {choice.condition, choice.x, choice.y}, {.output = choice.dtype});
 }
 
 Tensor& masked_fill_(Tensor& x, const Tensor& mask) {
@@ -155,6 +178,24 @@ Tensor& hardtanh_(Tensor& x, const Scalar& low, const Scalar& high) {
 
 Tensor hardtanh_backward(const Tensor& grad, const Tensor& x, const Scalar& /*low*/, const Scalar& /*high*/) {
   return elementwise({grad, x});
+}
+
+Tensor& hardtanh_backward_out(const Tensor& grad, const Tensor& x, const Scalar& /*low*/, const Scalar& /*high*/,
+                              Tensor& result) {
+  return elementwise_into(result, {grad, x});
+}
+
+// Made like the input, whatever the gradient is.
+Tensor mish_backward(const Tensor& grad, const Tensor& x) {
+  Tensor result = rules::empty({0}, x);
+  return elementwise_into(result, {grad, x});
+}
+
+// The functional result, copied into a contiguous one.
+Tensor& mvlgamma_out(const Tensor& x, int64_t /*p*/, Tensor& result) {
+  if (result.sizes() == x.sizes()) return elementwise_into(result, {x}, kFloat);
+  const Tensor contiguous = rules::empty_contiguous_like(x);
+  return elementwise_into(result, {contiguous}, kFloat);
 }
 
 Tensor glu_backward(const Tensor& /*grad*/, const Tensor& x, int64_t dim) {
@@ -228,14 +269,14 @@ void register_elementwise(RuleRegistry& registry) {
   add_forms<Unary<kSameDtype, OptionalDouble, OptionalDouble, OptionalDouble>>(registry, "nan_to_num");
   registry.add("aten::nan_to_num", &nan_to_num);
   add_forms<Unary<kFloat, OptionalDouble>>(registry, "logit");
-  registry.add("aten::mvlgamma.out", &Unary<kFloat, int64_t>::out);
+  registry.add("aten::mvlgamma.out", &mvlgamma_out);
   registry.add("aten::isnan", &Unary<kBool>::functional);
   registry.add("aten::conj_physical.out", &Unary<kSameDtype>::out);
   registry.add("aten::floor_divide", &Binary<kPromote>::functional);
   registry.add("aten::floor_divide_.Tensor", &Binary<kPromote>::in_place);
   registry.add("aten::floor_divide.out", &Binary<kPromote>::out);
   registry.add("aten::hardswish_backward", &Binary<kPromote>::functional);
-  registry.add(kMishBackward, &Binary<kPromote>::functional);
+  registry.add(kMishBackward, &mish_backward);
   registry.add_composite(kMishBackward, &as_one_operator<kMishBackward>);
   registry.add_composite(kSiluBackward, &as_one_operator<kSiluBackward>);
 
@@ -262,6 +303,7 @@ void register_elementwise(RuleRegistry& registry) {
   registry.add("aten::hardtanh", &hardtanh);
   registry.add("aten::hardtanh_", &hardtanh_);
   registry.add("aten::hardtanh_backward", &hardtanh_backward);
+  registry.add("aten::hardtanh_backward.grad_input", &hardtanh_backward_out);
   registry.add("aten::glu_backward", &glu_backward);
   registry.add("aten::log_sigmoid_forward", &log_sigmoid_forward);
   registry.add("aten::log_sigmoid_backward", &log_sigmoid_backward);

@@ -9,6 +9,7 @@
 #include <ATen/ops/expand_ops.h>
 #include <ATen/ops/permute_ops.h>
 #include <ATen/ops/select_ops.h>
+#include <ATen/ops/set_ops.h>
 #include <ATen/ops/slice_ops.h>
 #include <ATen/ops/t_ops.h>
 #include <ATen/ops/view_ops.h>
@@ -143,6 +144,25 @@ Tensor squeeze(const Tensor& self, int64_t dim) {
   return view.of(self);
 }
 
+// As eager's resize: sizes that are there already keep their strides.
+template <class Set>
+Tensor& keeping_strides(Tensor& self, Set&& set) {
+  const Geometry before(self);
+  set();
+  if (self.sizes() == IntArrayRef(before.sizes)) {
+    self.unsafeGetTensorImpl()->set_sizes_and_strides(before.sizes, before.strides);
+  }
+  return self;
+}
+
+Tensor& set_nothing(Tensor& self) {
+  return keeping_strides(self, [&] { at::_ops::set_::redispatch(kMeta, self); });
+}
+
+Tensor& set_storage(Tensor& self, c10::Storage source) {
+  return keeping_strides(self, [&] { at::_ops::set__source_Storage::redispatch(kMeta, self, source); });
+}
+
 }  // namespace
 
 void register_views(RuleRegistry& registry) {
@@ -159,6 +179,8 @@ void register_views(RuleRegistry& registry) {
   registry.add("aten::select.int", &select);
   registry.add("aten::unsqueeze", &unsqueeze);
   registry.add("aten::squeeze.dim", &squeeze);
+  registry.add("aten::set_", &set_nothing);
+  registry.add("aten::set_.source_Storage", &set_storage);
 }
 
 }  // namespace shadowgraph::rules
