@@ -1,10 +1,10 @@
 #include "passes/expansion.h"
 
 #include <ATen/Functions.h>
-#include <ATen/core/List.h>
 
 #include <unordered_set>
 
+#include "core/capture/call_record.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/operator_info.h"
@@ -18,49 +18,6 @@ namespace {
 struct Declined {
   std::string why;
 };
-
-c10::IValue boxed(const CallArgument& argument) {
-  using Kind = CallArgument::Kind;
-  switch (argument.kind()) {
-    case Kind::kBoxed:
-      return argument.boxed();
-    case Kind::kNone:
-      return {};
-    case Kind::kTensor:
-      return argument.tensor();
-    case Kind::kTensors:
-      return argument.tensors();
-    case Kind::kTensorRefs: {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : argument.tensor_refs()) list.push_back(tensor);
-      return list;
-    }
-    case Kind::kOptionalTensors:
-      return argument.optional_tensors();
-    case Kind::kInt:
-      return argument.integer();
-    case Kind::kInts:
-      return argument.ints();
-    case Kind::kFloat:
-      return argument.real();
-    case Kind::kBool:
-      return argument.boolean();
-    case Kind::kBools: {
-      c10::List<bool> list;
-      for (const bool element : argument.bools()) list.push_back(element);
-      return list;
-    }
-    case Kind::kScalar:
-      return argument.scalar();
-    case Kind::kString:
-      return std::string(argument.string());
-    case Kind::kDevice:
-      return argument.device();
-    case Kind::kGenerator:
-      return argument.generator();
-  }
-  return {};
-}
 
 bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
 
@@ -112,13 +69,13 @@ class Expander::Recording final : public CallObserver {
 
   void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override {
     arguments_.clear();
-    for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(boxed(argument)));
+    for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument.value()));
   }
   void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override {
     const NodeId node = at_.insert(graph_.intern_operator(info.op), arguments_);
     inserted_.push_back(node);
     std::vector<Argument> made;
-    for (const CallArgument& result : results) made.push_back(result_of(boxed(result), node));
+    for (const CallArgument& result : results) made.push_back(result_of(result.value(), node));
     graph_.set_results(node, made);
   }
   void abandon_call(const OperatorInfo&) noexcept override {}
@@ -127,7 +84,6 @@ class Expander::Recording final : public CallObserver {
 
  private:
   Argument argument_of(const c10::IValue& value);
-  Argument argument_of_tensor(const at::Tensor& tensor);
   Argument result_of(const c10::IValue& value, NodeId node);
   ValueId new_value(NodeId node, const at::Tensor& tensor);
   ValueId alias(const at::Tensor& tensor);
@@ -142,63 +98,22 @@ class Expander::Recording final : public CallObserver {
   std::vector<StorageId> fresh_;
 };
 
-Argument Expander::Recording::argument_of_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined()) return Argument::none();
-  if (is_fake(tensor)) return Argument::of_value(value_of(tensor));
-  TORCH_CHECK(tensor.dim() == 0 && tensor.device().is_cpu(), "the function to expand an operator met a real tensor");
-  const void* data = tensor.const_data_ptr();
-  switch (tensor.scalar_type()) {
-    case at::kDouble:
-      return Argument::of_float(*static_cast<const double*>(data));
-    case at::kLong:
-      return Argument::of_int(*static_cast<const int64_t*>(data));
-    case at::kBool:
-      return Argument::of_bool(*static_cast<const bool*>(data));
-    default:
-      return Argument::of_constant(graph_.add_constant(tensor));
-  }
-}
-
 Argument Expander::Recording::argument_of(const c10::IValue& value) {
-  if (value.isTensor()) return argument_of_tensor(value.toTensor());
-  if (value.isNone()) return Argument::none();
-  if (value.isInt()) return Argument::of_int(value.toInt());
-  if (value.isBool()) return Argument::of_bool(value.toBool());
-  if (value.isDouble()) return Argument::of_float(value.toDouble());
-  if (value.isIntList()) return graph_.int_list(value.toIntVector());
-  if (value.isDevice()) return Argument::of_device(value.toDevice());
-  if (value.isString()) return graph_.string_argument(value.toStringRef());
-  if (value.isComplexDouble()) {
-    return graph_.complex_argument(value.toComplexDouble().real(), value.toComplexDouble().imag());
-  }
-  if (value.isGenerator()) return Argument::of_device(value.toGenerator().device(), ArgumentKind::kGenerator);
-  if (value.isList()) {
-    std::vector<Argument> elements;
-    for (const c10::IValue& element : value.toListRef()) elements.push_back(argument_of(element));
-    return graph_.make_list(elements);
-  }
-  Argument opaque = graph_.string_argument(value.type()->str());
-  opaque.kind = ArgumentKind::kOpaque;
-  return opaque;
+  return shadowgraph::argument_of(graph_, value, [this](const at::Tensor& tensor) {
+    if (is_fake(tensor)) return Argument::of_value(value_of(tensor));
+    TORCH_CHECK(tensor.dim() == 0 && tensor.device().is_cpu(), "the function to expand an operator met a real tensor");
+    return number_of(graph_, tensor);
+  });
 }
 
 ValueId Expander::Recording::new_value(NodeId node, const at::Tensor& tensor) {
-  const c10::Device device = as_fake(tensor)->pretended_device();
-  c10::StorageImpl* impl = tensor.storage().unsafeGetStorageImpl();
-  const auto [storage, added] = storages_.try_emplace(impl, StorageId());
+  const FakeTensorImpl& fake = *as_fake(tensor);
+  const auto [storage, added] = storages_.try_emplace(fake.unsafe_storage().unsafeGetStorageImpl(), StorageId());
   if (added) {
-    storage->second = graph_.add_storage({.bytes = static_cast<int64_t>(impl->nbytes()),
-                                          .device_type = device.type(),
-                                          .device_index = device.index(),
-                                          .born = node});
+    storage->second = graph_.add_storage(storage_of(fake, node));
     fresh_.push_back(storage->second);
   }
-  const ValueId value = graph_.new_tensor(node, {.dtype = tensor.scalar_type(),
-                                                 .sizes = {tensor.sizes().data(), tensor.sizes().size()},
-                                                 .strides = {tensor.strides().data(), tensor.strides().size()},
-                                                 .storage = storage->second,
-                                                 .offset = tensor.storage_offset(),
-                                                 .device = device});
+  const ValueId value = graph_.new_tensor(node, spec_of(fake, storage->second));
   held_.push_back(tensor);
   values_[tensor.unsafeGetTensorImpl()] = value;
   return value;
@@ -221,19 +136,9 @@ ValueId Expander::Recording::alias(const at::Tensor& tensor) {
 }
 
 Argument Expander::Recording::result_of(const c10::IValue& value, NodeId node) {
-  if (value.isTensor()) {
-    if (!value.toTensor().defined() || !is_fake(value.toTensor())) return Argument::none();
-    return Argument::of_value(new_value(node, value.toTensor()));
-  }
-  if (value.isTensorList()) {
-    std::vector<Argument> elements;
-    for (const c10::IValue& element : value.toListRef()) elements.push_back(result_of(element, node));
-    return graph_.make_list(elements);
-  }
-  if (value.isInt()) return Argument::of_value(graph_.new_scalar(node, ValueKind::kInt));
-  if (value.isDouble()) return Argument::of_value(graph_.new_scalar(node, ValueKind::kFloat));
-  if (value.isBool()) return Argument::of_value(graph_.new_scalar(node, ValueKind::kBool));
-  return Argument::none();
+  return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
+    return is_fake(tensor) ? Argument::of_value(new_value(node, tensor)) : Argument::none();
+  });
 }
 
 Expander::Expander(Graph& graph, const ExpansionTable& table) : graph_(graph), table_(table), calls_(graph) {}

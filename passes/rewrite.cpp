@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "core/capture/call_record.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/fake_tensor_mode.h"
 #include "ir/file.h"
@@ -112,35 +113,18 @@ Argument Rewriter::instantiate(const PatternArgument& argument) {
 }
 
 Argument Rewriter::result_of(const c10::IValue& value, NodeId node) {
-  if (value.isTensorList()) {
-    std::vector<Argument> elements;
-    for (const at::Tensor& tensor : value.toTensorVector()) elements.push_back(result_of(tensor, node));
-    return graph_.make_list(elements);
-  }
-  if (value.isInt()) return Argument::of_value(graph_.new_scalar(node, ValueKind::kInt));
-  if (value.isDouble()) return Argument::of_value(graph_.new_scalar(node, ValueKind::kFloat));
-  if (value.isBool()) return Argument::of_value(graph_.new_scalar(node, ValueKind::kBool));
-  if (!value.isTensor() || !value.toTensor().defined()) return {};
-  const at::Tensor& tensor = value.toTensor();
-  if (!is_fake(tensor)) throw Refusal{"it makes a real tensor"};
-  const c10::Device device = as_fake(tensor)->pretended_device();
-  c10::StorageImpl* impl = tensor.storage().unsafeGetStorageImpl();
-  const auto [storage, added] = storages_.try_emplace(impl, StorageId());
-  if (added) {
-    storage->second = graph_.add_storage({.bytes = static_cast<int64_t>(impl->nbytes()),
-                                          .device_type = device.type(),
-                                          .device_index = device.index(),
-                                          .born = node});
-    held_.push_back(tensor.storage());
-  }
-  const ValueId made = graph_.new_tensor(node, {.dtype = tensor.scalar_type(),
-                                                .sizes = {tensor.sizes().data(), tensor.sizes().size()},
-                                                .strides = {tensor.strides().data(), tensor.strides().size()},
-                                                .storage = storage->second,
-                                                .offset = tensor.storage_offset(),
-                                                .device = device});
-  made_.insert_or_assign(made, tensor);
-  return Argument::of_value(made);
+  return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
+    const FakeTensorImpl* fake = as_fake(tensor);
+    if (fake == nullptr) throw Refusal{"it makes a real tensor"};
+    const auto [storage, added] = storages_.try_emplace(fake->unsafe_storage().unsafeGetStorageImpl(), StorageId());
+    if (added) {
+      storage->second = graph_.add_storage(storage_of(*fake, node));
+      held_.push_back(tensor.storage());
+    }
+    const ValueId made = graph_.new_tensor(node, spec_of(*fake, storage->second));
+    made_.insert_or_assign(made, tensor);
+    return Argument::of_value(made);
+  });
 }
 
 void Rewriter::call(const PatternCall& call, InsertionPoint& at) {

@@ -9,6 +9,7 @@
 
 #include <atomic>
 
+#include "core/capture/call_record.h"
 #include "core/fake/converter.h"
 #include "core/fake/operator_info.h"
 #include "core/fake/saved_data.h"
@@ -24,25 +25,6 @@ class KernelDepth {
   KernelDepth(const KernelDepth&) = delete;
   KernelDepth& operator=(const KernelDepth&) = delete;
 };
-
-// The number that the C++ API wrapped into a tensor (x * 2).
-Argument wrapped_number(const at::Tensor& tensor, Graph& graph) {
-  const void* data = tensor.unsafeGetTensorImpl()->data();
-  switch (tensor.scalar_type()) {
-    case at::kDouble:
-      return Argument::of_float(*static_cast<const double*>(data));
-    case at::kLong:
-      return Argument::of_int(*static_cast<const int64_t*>(data));
-    case at::kBool:
-      return Argument::of_bool(*static_cast<const bool*>(data));
-    case at::kComplexDouble: {
-      const auto value = *static_cast<const c10::complex<double>*>(data);
-      return graph.complex_argument(value.real(), value.imag());
-    }
-    default:
-      return Argument::of_constant(graph.add_constant(tensor));
-  }
-}
 
 class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
  public:
@@ -143,6 +125,26 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
   return value;
 }
 
+// set_ with a storage, which no value is: `after`, its self as it left it, says which part of which storage it took, so it is
+// recorded as set_ with a tensor, an alias of that storage. A storage that no tensor of the program had stays opaque.
+TargetId Recorder::set_from_storage(const OperatorInfo& info, FakeTensorImpl& after) {
+  const c10::StorageImpl* storage = after.unsafe_storage().unsafeGetStorageImpl();
+  if (!find_storage_id(*storage, session_).valid()) {
+    for (auto& [real, entry] : mode_.memo.tensors) {
+      FakeTensorImpl* fake = as_fake(entry.fake);
+      if (fake == nullptr || fake->unsafe_storage().unsafeGetStorageImpl() != storage) continue;
+      value_of(*fake);
+      break;
+    }
+  }
+  if (!find_storage_id(*storage, session_).valid()) return target_of_operator(info);
+  const Argument self = arguments_[0];
+  after.bind(0, ValueId());
+  arguments_ = {self, Argument::of_value(value_of(after))};
+  static const auto set_tensor = c10::Dispatcher::singleton().findSchemaOrThrow("aten::set_", "source_Tensor");
+  return target_of_operator(OperatorInfo::of(set_tensor));
+}
+
 ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
   const at::Tensor real = real_of_fake(fake, mode_);
   auto name = names_.find(&fake);
@@ -162,11 +164,7 @@ ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
   const Argument arguments[] = {argument};
   const NodeId node = graph_.insert_before(body_, target_of(kind), arguments);
 
-  Storage storage;
-  storage.bytes = static_cast<int64_t>(fake.unsafe_storage().nbytes());
-  storage.device_type = fake.pretended_device().type();
-  storage.device_index = fake.pretended_device().index();
-  storage.born = node;
+  Storage storage = storage_of(fake, node);
   static constexpr StorageKind kKinds[] = {StorageKind::kParameter, StorageKind::kBuffer, StorageKind::kInput,
                                            StorageKind::kConstant};
   storage.kind = kKinds[static_cast<size_t>(kind)];
@@ -189,14 +187,7 @@ ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
 }
 
 ValueId Recorder::new_value(NodeId producer, FakeTensorImpl& fake, StorageId storage) {
-  TensorSpec spec;
-  spec.dtype = fake.dtype().toScalarType();
-  spec.sizes = {fake.sizes().data(), fake.sizes().size()};
-  spec.strides = {fake.strides().data(), fake.strides().size()};
-  spec.storage = storage;
-  spec.offset = fake.storage_offset();
-  spec.device = fake.pretended_device();
-  const ValueId value = graph_.new_tensor(producer, spec);
+  const ValueId value = graph_.new_tensor(producer, spec_of(fake, storage));
   fake.bind(session_, value);
   return value;
 }
@@ -210,12 +201,7 @@ StorageId Recorder::storage_of_result(FakeTensorImpl& fake, NodeId node) {
     graph_.storage(known).bytes = std::max(graph_.storage(known).bytes, bytes);
     return known;
   }
-  Storage storage;
-  storage.bytes = bytes;
-  storage.device_type = fake.pretended_device().type();
-  storage.device_index = fake.pretended_device().index();
-  storage.born = node;
-  const StorageId id = graph_.add_storage(storage);
+  const StorageId id = graph_.add_storage(storage_of(fake, node));
   bind_storage(impl, id, c10::intrusive_ptr<SessionLink>::reclaim_copy(link_));
   storage_root_.resize(size_t{id.index} + 1);
   return id;
@@ -226,7 +212,7 @@ StorageId Recorder::storage_of_result(FakeTensorImpl& fake, NodeId node) {
 Argument Recorder::argument_of_tensor(const at::Tensor& tensor) {
   if (!tensor.defined()) return Argument::none();
   if (FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) return Argument::of_value(value_of(*fake));
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return wrapped_number(tensor, graph_);
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return number_of(graph_, tensor);
   return Argument::of_value(value_of(*as_fake(fake_of_real(tensor, &mode_))));
 }
 
@@ -272,31 +258,7 @@ Argument Recorder::argument_of(const CallArgument& value) {
 }
 
 Argument Recorder::argument_of(const c10::IValue& value) {
-  if (value.isTensor()) return argument_of_tensor(value.toTensor());
-  if (value.isNone()) return Argument::none();
-  if (value.isInt()) return Argument::of_int(value.toInt());
-  if (value.isBool()) return Argument::of_bool(value.toBool());
-  if (value.isDouble()) return Argument::of_float(value.toDouble());
-  if (value.isIntList()) {
-    c10::SmallVector<int64_t, 8> ints;
-    for (const c10::IValue& element : value.toListRef()) ints.push_back(element.toInt());
-    return graph_.int_list({ints.data(), ints.size()});
-  }
-  if (value.isDevice()) return Argument::of_device(value.toDevice());
-  if (value.isString()) return graph_.string_argument(value.toStringRef());
-  if (value.isComplexDouble()) {
-    const auto number = value.toComplexDouble();
-    return graph_.complex_argument(number.real(), number.imag());
-  }
-  if (value.isList()) {
-    c10::SmallVector<Argument, 8> elements;
-    for (const c10::IValue& element : value.toListRef()) elements.push_back(argument_of(element));
-    return graph_.make_list({elements.data(), elements.size()});
-  }
-  if (value.isGenerator()) return Argument::of_device(value.toGenerator().device(), ArgumentKind::kGenerator);
-  Argument opaque = graph_.string_argument(value.type()->str());
-  opaque.kind = ArgumentKind::kOpaque;
-  return opaque;
+  return shadowgraph::argument_of(graph_, value, [this](const at::Tensor& t) { return argument_of_tensor(t); });
 }
 
 Argument Recorder::result_of_tensor(const at::Tensor& tensor, NodeId node) {
@@ -332,16 +294,7 @@ Argument Recorder::result_of(const CallArgument& value, NodeId node) {
 }
 
 Argument Recorder::result_of(const c10::IValue& value, NodeId node) {
-  if (value.isTensor()) return result_of_tensor(value.toTensor(), node);
-  if (value.isTensorList()) {
-    c10::SmallVector<Argument, 8> elements;
-    for (const c10::IValue& element : value.toListRef()) elements.push_back(result_of(element, node));
-    return graph_.make_list({elements.data(), elements.size()});
-  }
-  if (value.isInt()) return Argument::of_value(graph_.new_scalar(node, ValueKind::kInt));
-  if (value.isDouble()) return Argument::of_value(graph_.new_scalar(node, ValueKind::kFloat));
-  if (value.isBool()) return Argument::of_value(graph_.new_scalar(node, ValueKind::kBool));
-  return Argument::none();
+  return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& t) { return result_of_tensor(t, node); });
 }
 
 TargetId Recorder::target_of_operator(const OperatorInfo& info) {
@@ -360,7 +313,11 @@ void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument
 }
 
 void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> results) {
-  const NodeId node = graph_.append(target_of_operator(info), arguments_);
+  const bool takes_storage = arguments_.size() > 1 && arguments_[1].kind == ArgumentKind::kOpaque &&
+                             info.name.starts_with("aten::set_.source_Storage");
+  const TargetId target =
+      takes_storage ? set_from_storage(info, *as_fake(results[0].value().toTensor())) : target_of_operator(info);
+  const NodeId node = graph_.append(target, arguments_);
   if (!body_.valid()) body_ = node;
   last_ = node;
   results_.clear();

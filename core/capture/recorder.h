@@ -110,6 +110,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   StorageId storage_of_result(FakeTensorImpl& fake, NodeId node);
   bool matches(const Value& value, ValueId id, const FakeTensorImpl& fake) const;
   TargetId target_of_operator(const OperatorInfo& info);
+  TargetId set_from_storage(const OperatorInfo& info, FakeTensorImpl& after);
   RegionId current_region(std::span<const Argument> arguments);
   RegionId materialise(size_t depth);
   RegionId inferred_region(size_t depth, std::span<const Argument> arguments);
