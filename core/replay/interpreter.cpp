@@ -303,30 +303,9 @@ void Interpreter::run_node(NodeId node) {
 }
 
 void Interpreter::push_arguments(uint32_t number) {
-  const Step& step = program_->steps[number];
   stack_.clear();
-  const c10::IValue* const begin = program_->templates.data() + step.arguments.begin;
-  stack_.insert(stack_.end(), begin, begin + step.arguments.size);
-  const auto* patch = program_->patches.data() + step.patches.begin;
-  for (const auto* const end = patch + step.patches.size; patch != end; ++patch) {
-    if (patch->value.valid()) {
-      stack_[patch->argument] = values_[patch->value.index];
-      continue;
-    }
-    const ReplayProgram::ListTemplate& list = program_->lists[patch->list];
-    c10::impl::GenericList elements(list.element_type);
-    elements.reserve(list.elements.size());
-    auto next = list.patches.begin();
-    for (uint32_t i = 0; i < list.elements.size(); ++i) {
-      if (next != list.patches.end() && next->argument == i) {
-        elements.push_back(values_[next->value.index]);
-        ++next;
-      } else {
-        elements.push_back(list.elements[i]);
-      }
-    }
-    stack_[patch->argument] = elements;
-  }
+  const auto content = [this](ValueId value) -> const c10::IValue& { return values_[value.index]; };
+  program_->templates.push(program_->steps[number].call, content, stack_);
 }
 
 // Values that are the same tensor as an operand whose geometry is about to change get a tensor of their own.

@@ -1,9 +1,8 @@
 #include "core/replay/replay_program.h"
 
-#include <ATen/ScalarOps.h>
-
 #include <algorithm>
 
+#include "core/replay/body_function.h"
 #include "core/replay/slice.h"
 #include "ir/formals.h"
 #include "ir/operator_facts.h"
@@ -13,40 +12,6 @@ namespace {
 
 using Step = ReplayProgram::Step;
 using StepKind = ReplayProgram::StepKind;
-
-// What an IValue list holds for a schema's element type: symbolic ints, dtypes and layouts are ints there.
-c10::TypePtr runtime_type(const c10::TypePtr& type) {
-  switch (type->kind()) {
-    case c10::TypeKind::SymIntType:
-    case c10::TypeKind::ScalarTypeType:
-    case c10::TypeKind::LayoutType:
-    case c10::TypeKind::MemoryFormatType:
-      return c10::IntType::get();
-    case c10::TypeKind::SymFloatType:
-      return c10::FloatType::get();
-    case c10::TypeKind::SymBoolType:
-      return c10::BoolType::get();
-    case c10::TypeKind::OptionalType:
-      return c10::OptionalType::create(runtime_type(type->expectRef<c10::OptionalType>().getElementType()));
-    default:
-      return type;
-  }
-}
-
-// The element type of a list argument; Any if the schema does not say.
-c10::TypePtr element_type_of(const c10::FunctionSchema& schema, size_t position) {
-  if (position >= schema.arguments().size()) return c10::AnyType::get();
-  c10::TypePtr type = schema.arguments()[position].type();
-  if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
-  if (type->kind() != c10::TypeKind::ListType) return c10::AnyType::get();
-  return runtime_type(type->expectRef<c10::ListType>().getElementType());
-}
-
-at::Tensor wrapped_number(const at::Scalar& number) {
-  at::Tensor tensor = c10::scalar_to_tensor(number);
-  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return tensor;
-}
 
 bool same_geometry(const Graph& graph, ValueId a, ValueId b) {
   const Value& x = graph.value(a);
@@ -66,7 +31,7 @@ ValueId first_tensor(const Graph& graph, const Argument& argument) {
 class Compiler {
  public:
   Compiler(const Graph& graph, const InterpreterOptions& options)
-      : graph_(graph), options_(options), program_(std::make_unique<ReplayProgram>()) {}
+      : graph_(graph), options_(options), program_(std::make_unique<ReplayProgram>(graph)) {}
 
   std::unique_ptr<const ReplayProgram> run() {
     std::vector<NodeId> nodes;
@@ -247,8 +212,8 @@ class Compiler {
     const auto results = graph_.results(node_);
     const ValueId result = results.empty() ? ValueId() : first_tensor(graph_, results[0]);
     if (!result.valid() || graph_.value(result).kind != ValueKind::kTensor) return;
-    for (uint32_t i = 0; i < formals.arguments.size() && i < step.arguments.size; ++i) {
-      c10::IValue& argument = program_->templates[step.arguments.begin + i];
+    for (uint32_t i = 0; i < formals.arguments.size() && i < step.call.arguments.size; ++i) {
+      c10::IValue& argument = program_->templates.at(step.call, i);
       if (argument.isNone() && formals.arguments[i].type.type == TypeClass::kDtype) {
         argument = static_cast<int64_t>(graph_.value(result).dtype);
       }
@@ -304,27 +269,26 @@ class Compiler {
     const auto results = graph_.results(node_);
     step.preserved.begin = static_cast<uint32_t>(program_->values.size());
     const bool gives_self = graph_.target(node_).name() == "aten::lift_fresh";
-    for (const auto& alias : facts.aliases) {
-      if (alias.argument >= arguments.size() || alias.result >= results.size()) continue;
-      const bool written = std::find(facts.written.begin(), facts.written.end(), alias.argument) != facts.written.end();
-      if (!written && alias.always && !gives_self) continue;
-      if (results[alias.result].kind != ArgumentKind::kValue ||
-          arguments[alias.argument].kind != ArgumentKind::kValue) {
-        continue;
+    const auto follow = [&](size_t argument, size_t result, bool written) {
+      if (argument >= arguments.size() || result >= results.size() || results[result].kind != ArgumentKind::kValue ||
+          arguments[argument].kind != ArgumentKind::kValue) {
+        return;
       }
-      const ValueId before = arguments[alias.argument].ref.value;
-      const ValueId after = results[alias.result].ref.value;
+      const ValueId before = arguments[argument].ref.value;
+      const ValueId after = results[result].ref.value;
       if (same_geometry(graph_, before, after)) {
         join(before, after);
       } else if (written) {
         preserve(before);
       }
-    }
-    // set_ may be said to alias its source instead of its self.
-    if (facts.is_in_place && !results.empty() && results[0].kind == ArgumentKind::kValue && !facts.written.empty() &&
-        facts.written[0] < arguments.size() && arguments[facts.written[0]].kind == ArgumentKind::kValue) {
-      const ValueId before = arguments[facts.written[0]].ref.value;
-      if (!same_geometry(graph_, before, results[0].ref.value)) preserve(before);
+    };
+    // An in-place operator gives its self back, also set_, which is said to alias its source.
+    const bool in_place = !facts.written.empty() && graph_.target(node_).schema().name().ends_with('_');
+    if (in_place) follow(facts.written[0], 0, true);
+    for (const auto& alias : facts.aliases) {
+      if (in_place && alias.result == 0) continue;
+      const bool written = std::find(facts.written.begin(), facts.written.end(), alias.argument) != facts.written.end();
+      if (written || !alias.always || gives_self) follow(alias.argument, alias.result, written);
     }
     step.preserved.size = static_cast<uint32_t>(program_->values.size()) - step.preserved.begin;
   }
@@ -377,7 +341,11 @@ class Compiler {
     if (!looked_up_[id.index]) function = find_function(target);
     looked_up_[id.index] = true;
     step.function = function.get();
-    if (function == nullptr) {
+    if (function != nullptr) return;
+    if (const std::string_view body = graph_.note(node_, kBodyNote); !body.empty()) {
+      program_->bodies.push_back(function_of_body(target, body, options_));
+      step.function = program_->bodies.back().get();
+    } else {
       note_problem("the function is not registered in this process" +
                    std::string(find_function(target.name()) == nullptr ? "" : " with this schema") +
                    "; call shadowgraph::register_function(\"" + target.schema_text() + "\", ...) first");
@@ -400,7 +368,7 @@ class Compiler {
         step.kind = StepKind::kFunction;
         find_function_of(step, target, id);
       }
-      compile_arguments(step, formals_.of(graph_, id), target.schema());
+      compile_arguments(step, formals_.of(graph_, id));
       compile_identity(step);
     }
     compile_results(step);

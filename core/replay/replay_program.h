@@ -1,4 +1,4 @@
-// What Interpreter runs: a graph compiled once into steps, arguments as IValues that only lack their tensors.
+// What Interpreter runs: a graph compiled once into steps.
 // Internal to core/replay.
 //
 // One TensorImpl can be several values: an in-place operator gives its self back as a new value. Where such an operator
@@ -6,15 +6,13 @@
 // later, so the step lists them under `preserved`, and they become aliases of their own before the operator runs.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-#include <ATen/core/jit_type.h>
-
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/replay/call_templates.h"
 #include "core/replay/functions.h"
 #include "core/replay/interpreter.h"
 #include "ir/effects.h"
@@ -24,23 +22,7 @@ namespace shadowgraph {
 struct ReplayProgram {
   enum class StepKind : uint8_t { kOperator, kFunction, kPlaceholder, kConstant, kAlias, kOutput, kGradient };
 
-  struct Range {
-    uint32_t begin = 0;
-    uint32_t size = 0;
-  };
-
-  // Fills position `argument` of the stack: with a value, or with list `list` if the value is invalid.
-  struct Patch {
-    uint32_t argument = 0;
-    ValueId value;
-    uint32_t list = 0;
-  };
-  // A list argument that holds tensors, made anew for each call.
-  struct ListTemplate {
-    c10::TypePtr element_type;
-    std::vector<c10::IValue> elements;
-    std::vector<Patch> patches;  // Patch::argument is the index into `elements`
-  };
+  using Range = CallTemplates::Range;
 
   struct Step {
     NodeId node;
@@ -49,8 +31,7 @@ struct ReplayProgram {
     bool written = false;                          // placeholder or constant: the program writes its storage
     const c10::OperatorHandle* op = nullptr;       // kOperator
     const RegisteredFunction* function = nullptr;  // kFunction
-    Range arguments;                               // into templates
-    Range patches;
+    CallTemplates::Call call;
     Range results;    // into result_codes
     Range released;   // into values: last used here
     Range preserved;  // into values
@@ -76,9 +57,7 @@ struct ReplayProgram {
   };
 
   std::vector<Step> steps;
-  std::vector<c10::IValue> templates;
-  std::vector<Patch> patches;
-  std::vector<ListTemplate> lists;
+  CallTemplates templates;
   std::vector<uint32_t> result_codes;
   std::vector<ValueId> values;
   std::vector<Placeholder> placeholders;  // without constants
@@ -95,10 +74,12 @@ struct ReplayProgram {
   }
   const Problem* problem(uint32_t step) const;
 
+  explicit ReplayProgram(const Graph& graph) : templates(graph) {}
   static std::unique_ptr<const ReplayProgram> compile(const Graph& graph, const InterpreterOptions& options);
 
   std::vector<std::optional<c10::OperatorHandle>> operators;         // by TargetId
   std::vector<std::shared_ptr<const RegisteredFunction>> functions;  // by TargetId
+  std::vector<std::shared_ptr<const RegisteredFunction>> bodies;     // of calls that carry one
 };
 
 }  // namespace shadowgraph

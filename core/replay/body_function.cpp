@@ -1,0 +1,54 @@
+#include "core/replay/body_function.h"
+
+#include "core/replay/bindings.h"
+#include "ir/parser.h"
+
+namespace shadowgraph {
+namespace {
+
+// The graph before the interpreter that looks at it.
+struct Body {
+  Graph graph;
+  Interpreter interpreter;
+
+  Body(Graph parsed, const InterpreterOptions& options)
+      : graph(std::move(parsed)),
+        interpreter(graph, {.device = options.device, .check_results = options.check_results}) {}
+};
+
+size_t tensors_in(const std::vector<c10::Argument>& arguments) {
+  return static_cast<size_t>(std::ranges::count_if(
+      arguments, [](const c10::Argument& a) { return a.type()->kind() == c10::TypeKind::TensorType; }));
+}
+
+}  // namespace
+
+std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target, std::string_view text,
+                                                           const InterpreterOptions& options) {
+  Graph graph = parse(text);
+  size_t inputs = 0;
+  size_t outputs = 0;
+  NodeId last;
+  for (const NodeId node : graph.nodes()) {
+    inputs += graph.node(node).target == target_of(Builtin::kInput);
+    if (graph.node(node).target == target_of(Builtin::kOutput)) outputs = graph.list(graph.arguments(node)[0]).size();
+    last = node;
+  }
+  if (inputs != tensors_in(target.schema().arguments()) || outputs != target.schema().returns().size()) {
+    throw ReplayError("the body of " + target.name() + " takes " + std::to_string(inputs) + " tensors and gives " +
+                          std::to_string(outputs) + ", unlike " + target.schema_text(),
+                      NodeId());
+  }
+  const auto body = std::make_shared<Body>(std::move(graph), options);
+  const FunctionKernel kernel = [body](std::span<const c10::IValue> arguments) {
+    std::vector<at::Tensor> tensors;
+    for (const c10::IValue& argument : arguments) {
+      if (argument.isTensor()) tensors.push_back(argument.toTensor());
+    }
+    const auto results = body->interpreter.run(Bindings().in_order(std::move(tensors)));
+    return std::vector<c10::IValue>(results.outputs.begin(), results.outputs.end());
+  };
+  return std::make_shared<const RegisteredFunction>(RegisteredFunction{target.schema_text(), kernel, kernel});
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,23 @@
+// A call that carries what it stands for: passes/collapse.h writes the nodes it hides as the text of a graph into the call's
+// note "body", and the call can be run wherever its graph is read.
+//
+// The body's sg::input placeholders stand, in order, for the call's tensor arguments, its outputs for the call's results.
+// Writes reach the tensors given; random numbers come from the default generator, as in the nodes that were there.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "core/replay/functions.h"
+#include "core/replay/interpreter.h"
+
+namespace shadowgraph {
+
+constexpr std::string_view kBodyNote = "body";
+
+// Throws ParseError for what is no graph, ReplayError for one that does not have the target's number of tensors and
+// results. Where a body cannot run, running the function throws, naming the body's node.
+std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target, std::string_view text,
+                                                           const InterpreterOptions& options);
+
+}  // namespace shadowgraph
