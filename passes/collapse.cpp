@@ -16,14 +16,19 @@
 // module::path.backward. A region that the program left for something else and came back to gives two calls. Host reads,
 // collectives and unknown operators are never hidden in a function; random numbers show as its generator argument.
 //
-// The functions have no kernel: the graph can be analysed, not run. Cost. About 1 us a node.
+// The functions have no kernel, so such a graph can be analysed, not run, unless bodies=keep: each call then carries the
+// nodes that it hides as the text of a graph, in its note "body", which the interpreter runs (core/replay/body_function.h).
+// Calls that take or give numbers (a size read from data) get none. Cost. About 1 us a node, 10 with bodies.
 #include <fmt/format.h>
 
 #include <cctype>
 #include <map>
 #include <optional>
 
+#include "core/replay/body_function.h"
+#include "ir/clone.h"
 #include "ir/insertion_point.h"
+#include "ir/printer.h"
 #include "passes/builtin_passes.h"
 #include "passes/fx_text.h"
 #include "passes/identity.h"
@@ -45,8 +50,8 @@ int64_t names_in(std::string_view path) {
 
 class Collapse {
  public:
-  Collapse(Graph& graph, bool modules, int64_t depth)
-      : graph_(graph), modules_(modules), effects_(Effects::run(graph)), doomed_(graph.node_capacity(), false) {
+  Collapse(Graph& graph, bool modules, int64_t depth, bool bodies)
+      : graph_(graph), modules_(modules), bodies_(bodies), effects_(Effects::run(graph)), doomed_(graph.node_capacity(), false) {
     choose_regions(depth);
   }
 
@@ -202,6 +207,24 @@ class Collapse {
     return name.kind == ArgumentKind::kString ? graph_.text(name.string) : std::string();
   }
 
+  // "" if a function of tensors alone cannot stand for the nodes.
+  std::string body_of(const std::vector<NodeId>& members, const Border& border) const {
+    const auto is_tensor = [&](ValueId v) { return graph_.value(v).kind == ValueKind::kTensor; };
+    if (!std::ranges::all_of(border.inputs, is_tensor) || !std::ranges::all_of(border.outputs, is_tensor)) return {};
+    Subgraph piece = extract(graph_, members);
+    TORCH_INTERNAL_ASSERT(piece.inputs == border.inputs);
+    // What is only kept for backward stays inside.
+    const NodeId end = piece.graph.last();
+    const auto all = piece.graph.list(piece.graph.arguments(end)[0]);
+    std::vector<Argument> outputs;
+    for (size_t i = 0; i < piece.outputs.size(); ++i) {
+      if (std::ranges::find(border.outputs, piece.outputs[i]) != border.outputs.end()) outputs.push_back(all[i]);
+    }
+    TORCH_INTERNAL_ASSERT(outputs.size() == border.outputs.size());
+    piece.graph.set_argument(end, 0, piece.graph.make_list(outputs));
+    return to_text(piece.graph);
+  }
+
   // What an earlier run left.
   bool is_call_already(const std::vector<NodeId>& members, RegionId region) const {
     return members.size() == 1 && graph_.target(members[0]).kind() == TargetKind::kFunction &&
@@ -211,6 +234,7 @@ class Collapse {
   void replace(const std::vector<NodeId>& members, RegionId region) {
     if (members.empty() || is_call_already(members, region)) return;
     const Border border = border_of(members);
+    const std::string body = bodies_ ? body_of(members, border) : std::string();
     const NodeId head = members.front();
     const PhaseId phase = graph_.node(head).phase;
     const TargetId target = graph_.intern_target(Target(TargetKind::kFunction, schema_of(border, region, phase)));
@@ -260,11 +284,13 @@ class Collapse {
     graph_.set_note(call, modules_ ? "module" : "composite", path_of(region));
     graph_.set_note(call, "class", graph_.text_or_empty(called.class_name));
     graph_.set_note(call, "nodes", fmt::format("{}", members.size()));
+    if (!body.empty()) graph_.set_note(call, kBodyNote, body);
     ++calls_;
   }
 
   Graph& graph_;
   const bool modules_;
+  const bool bodies_;
   const Effects effects_;
   std::vector<RegionId> chosen_;
   std::vector<bool> doomed_;
@@ -279,7 +305,8 @@ class Collapse {
 
 PassResult collapse(Graph& graph, const PassOptions& options) {
   const bool modules = choice_option(options, "level", {"module", "composite"}) == 0;
-  return Collapse(graph, modules, int_option(options, "depth", 1)).run();
+  const bool bodies = choice_option(options, "bodies", {"drop", "keep"}) == 1;
+  return Collapse(graph, modules, int_option(options, "depth", 1), bodies).run();
 }
 
 }  // namespace shadowgraph

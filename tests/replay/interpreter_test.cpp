@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "core/capture/capture_session.h"
+#include "core/replay/body_function.h"
 #include "core/replay/slice.h"
 #include "ir/parser.h"
 #include "ir/printer.h"
@@ -168,6 +169,73 @@ sg::output(values=[%0, %2, %3, %4, %5])
   for (size_t i = 0; i < sizes.size(); ++i) EXPECT_EQ(outputs[i].sizes(), at::IntArrayRef(sizes[i])) << i;
   EXPECT_TRUE(outputs[2].equal(at::zeros({2})));
   EXPECT_TRUE(outputs[4].is_alias_of(outputs[0]));
+}
+
+TEST(Interpreter, SetToAStorageIsAnAliasOfIt) {
+  const auto program = [](const Tensors& in) {
+    at::Tensor x = in[0].detach();
+    x.set_(in[1].storage(), 1, {2, 2}, {1, 2});
+    x.mul_(2);
+    return Tensors{x, in[1]};
+  };
+  const Tensors inputs{ones23(), at::arange(6, at::kFloat)};
+  const Graph graph = captured(inputs, program);
+  const NodeId set = node_called(graph, "aten::set_.source_Tensor");
+  ASSERT_TRUE(set.valid()) << to_text(graph);
+  EXPECT_EQ(graph.node(graph.value(graph.arguments(set)[1].ref.value).producer).target, target_of(Builtin::kAlias));
+  const Tensors replayed{ones23(), inputs[1].clone()};
+  const auto outputs = Interpreter(graph, {.check_results = true}).run(Bindings().in_order(replayed)).outputs;
+  EXPECT_TRUE(outputs[0].equal(at::tensor({2, 6, 4, 8}, at::kFloat).view({2, 2})));
+  EXPECT_TRUE(replayed[1].equal(at::tensor({0, 2, 4, 6, 8, 5}, at::kFloat)));
+  EXPECT_TRUE(outputs[0].is_alias_of(replayed[1]));
+}
+
+TEST(Interpreter, SetToAStorageOfNoTensorIsRefused) {
+  const Graph graph = captured({ones23()}, [](const Tensors& in) {
+    at::Tensor x = in[0].detach();
+    x.set_(at::empty({6}, at::device(at::kMeta)).storage(), 0, {6}, {1});
+    return Tensors{x};
+  });
+  EXPECT_CONTAINS(error_of(graph, Bindings().in_order({ones23()})), "an object that a graph does not hold (Storage)");
+}
+
+// `x.data = y` leaves no node. What is bound to x keeps its own data.
+TEST(Interpreter, DataOfAnInputExchanged) {
+  const auto program = [](const Tensors& in) {
+    at::Tensor x = in[0];
+    x.set_data(in[1]);
+    x.add_(1);
+    return Tensors{x, in[1]};
+  };
+  const Graph graph = captured({ones23(), at::zeros({2})}, program);
+  const Tensors bound{ones23().clone(), at::zeros({2})};
+  const auto outputs = Interpreter(graph, {.check_results = true}).run(Bindings().bind("y", bound[1])).outputs;
+  EXPECT_TRUE(outputs[0].equal(at::ones({2})));
+  EXPECT_TRUE(bound[1].equal(at::ones({2}))) << "written through x";
+  EXPECT_TRUE(outputs[0].is_alias_of(bound[1]));
+}
+
+TEST(Interpreter, SetToWhatItIsAlreadyGivesTheSameTensor) {
+  // %4 is %0's and %3's tensor, though set_ aliases its source: when it moves on, %2 must stay what it was.
+  const Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
+operator aten::neg_(Tensor(a!) self) -> Tensor(a!)
+operator aten::set_.source_Tensor(Tensor(a!) self, Tensor source) -> Tensor(a!)
+operator aten::mul_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)
+s0 = 4 cpu input
+s1 = 12 cpu input
+%0 = sg::input(name="x") : f32[1] @s0
+%1 = sg::input(name="y") : f32[3] @s1
+%2 = aten::neg_(self=%0) : f32[1] @s0 | writes(s0@1)
+%3 = sg::alias(source=%0) : f32[1] @s0
+%4 = aten::set_.source_Tensor(self=%0, source=%3) : f32[1] @s0 | writes(s0@2)
+%5 = aten::set_.source_Tensor(self=%4, source=%1) : f32[3] @s1 | writes(s0@3)
+%6 = aten::mul_.Scalar(self=%2, other=-2.0) : f32[1] @s0 | writes(s0@4)
+sg::output(values=[%6, %5])
+)");
+  const auto outputs =
+      Interpreter(graph, {.check_results = true}).run(Bindings().in_order({at::ones({1}), at::zeros({3})})).outputs;
+  EXPECT_TRUE(outputs[0].equal(at::full({1}, 2.0)));
+  EXPECT_TRUE(outputs[1].equal(at::zeros({3})));
 }
 
 TEST(Interpreter, ConstantsThatAreWrittenAreTheSameInEveryRun) {
@@ -447,6 +515,30 @@ s1 = 24 cpu temporary
 sg::output(values=[%1])
 )";
 constexpr const char* kFusedSchema = "mine::scaled_sum(Tensor a, Tensor[] others, float scale=1.0) -> Tensor";
+
+TEST(Functions, ACallThatCarriesItsBodyRunsIt) {
+  Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
+function my::twice(Tensor(a!) x) -> Tensor(a)
+s0 = 24 cpu input
+%0 = sg::input(name="x") : f32[2,3] @s0
+%1 = my::twice(x=%0) : f32[2,3] @s0 | writes(s0@1)
+sg::output(values=[%1])
+)");
+  const at::Tensor x = ones23().clone();
+  EXPECT_CONTAINS(error_of(graph, Bindings().in_order({x})), "not registered in this process");
+  const std::string body = to_text(captured({ones23()}, [](const Tensors& in) { return Tensors{in[0].mul_(2)}; }));
+  graph.set_note(node_called(graph, "my::twice"), kBodyNote, body);
+  const Graph read = parse(to_text(graph));
+  Interpreter interpreter(read, {.check_results = true});
+  EXPECT_TRUE(interpreter.run(Bindings().in_order({x})).outputs[0].is_alias_of(x));
+  interpreter.run(Bindings().in_order({x}));
+  EXPECT_TRUE(x.equal(at::full({2, 3}, 4.0)));
+  graph.set_note(node_called(graph, "my::twice"), kBodyNote, "no graph");
+  EXPECT_THROW(Interpreter{graph}, ParseError);
+  graph.set_note(node_called(graph, "my::twice"), kBodyNote,
+                 to_text(captured({ones23(), ones23()}, [](const Tensors& in) { return Tensors{in[0] + in[1]}; })));
+  EXPECT_CONTAINS(error_of(graph, Bindings().in_order({x})), "takes 2 tensors and gives 1");
+}
 
 TEST(Functions, RunTheirKernelOrTheirShapeRule) {
   const Graph graph = parse(kFusedGraph);
