@@ -18,7 +18,6 @@
 #include <optional>
 #include <vector>
 
-#include "core/replay/call_templates.h"
 #include "ir/formals.h"
 #include "ir/graph.h"
 
@@ -27,7 +26,7 @@ namespace shadowgraph {
 class NodeCalls {
  public:
   // `graph` must outlive this; nodes and targets may be added meanwhile.
-  explicit NodeCalls(const Graph& graph) : graph_(graph), templates_(graph) {}
+  explicit NodeCalls(const Graph& graph) : graph_(graph) {}
 
   using TensorOf = c10::function_ref<const at::Tensor&(ValueId)>;
   // Numbers that stand for tensors become wrapped numbers, generators become None (the default one). Throws Error for
@@ -41,8 +40,10 @@ class NodeCalls {
   const TargetFormals& formals_of(NodeId node) { return formals_.of(graph_, graph_.node(node).target); }
 
  private:
+  c10::IValue ivalue_of(NodeId node, const Argument& argument, const Formal& formal, TensorOf tensor_of);
+  c10::IValue list_of(NodeId node, const Argument& argument, const Formal& formal, TensorOf tensor_of);
+
   const Graph& graph_;
-  CallTemplates templates_;
   Formals formals_;
   std::vector<std::optional<c10::OperatorHandle>> operators_;  // by TargetId
 };
