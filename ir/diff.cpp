@@ -91,6 +91,23 @@ class Fingerprints {
   std::vector<uint64_t> targets_;
 };
 
+// How far d edits reach along `a` on each diagonal k = x - y: row[k + d]; -1 where they do not.
+using Reach = std::vector<int64_t>;
+
+// How far d edits come on diagonal k before equal elements are followed, given how far d - 1 come.
+struct Start {
+  int64_t down = -1;   // by an element of `b` from diagonal k + 1
+  int64_t right = -1;  // by an element of `a` from diagonal k - 1
+  int64_t x() const { return std::max(down, right); }
+};
+Start start_of(const Reach& previous, int d, int64_t k) {
+  const auto at = [&](int64_t diagonal) {
+    const int64_t i = diagonal + (d - 1);
+    return i < 0 || i > 2 * (d - 1) ? int64_t{-1} : previous[static_cast<size_t>(i)];
+  };
+  return {.down = at(k + 1), .right = at(k - 1) < 0 ? -1 : at(k - 1) + 1};
+}
+
 // Pairs (i, j) of equal elements, both growing: a long common subsequence, the longest if it takes at most kMaxEdits edits.
 std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
@@ -103,8 +120,7 @@ std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a,
   while (x1 > x0 && y1 > y0 && a[x1 - 1] == b[y1 - 1]) tail.emplace_back(--x1, --y1);
 
   constexpr int kMax = GraphDiff::kMaxEdits;
-  // furthest[d][k + d]: how far along `a` d edits reach on diagonal k = x - y, from (x0, y0).
-  std::vector<std::vector<int64_t>> furthest(kMax + 1);
+  std::vector<Reach> furthest(kMax + 1);  // by d, from (x0, y0)
   while (x0 < x1 && y0 < y1) {
     const int64_t n = x1 - x0;
     const int64_t m = y1 - y0;
@@ -115,17 +131,7 @@ std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a,
       auto& row = furthest[static_cast<size_t>(d)];
       row.assign(static_cast<size_t>(2 * d + 1), -1);
       for (int64_t k = -d; k <= d; k += 2) {
-        int64_t x = 0;
-        if (d != 0) {
-          const auto& previous = furthest[static_cast<size_t>(d - 1)];
-          const auto at = [&](int64_t diagonal) {
-            const int64_t i = diagonal + (d - 1);
-            return i < 0 || i > 2 * (d - 1) ? int64_t{-1} : previous[static_cast<size_t>(i)];
-          };
-          const int64_t down = at(k + 1);
-          const int64_t right = at(k - 1) < 0 ? -1 : at(k - 1) + 1;
-          x = std::max(down, right);
-        }
+        int64_t x = d == 0 ? 0 : start_of(furthest[static_cast<size_t>(d - 1)], d, k).x();
         int64_t y = x - k;
         if (x < 0 || y < 0 || x > n || y > m) continue;
         while (x < n && y < m && a[static_cast<size_t>(x0 + x)] == b[static_cast<size_t>(y0 + y)]) ++x, ++y;
@@ -150,20 +156,13 @@ std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a,
     const int64_t reached_x = x;
     const int64_t reached_y = x - k;
     for (int d = end_d; d > 0; --d) {
-      const auto& previous = furthest[static_cast<size_t>(d - 1)];
-      const auto at = [&](int64_t diagonal) {
-        const int64_t i = diagonal + (d - 1);
-        return i < 0 || i > 2 * (d - 1) ? int64_t{-1} : previous[static_cast<size_t>(i)];
-      };
-      const int64_t down = at(k + 1);
-      const int64_t right = at(k - 1) < 0 ? -1 : at(k - 1) + 1;
-      const int64_t start = std::max(down, right);
-      for (; x > start; --x) pairs.emplace_back(x0 + x - 1, y0 + (x - k) - 1);
-      if (down >= right) {
-        x = down;
+      const Start start = start_of(furthest[static_cast<size_t>(d - 1)], d, k);
+      for (; x > start.x(); --x) pairs.emplace_back(x0 + x - 1, y0 + (x - k) - 1);
+      if (start.down >= start.right) {
+        x = start.down;
         ++k;
       } else {
-        x = right - 1;
+        x = start.right - 1;
         --k;
       }
     }

@@ -25,19 +25,21 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "ir/arena.h"
 #include "ir/error.h"
 #include "ir/ids.h"
+#include "ir/node_range.h"
 #include "ir/target.h"
+#include "ir/tensor_spec.h"
 #include "ir/types.h"
 
 namespace shadowgraph {
 
 class InsertionPoint;
 class OperatorFactsCache;
+
 // What the path that the program took depended on: a size, rank or host value that the program asked for.
 struct PathDependency {
   enum class Kind : uint8_t { kRank, kSize, kSizes, kHostValue };
@@ -112,9 +114,9 @@ class Graph {
 
   NodeId first() const { return first_; }
   NodeId last() const { return last_; }
-  // Program order: `for (NodeId n : graph.nodes())`. The current node may be erased while walking.
-  class NodeRange;
-  NodeRange nodes() const;
+  // Program order: `for (NodeId n : graph.nodes())`, and the same from the end. The current node may be erased.
+  NodeRange nodes() const { return {nodes_, first_}; }
+  ReverseNodeRange nodes_reversed() const { return {nodes_, last_}; }
 
   std::span<const Argument> arguments(NodeId id) const { return arguments_.view(node(id).arguments); }
   std::span<const Argument> results(NodeId id) const { return arguments_.view(node(id).results); }
@@ -293,13 +295,14 @@ class Graph {
   void leave_storage(ValueId id);
 
   struct Rehoming;  // from here on in graph_edits.cpp
+  class DoomedNodes;
   bool mentions(std::span<const Argument> arguments, ValueId id) const;
   void forget_saved_elsewhere(NodeId id);
   void repair_saved(NodeId id);
   void add_frees(NodeId id, std::span<const StorageId> storages);
   void drop_free(StorageId id);
   void remove(NodeId id);
-  void hand_births_on(NodeId id, const std::unordered_set<NodeId>* doomed);
+  void hand_births_on(NodeId id, const DoomedNodes* doomed);
   void hand_deaths_on(NodeId id, NodeId heir);
   // Placeholders come first (0), sg::output and sg::gradient last (2), everything else between.
   static constexpr int kPlaceholderRank = 0;
@@ -354,46 +357,6 @@ class Graph {
   std::unordered_map<std::string, TargetId> target_ids_;  // by kind and schema text
   std::vector<at::Tensor> constants_;
 };
-
-class Graph::NodeRange {
- public:
-  class Iterator {
-   public:
-    using value_type = NodeId;
-    using difference_type = std::ptrdiff_t;
-    using iterator_category = std::forward_iterator_tag;
-    using pointer = const NodeId*;
-    using reference = NodeId;
-    Iterator() = default;
-    Iterator(const Graph* graph, NodeId at) : graph_(graph), at_(at), next_(after(at)) {}
-    NodeId operator*() const { return at_; }
-    Iterator& operator++() {
-      at_ = next_;
-      next_ = after(at_);
-      return *this;
-    }
-    Iterator operator++(int) {
-      Iterator old = *this;
-      ++*this;
-      return old;
-    }
-    friend bool operator==(const Iterator& a, const Iterator& b) { return a.at_ == b.at_; }
-
-   private:
-    NodeId after(NodeId id) const { return id.valid() ? graph_->node(id).next : NodeId(); }
-    const Graph* graph_ = nullptr;
-    NodeId at_;
-    NodeId next_;
-  };
-  explicit NodeRange(const Graph& graph) : graph_(&graph) {}
-  Iterator begin() const { return {graph_, graph_->first()}; }
-  Iterator end() const { return {graph_, NodeId()}; }
-
- private:
-  const Graph* graph_;
-};
-
-inline Graph::NodeRange Graph::nodes() const { return NodeRange(*this); }
 
 // The nodes that call `name`, in program order: all its overloads, "aten::add", or one, "aten::add.Tensor". One walk.
 std::vector<NodeId> nodes_calling(const Graph& graph, std::string_view name);

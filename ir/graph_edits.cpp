@@ -24,6 +24,28 @@ struct Graph::Rehoming {
   std::vector<NodeId> users;          // whose results are still to be looked at
 };
 
+// Nodes that are to be erased together. Few are looked through; of many there is a bit for each id between theirs.
+class Graph::DoomedNodes {
+ public:
+  explicit DoomedNodes(std::span<const NodeId> nodes) : nodes_(nodes) {
+    if (nodes.size() <= kFew) return;
+    const auto [least, most] = std::minmax_element(nodes.begin(), nodes.end());
+    least_ = least->index;
+    bits_.resize(most->index - least_ + 1);
+    for (NodeId n : nodes) bits_[n.index - least_] = true;
+  }
+  bool contains(NodeId n) const {
+    if (nodes_.size() <= kFew) return std::find(nodes_.begin(), nodes_.end(), n) != nodes_.end();
+    return n.index >= least_ && n.index - least_ < bits_.size() && bits_[n.index - least_];
+  }
+
+ private:
+  static constexpr size_t kFew = 16;
+  std::span<const NodeId> nodes_;
+  uint32_t least_ = 0;
+  std::vector<bool> bits_;
+};
+
 std::string Graph::describe(NodeId id) const { return "\n  " + to_text(*this, id); }
 
 // ---- Reading ---------------------------------------------------------------------------------------------------------
@@ -191,9 +213,12 @@ void Graph::erase(std::span<const NodeId> ids) {
   for (NodeId n : ids) {
     if (!is_erased(n)) doomed.push_back(n);
   }
-  std::sort(doomed.begin(), doomed.end(), [&](NodeId a, NodeId b) { return is_before(a, b); });
+  const auto comes_first = [&](NodeId a, NodeId b) { return is_before(a, b); };
+  if (!std::is_sorted(doomed.begin(), doomed.end(), comes_first)) {
+    std::sort(doomed.begin(), doomed.end(), comes_first);
+  }
   doomed.erase(std::unique(doomed.begin(), doomed.end()), doomed.end());
-  const std::unordered_set<NodeId> all(doomed.begin(), doomed.end());
+  const DoomedNodes all(doomed);
   for (NodeId n : doomed) {
     bool needed = false;
     for_each_output(n, [&](ValueId v) {
@@ -225,7 +250,7 @@ void Graph::remove(NodeId id) {
 
 // A storage that this node allocated is now allocated by the first other node that makes a value in it. Without one it
 // is gone, and nothing frees it.
-void Graph::hand_births_on(NodeId id, const std::unordered_set<NodeId>* doomed) {
+void Graph::hand_births_on(NodeId id, const DoomedNodes* doomed) {
   for_each_output(id, [&](ValueId v) {
     const StorageId s = value(v).storage;
     if (!s.valid() || storage(s).born != id) return;

@@ -32,6 +32,7 @@ std::vector<NodeId> in_program_order(const Graph& graph, std::span<const NodeId>
 struct Deeds {
   std::vector<StorageId> written;  // that others know too, sorted
   bool random = false;
+  bool collective = false;
   bool anything = false;  // host reads, unknown
 };
 
@@ -41,6 +42,7 @@ Deeds deeds_of(const Graph& graph, const Effects& effects, std::span<const NodeI
   for (ValueId v : boundary.inputs) known.insert(graph.value(v).storage);
   for (NodeId n : nodes) {
     deeds.random = deeds.random || effects.random(n);
+    deeds.collective = deeds.collective || effects.collective(n);
     deeds.anything = deeds.anything || effects.host_read(n) || effects.unknown(n);
     for (const StorageWrite& write : effects.writes(n)) {
       if (!effects.is_generator(write.storage) && known.contains(write.storage)) deeds.written.push_back(write.storage);
@@ -142,6 +144,8 @@ Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
   if (deeds.anything) refuse(group.schema, "one of them reads the host or is unknown; the schema needs '...'");
   if (deeds.random && !facts.random)
     refuse(group.schema, "one of them draws random numbers; the schema needs a 'Generator?'");
+  if (deeds.collective && !facts.collective)
+    refuse(group.schema, "one of them is a collective; the schema needs a 'str group_name'");
   const auto storages_of = [&](uint16_t position) {
     std::vector<StorageId> storages;
     graph.for_each_value(std::span(planned.arguments).subspan(position, 1),
@@ -283,8 +287,11 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
     }
     text += fmt::format(" x{}", i);
   }
-  if (deeds.random) text += std::string(boundary.inputs.empty() ? "" : ", ") + "*, Generator? generator=None";
-  if (deeds.anything) text += boundary.inputs.empty() && !deeds.random ? "..." : ", ...";
+  std::string options;
+  if (deeds.random) options += ", Generator? generator=None";
+  if (deeds.collective) options += ", str group_name=\"\"";
+  if (!options.empty()) text += (boundary.inputs.empty() ? "*" : ", *") + options;
+  if (deeds.anything) text += boundary.inputs.empty() && options.empty() ? "..." : ", ...";
   text += ") -> ";
   std::string returns;
   for (ValueId v : boundary.outputs) {

@@ -6,8 +6,9 @@
 //
 // Legal is what can run at one point: no way by values, storages, random numbers or host reads leaves the nodes and comes
 // back into them. What the nodes do to others must be in the schema: an argument that they write is `Tensor(a!)`, a result
-// that shares the storage of an argument has its `(a)`, nodes that draw random numbers need a `Generator?` argument, nodes
-// that read the host or are unknown need `...` (then everything is assumed of the call). schema_of() writes such a schema.
+// that shares the storage of an argument has its `(a)`, nodes that draw random numbers need a `Generator?` argument, collectives
+// a `str group_name` as _c10d_functional's operators have, nodes that read the host or are unknown `...` (then everything
+// is assumed of the call). schema_of() writes such a schema.
 //
 // The call has the innermost region around all its nodes, and phase, modes and source of the first. Its results live where
 // the old ones did; storages that only the nodes used are gone. Tensors saved as inputs or outputs stay saved; backward

@@ -119,6 +119,12 @@ OperatorFacts facts_of(const Target& target) {
     facts.random = true;
     facts.host_read = name != "sg_random::get_state";
   }
+  if (target.kind() == TargetKind::kFunction) {
+    for (size_t i = 0; i < schema.arguments().size(); ++i) {
+      facts.collective = facts.collective || (schema.arguments()[i].name() == "group_name" &&
+                                              formals.arguments[i].type.type == TypeClass::kString);
+    }
+  }
   facts.unknown = formals.variadic_arguments || formals.variadic_returns ||
                   std::any_of(formals.arguments.begin(), formals.arguments.end(),
                               [](const Formal& formal) { return formal.type.type == TypeClass::kAny; });
@@ -137,6 +143,14 @@ OperatorFacts facts_of(const Target& target) {
   facts.geometry_only =
       !facts.unknown && (always_view || std::find(listed.begin(), listed.end(), name) != listed.end());
   return facts;
+}
+
+bool may_change_objects(const Target& target) {
+  const auto op = target.find_operator();
+  if (!op) return target.kind() == TargetKind::kOperator;
+  if (op->hasTag(at::Tag::inplace_view)) return true;
+  const std::string_view name = target.schema().name();
+  return name.starts_with("aten::set_") || name.starts_with("aten::resize") || name.starts_with("aten::_resize");
 }
 
 bool writes_now(const Graph& graph, NodeId node, const OperatorFacts& facts) {

@@ -4,11 +4,12 @@
 //     facts.of(graph, graph.node(n).target).written   // argument positions
 //
 // Facts depend on nothing but the target's kind and schema text and on the tables in operator_exceptions.cpp, so that a
-// graph means the same in a tool that does not have a user's operator. The exceptions are `random` and `host_read`,
-// which also use the tags of the operator if it is registered in this process.
+// graph means the same in a tool that does not have a user's operator. The exceptions are `random`, `host_read` and
+// may_change_objects(), which also use the tags of the operator if it is registered in this process.
 //
-// A user-registered function is believed in the same way: its schema's alias annotations are its contract. What a
-// schema cannot tell (variadic arguments, custom class objects, `Any`) makes the target `unknown`: it is then assumed
+// A user-registered function is believed in the same way: its schema's alias annotations are its contract, an
+// argument of type Generator says that it draws random numbers, and a string `group_name` that it is a collective, as in
+// _c10d_functional's schemas. What a schema cannot tell (variadic arguments, custom class objects, `Any`) makes the target `unknown`: it is then assumed
 // to read and write all it is given.
 #pragma once
 
@@ -46,6 +47,10 @@ struct OperatorFacts {
 };
 
 OperatorFacts facts_of(const Target& target);
+
+// Whether it can give the tensor objects that it writes another geometry or storage: t_, resize_, set_. What is not known
+// to this process may.
+bool may_change_objects(const Target& target);
 
 // Whether the write of `facts.written` happens at this node.
 bool writes_now(const Graph& graph, NodeId node, const OperatorFacts& facts);

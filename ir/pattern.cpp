@@ -10,6 +10,7 @@
 #include "ir/argument_reader.h"
 #include "ir/cursor.h"
 #include "ir/formals.h"
+#include "ir/printer.h"
 #include "ir/topology.h"
 
 namespace shadowgraph {
@@ -208,8 +209,8 @@ PatternArgument PatternReader::take_argument(const FormalType& type, int depth) 
 
 class Search {
  public:
-  Search(const Graph& graph, const Pattern& pattern);
-  std::vector<Match> run();
+  Search(const Graph& graph, const Pattern& pattern, const Dependences& dependences);
+  std::vector<Match> run(std::vector<std::string>* refused);
 
  private:
   struct Step {
@@ -223,16 +224,18 @@ class Search {
   bool unify(const PatternCall& call, NodeId n);
   bool unify(const PatternArgument& wanted, const Argument& actual);
   bool bind(uint32_t value, ValueId to);
-  bool legal() const;
+  bool legal();
   void undo(size_t values, size_t arguments);
 
   const Graph& graph_;
   const Pattern& pattern_;
-  const Dependences dependences_;
+  const Dependences& dependences_;
   std::vector<Step> steps_;
   std::vector<std::vector<bool>> targets_;  // by call: which targets of the graph it may be
   std::vector<char> taken_;                 // by node: 1 in an earlier match, 2 in this one
   std::vector<NodeId> nodes_;
+  Dependences::MeetingPoint place_;
+  NodeId obstacle_;  // to what fits from the node that is tried
   std::vector<ValueId> values_;
   std::vector<std::optional<Argument>> arguments_;
   std::vector<uint32_t> bound_values_, bound_arguments_;  // in order, to undo
@@ -243,10 +246,10 @@ void values_of(const PatternArgument& argument, std::vector<uint32_t>& values) {
   for (const PatternArgument& e : argument.elements) values_of(e, values);
 }
 
-Search::Search(const Graph& graph, const Pattern& pattern)
+Search::Search(const Graph& graph, const Pattern& pattern, const Dependences& dependences)
     : graph_(graph),
       pattern_(pattern),
-      dependences_(Dependences::run(graph)),
+      dependences_(dependences),
       taken_(graph.node_capacity()),
       nodes_(pattern.calls.size()),
       values_(pattern.value_names.size()),
@@ -386,14 +389,7 @@ bool Search::solve(size_t number) {
   return std::any_of(users.begin(), users.end(), [&](NodeId n) { return try_node(step, number, n); });
 }
 
-bool Search::legal() const {
-  const NodeId last =
-      *std::max_element(nodes_.begin(), nodes_.end(), [&](NodeId a, NodeId b) { return graph_.is_before(a, b); });
-  for (NodeId n : nodes_) {
-    for (NodeId after : dependences_.after(n)) {
-      if (taken_[after.index] != 2 && graph_.is_before(after, last)) return false;
-    }
-  }
+bool Search::legal() {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const PatternCall& call = pattern_.calls[i];
     size_t flat = 0;
@@ -409,17 +405,29 @@ bool Search::legal() const {
     });
     if (!good) return false;
   }
-  return true;
+  place_ = dependences_.meeting_point(graph_, nodes_);
+  if (place_.obstacle.valid()) obstacle_ = place_.obstacle;
+  return !place_.obstacle.valid();
 }
 
-std::vector<Match> Search::run() {
+std::vector<Match> Search::run(std::vector<std::string>* refused) {
   std::vector<Match> matches;
   for (NodeId n : graph_.nodes()) {
-    if (!try_node(steps_[0], 0, n)) continue;
+    obstacle_ = NodeId();
+    if (!try_node(steps_[0], 0, n)) {
+      if (refused != nullptr && obstacle_.valid()) {
+        refused->push_back(fmt::format(
+            "no place for what ends at\n  {}\nbefore, between or behind\n  {}\nwhich needs a part of it and is "
+            "needed by another, or is too far away",
+            to_text(graph_, n), to_text(graph_, obstacle_)));
+      }
+      continue;
+    }
     Match match;
     match.nodes = nodes_;
     match.last =
         *std::max_element(nodes_.begin(), nodes_.end(), [&](NodeId a, NodeId b) { return graph_.is_before(a, b); });
+    match.place = place_;
     match.values = values_;
     for (const auto& argument : arguments_) match.arguments.push_back(argument.value_or(Argument()));
     match.pattern = &pattern_;
@@ -436,9 +444,14 @@ Pattern Pattern::parse(std::string_view text, const Graph* targets, std::string_
   return PatternReader(text, targets, name).run();
 }
 
-std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern) {
+std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern, std::vector<std::string>* refused) {
+  return find_matches(graph, pattern, Dependences::run(graph), refused);
+}
+
+std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern, const Dependences& dependences,
+                                std::vector<std::string>* refused) {
   if (pattern.calls.empty()) throw Error("a pattern without a call matches nothing in particular");
-  return Search(graph, pattern).run();
+  return Search(graph, pattern, dependences).run(refused);
 }
 
 ValueId Match::value(std::string_view name) const {

@@ -14,10 +14,11 @@
 //   return   the values that the rest of the graph may use; those of other lines may be used within a match only
 // An operator is named with its overload ("aten::add.Tensor"); a function by the name it has in the graph.
 //
-// A match can be replaced as a whole by something at the place of its last node: no value that it returns is used before,
-// nothing that it read was written since, and if it writes or is random itself, nothing in between depends on it
-// (ir/topology.h). Matches do not overlap; the first in program order wins. Nothing is matched whose inner values are saved
-// for backward by other nodes.
+// A match can be replaced as a whole by something at one point, by default the place of its last node: nothing that it
+// read was written since, and if it writes or is random itself, nothing in between depends on it. Where a value that it
+// returns is used before its last node, that point is earlier, or others have to wait (Dependences::meeting_point). Where
+// there is no such point it is no match, and is told of as refused. Matches do not overlap; the first in program order
+// wins. Nothing is matched whose inner values are saved for backward by other nodes.
 //
 // nativert and torch.fx (subgraph_rewriter) match likewise. Linear in the graph for patterns whose calls are linked by
 // operands; where a line shares only operands with those after it, all users of those operands are tried.
@@ -30,6 +31,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/topology.h"
 
 namespace shadowgraph {
 
@@ -65,8 +67,9 @@ class Pattern {
 };
 
 struct Match {
-  std::vector<NodeId> nodes;  // by call of the pattern
-  NodeId last;                // of them, in program order
+  std::vector<NodeId> nodes;        // by call of the pattern
+  NodeId last;                      // of them, in program order
+  Dependences::MeetingPoint place;  // in the graph that was searched
   std::vector<ValueId> values;
   std::vector<Argument> arguments;
   const Pattern* pattern = nullptr;
@@ -76,8 +79,13 @@ struct Match {
   const Argument& argument(std::string_view name) const;
 };
 
-// In program order of their last nodes. The graph is not changed, and `pattern` must outlive the matches.
-std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern);
+// In program order of the nodes that the pattern's calls are searched from. The graph is not changed, and `pattern` must
+// outlive the matches. `refused`, if given, gets a line for each set of nodes that fits but cannot be run at one point.
+std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern,
+                                std::vector<std::string>* refused = nullptr);
+// The same with dependences that are known already.
+std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern, const Dependences& dependences,
+                                std::vector<std::string>* refused = nullptr);
 
 // Whether two arguments without values are the same, in one graph or two.
 bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, const Argument& y);

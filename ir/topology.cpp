@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
+#include "ir/operator_facts.h"
 #include "ir/printer.h"
 
 namespace shadowgraph {
@@ -12,6 +14,9 @@ namespace {
 struct History {
   NodeId writer;
   std::vector<NodeId> readers;  // since then
+  // Views look at geometry alone, which most writes leave: those matter that may change it.
+  NodeId reshaper;
+  std::vector<NodeId> viewers;  // since then
 };
 
 bool is_end(const Graph& graph, NodeId n) {
@@ -28,6 +33,15 @@ Dependences Dependences::run(const Graph& graph, const Effects& effects) {
   NodeId last_on_host;
   std::vector<std::pair<NodeId, NodeId>> edges;  // user, used; by user in program order
   std::vector<NodeId> direct;
+  OperatorFactsCache facts;
+  std::vector<int8_t> reshapes_by_target(graph.target_count(), -1);
+  const auto reshapes_what_it_writes = [&](TargetId target) {
+    if (reshapes_by_target[target.index] < 0) {
+      reshapes_by_target[target.index] =
+          may_change_objects(graph.target(target)) || facts.of(graph, target).is_out_variant;
+    }
+    return reshapes_by_target[target.index] != 0;
+  };
   for (NodeId n : graph.nodes()) {
     direct.clear();
     const auto depend = [&](NodeId on) {
@@ -43,16 +57,30 @@ Dependences Dependences::run(const Graph& graph, const Effects& effects) {
     });
     graph.for_each_output(n, touch);
     depend(graph.node(n).forward);
-    for (const StorageVersion& read : effects.reads(n)) depend(histories[read.storage.index].writer);
-    for (const StorageWrite& write : effects.writes(n)) {
-      depend(histories[write.storage.index].writer);
-      for (NodeId reader : histories[write.storage.index].readers) depend(reader);
+    const bool views = effects.geometry_only(n);
+    for (const StorageVersion& read : effects.reads(n)) {
+      const History& history = histories[read.storage.index];
+      depend(views ? history.reshaper : history.writer);
     }
-    for (const StorageVersion& read : effects.reads(n)) histories[read.storage.index].readers.push_back(n);
+    const bool reshapes = effects.unknown(n) || reshapes_what_it_writes(graph.node(n).target);
+    for (const StorageWrite& write : effects.writes(n)) {
+      History& history = histories[write.storage.index];
+      depend(history.writer);
+      for (NodeId reader : history.readers) depend(reader);
+      if (!reshapes) continue;
+      for (NodeId viewer : history.viewers) depend(viewer);
+    }
+    for (const StorageVersion& read : effects.reads(n)) {
+      History& history = histories[read.storage.index];
+      (views ? history.viewers : history.readers).push_back(n);
+    }
     for (const StorageWrite& write : effects.writes(n)) {
       History& history = histories[write.storage.index];
       history.writer = n;
       history.readers.clear();
+      if (!reshapes) continue;
+      history.reshaper = n;
+      history.viewers.clear();
     }
     if (effects.host_read(n) || effects.unknown(n)) {
       depend(last_on_host);
@@ -98,6 +126,47 @@ bool Dependences::can_move_before(const Graph& graph, NodeId node, NodeId positi
   }
   return std::all_of(after(node).begin(), after(node).end(),
                      [&](NodeId n) { return position.valid() && !graph.is_before(n, position); });
+}
+
+Dependences::MeetingPoint Dependences::meeting_point(const Graph& graph, std::span<const NodeId> nodes,
+                                                     size_t farthest) const {
+  const auto earlier = [&](NodeId a, NodeId b) { return graph.is_before(a, b); };
+  const auto is_one = [&](NodeId n) { return std::find(nodes.begin(), nodes.end(), n) != nodes.end(); };
+  const NodeId last = *std::max_element(nodes.begin(), nodes.end(), earlier);
+  NodeId needed;  // the last that one of them needs
+  NodeId user;    // the first that needs one of them
+  for (NodeId n : nodes) {
+    for (NodeId b : before(n)) {
+      if ((!needed.valid() || earlier(needed, b)) && !is_one(b)) needed = b;
+    }
+    for (NodeId a : after(n)) {
+      if ((!user.valid() || earlier(a, user)) && !is_one(a)) user = a;
+    }
+  }
+  if (!user.valid() || earlier(last, user)) return {.position = graph.node(last).next};
+  if (!needed.valid() || earlier(needed, user)) return {.position = user, .at_last = false};
+  // Whoever between them needs one of the nodes, directly or not, has to wait.
+  MeetingPoint point{.position = graph.node(needed).next, .at_last = false};
+  std::unordered_set<NodeId> waiting;
+  const auto waits = [&](NodeId n) { return waiting.contains(n); };
+  for (NodeId n = user;; n = graph.node(n).next) {
+    const auto needs = before(n);
+    if (!is_one(n) && std::any_of(needs.begin(), needs.end(), [&](NodeId b) { return is_one(b) || waits(b); })) {
+      waiting.insert(n);
+      point.delayed.push_back(n);
+    }
+    if (n == needed) break;
+    if (farthest-- == 0) {
+      point.obstacle = needed;
+      return point;
+    }
+  }
+  for (NodeId n : nodes) {
+    const auto needs = before(n);
+    const auto found = std::find_if(needs.begin(), needs.end(), waits);
+    if (found != needs.end()) point.obstacle = *found;
+  }
+  return point;
 }
 
 std::optional<NodeId> Dependences::way_back_into(const Graph& graph, std::span<const NodeId> nodes) const {

@@ -7,7 +7,8 @@
 // A node depends on another that
 //   - makes a value that it reads, or allocates a storage that it touches;
 //   - wrote last what it reads or writes, or read what it overwrites since that was written (ir/effects.h; so random
-//     nodes of one generator stay in order);
+//     nodes of one generator, and collectives, stay in order). A node that looks at the geometry of its operands alone, a
+//     view, stands on the same side as it is of writes that may change that (t_, resize_, set_, out=), not of others;
 //   - reads the host or is unknown, if it is such a node itself: what the host saw, it saw in that order;
 //   - is its forward node.
 // Edges are direct ones only: a read depends on the last write, not on all before. So there are about as many as there
@@ -38,6 +39,20 @@ class Dependences {
   // nothing that it depends on, or that depends on it, is between. Placeholders stay first, sg::output and sg::gradient
   // last. Costs the node's edges.
   bool can_move_before(const Graph& graph, NodeId node, NodeId position) const;
+
+  // Where `nodes` can all be run, one right after the other: before `position` (invalid: at the end), once `delayed` have
+  // been moved there, too, in this order, to stand behind them.
+  struct MeetingPoint {
+    NodeId position;
+    std::vector<NodeId> delayed;
+    // The last of `nodes` need not move, and nobody has to wait.
+    bool at_last = true;
+    // If there is no such place: the node that needs one of them and that another of them needs, or that is too far
+    // from them to be found.
+    NodeId obstacle;
+  };
+  // Nodes that wait are looked for among at most `farthest` nodes. Costs the edges of `nodes`, and of those looked at.
+  MeetingPoint meeting_point(const Graph& graph, std::span<const NodeId> nodes, size_t farthest = 10000) const;
 
   // Whether `nodes` can become one: no way leads out of them and back in. If one does, the node where it comes back.
   // Costs the edges of the nodes from the first of them to the last.

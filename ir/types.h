@@ -128,18 +128,6 @@ struct Value {
   c10::Device device() const { return {device_type, device_index}; }
 };
 
-// How to describe a new tensor value.
-struct TensorSpec {
-  c10::ScalarType dtype = c10::ScalarType::Float;
-  std::span<const int64_t> sizes;    // elements
-  std::span<const int64_t> strides;  // elements, same length as sizes
-  StorageId storage;
-  int64_t offset = 0;  // elements
-  c10::Device device = c10::Device(c10::DeviceType::CPU);
-  c10::Layout layout = c10::Layout::Strided;
-  bool requires_grad = false;
-};
-
 // One place where a value is read: a doubly linked list per value, in order of creation, so that unlinking is O(1).
 struct Use {
   NodeId user;

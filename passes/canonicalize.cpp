@@ -423,7 +423,7 @@ class Canonicalizer {
   // ---- dead-view
 
   void drop_dead_views() {
-    for (NodeId n = graph_.last(); n.valid(); n = graph_.node(n).previous) {
+    for (NodeId n : graph_.nodes_reversed()) {
       if (doomed_[n.index] || !is_pure_call(n)) continue;
       bool dead = graph_.results(n).size() != 0;
       bool any = false;

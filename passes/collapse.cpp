@@ -1,20 +1,27 @@
 // collapse: one node for each call of a module, or of a composite operator: the graph at the level of torch.fx.
 //
-// What. Nodes that follow one another in one region and phase become one call of a function, whose schema says what goes
-// in and out, what is written, and what aliases what:
+// What. The nodes of one region and phase become one call of a function, whose schema says what goes in and out, what is
+// written, and what aliases what:
 //
 //     n3: %3 = aten::t(self=%0) | r2                     function module::fc1(Tensor x, Tensor weight, Tensor bias) -> Tensor
 //     n4: %4 = aten::addmm(%1, %2, %3) | r2       ->     n3: %3 = module::fc1(x=%2, weight=%0, bias=%1) note("module"="fc1")
 //
 // level=module takes the module whose path has `depth` names ("layers.0" has 2), or the last one above that has no
-// modules inside; operators of a module between its children stay as they are, as in torch.fx. level=composite takes the
+// modules inside; operators of a module between its children stay as they are, as in torch.fx. What the optimizer does to a
+// parameter is in the module of that depth that owns it. level=composite takes the
 // outermost operator that the user called (aten::linear). The report is the graph as torch.fx prints it (passes/fx_text.h);
 // a picture or a table of it is at that level, too.
 //
-// What stays what it was: program order, values and storages that cross the border, phases, effects. What is lost: the
-// nodes inside, what autograd saves in them, storages that live and die inside. Backward nodes of a module are one call of
-// module::path.backward. A region that the program left for something else and came back to gives two calls. Host reads,
-// collectives and unknown operators are never hidden in a function; random numbers show as its generator argument.
+// What stays what it was: values and storages that cross the border, phases, the order of effects. What is lost: the nodes
+// inside, what autograd saves in them, storages that live and die inside. Backward nodes of a module are one call of
+// module::path.backward. Host reads, collectives and unknown operators are never hidden in a function; random numbers show
+// as its generator argument.
+//
+// How. A region that the program left for something else and came back to is still one call, if nothing on the way needs
+// its first part and is needed by its second (ir/topology.h): nodes that can wait or come earlier do. Every node has a
+// stage that no dependence lowers and that each one grows that leads out of a region; the nodes of a region that have one
+// stage can be one call, as no way that leaves them returns to it. From the end, a node moves to the latest stage of its
+// region's that its users allow.
 //
 // The functions have no kernel, so such a graph can be analysed, not run, unless bodies=keep: each call then carries the
 // nodes that it hides as the text of a graph, in its note "body", which the interpreter runs (core/replay/body_function.h).
@@ -29,6 +36,7 @@
 #include "ir/clone.h"
 #include "ir/insertion_point.h"
 #include "ir/printer.h"
+#include "ir/topology.h"
 #include "passes/builtin_passes.h"
 #include "passes/fx_text.h"
 #include "passes/identity.h"
@@ -56,21 +64,9 @@ class Collapse {
   }
 
   PassResult run() {
-    std::vector<NodeId> members;
-    RegionId at;
-    std::vector<NodeId> order;
-    for (NodeId n : graph_.nodes()) order.push_back(n);
-    for (const NodeId n : order) {
-      const RegionId region = may_hide(n) ? chosen_[graph_.node(n).region.index] : RegionId();
-      const bool continues = !members.empty() && region == at && graph_.node(n).phase == graph_.node(members[0]).phase;
-      if (!continues) {
-        replace(members, at);
-        members.clear();
-      }
-      at = region;
-      if (region.valid()) members.push_back(n);
+    for (const std::vector<NodeId>& members : group()) {
+      replace(members, chosen_[graph_.node(members.front()).region.index]);
     }
-    replace(members, at);
     replacements_.finish(graph_);
     const int64_t hidden = erase_nodes(graph_, doomed_);
     PassResult result{.changed = hidden != 0, .counters = {{"calls", calls_}, {"nodes in them", hidden}}};
@@ -79,6 +75,102 @@ class Collapse {
   }
 
  private:
+  // ---- Which nodes become one call
+
+  static constexpr uint32_t kNone = ~uint32_t{0};
+
+  // Of nodes that may be in one call the same, of one that stays kNone.
+  uint32_t key_of(NodeId n) const {
+    if (!may_hide(n) || is_call_already(n)) return kNone;
+    const RegionId region = chosen_[graph_.node(n).region.index];
+    return region.valid() ? region.index * graph_.phase_count() + graph_.node(n).phase.index : kNone;
+  }
+
+  // The nodes of each call, which then stand together in the graph.
+  std::vector<std::vector<NodeId>> group() {
+    std::vector<uint32_t> keys(graph_.node_capacity(), kNone);
+    bool any = false;
+    for (NodeId n : graph_.nodes()) {
+      keys[n.index] = key_of(n);
+      any = any || keys[n.index] != kNone;
+    }
+    if (!any) return {};
+    const Dependences dependences = Dependences::run(graph_, effects_);
+    std::vector<int32_t> stage(graph_.node_capacity(), 0);
+    const auto step = [&](NodeId from, NodeId to) {
+      return keys[from.index] != kNone && keys[from.index] != keys[to.index] ? 1 : 0;
+    };
+    for (NodeId n : graph_.nodes()) {
+      for (NodeId b : dependences.before(n)) {
+        stage[n.index] = std::max(stage[n.index], stage[b.index] + step(b, n));
+      }
+    }
+    take_latest_stages(keys, dependences, stage);
+
+    std::vector<std::vector<NodeId>> groups;
+    IdMap<NodeId, int32_t> group_of(-1);
+    std::map<std::pair<uint32_t, int32_t>, int32_t> known;
+    bool together = true;
+    int32_t last = -1;
+    std::pair<uint32_t, int32_t> last_is;
+    for (NodeId n : graph_.nodes()) {
+      const std::pair<uint32_t, int32_t> is(keys[n.index], stage[n.index]);
+      if (is.first == kNone || is != last_is) last = -1;
+      if (is.first == kNone) continue;
+      if (last < 0) {
+        const auto [entry, added] = known.try_emplace(is, static_cast<int32_t>(groups.size()));
+        if (added) groups.emplace_back();
+        together = together && added;
+        last = entry->second;
+        last_is = is;
+      }
+      groups[static_cast<size_t>(last)].push_back(n);
+      group_of[n] = last;
+    }
+    if (!together) graph_.reorder(topological_order(graph_, dependences, group_of));
+    return groups;
+  }
+
+  // Stages of a key that nodes have already, and how many.
+  void take_latest_stages(const std::vector<uint32_t>& keys, const Dependences& dependences,
+                          std::vector<int32_t>& stage) const {
+    using Slot = std::pair<uint32_t, int32_t>;  // key, stage
+    std::vector<Slot> slots;
+    for (NodeId n : graph_.nodes()) {
+      const Slot slot(keys[n.index], stage[n.index]);
+      if (slot.first != kNone && (slots.empty() || slots.back() != slot)) slots.push_back(slot);
+    }
+    std::sort(slots.begin(), slots.end());
+    slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
+    std::vector<uint32_t> counts(slots.size(), 0);
+    const auto place_of = [&](const Slot& slot) {
+      return static_cast<size_t>(std::lower_bound(slots.begin(), slots.end(), slot) - slots.begin());
+    };
+    // Where a region has one stage, there is nowhere to go.
+    const auto has_several = [&](size_t place) {
+      return (place > 0 && slots[place - 1].first == slots[place].first) ||
+             (place + 1 < slots.size() && slots[place + 1].first == slots[place].first);
+    };
+    for (NodeId n : graph_.nodes()) {
+      if (keys[n.index] != kNone) ++counts[place_of({keys[n.index], stage[n.index]})];
+    }
+    for (NodeId n : graph_.nodes_reversed()) {
+      if (keys[n.index] == kNone) continue;
+      const size_t place = place_of({keys[n.index], stage[n.index]});
+      if (!has_several(place)) continue;
+      int32_t latest = INT32_MAX;
+      for (NodeId a : dependences.after(n)) {
+        latest = std::min(latest, stage[a.index] - (keys[a.index] != keys[n.index] ? 1 : 0));
+      }
+      const Slot bound(keys[n.index], latest);
+      auto to = static_cast<size_t>(std::upper_bound(slots.begin(), slots.end(), bound) - slots.begin()) - 1;
+      while (to > place && counts[to] == 0) --to;
+      --counts[place];
+      ++counts[to];
+      stage[n.index] = slots[to].second;
+    }
+  }
+
   // For every region the one that stands for it; invalid: its nodes stay.
   void choose_regions(int64_t depth) {
     chosen_.resize(graph_.region_count());
@@ -87,8 +179,12 @@ class Collapse {
       const Region& region = graph_.region(RegionId(i));
       if (has_modules[i] || region.kind == RegionKind::kModule) has_modules[region.parent.index] = true;
     }
-    // By region: the module around it, itself included.
-    std::vector<RegionId> module(graph_.region_count());
+    std::map<std::string_view, RegionId> at_depth;  // the first of each path
+    for (uint32_t i = 1; i < graph_.region_count(); ++i) {
+      const Region& region = graph_.region(RegionId(i));
+      const std::string_view path = graph_.text_or_empty(region.name);
+      if (region.kind == RegionKind::kModule && names_in(path) == depth) at_depth.try_emplace(path, RegionId(i));
+    }
     for (uint32_t i = 1; i < graph_.region_count(); ++i) {
       const RegionId id(i);
       const Region& region = graph_.region(id);
@@ -99,6 +195,11 @@ class Collapse {
       } else if (region.kind == RegionKind::kModule) {
         const int64_t names = names_in(graph_.text_or_empty(region.name));
         if (names >= depth || (names > 0 && !has_modules[i])) chosen_[i] = id;
+        if (names <= depth) continue;
+        // Named by whose parameter it is about, outside of that module.
+        std::string_view path = graph_.text_or_empty(region.name);
+        for (int64_t extra = names - depth; extra > 0; --extra) path = path.substr(0, path.rfind('.'));
+        if (const auto owner = at_depth.find(path); owner != at_depth.end()) chosen_[i] = owner->second;
       }
     }
   }
@@ -226,13 +327,11 @@ class Collapse {
   }
 
   // What an earlier run left.
-  bool is_call_already(const std::vector<NodeId>& members, RegionId region) const {
-    return members.size() == 1 && graph_.target(members[0]).kind() == TargetKind::kFunction &&
-           graph_.node(members[0]).region == region && !graph_.note(members[0], "nodes").empty();
+  bool is_call_already(NodeId n) const {
+    return graph_.target(n).kind() == TargetKind::kFunction && !graph_.note(n, "nodes").empty();
   }
 
   void replace(const std::vector<NodeId>& members, RegionId region) {
-    if (members.empty() || is_call_already(members, region)) return;
     const Border border = border_of(members);
     const std::string body = bodies_ ? body_of(members, border) : std::string();
     const NodeId head = members.front();

@@ -185,7 +185,7 @@ class Folding {
   // it is a view.
   void replace() {
     std::vector<NodeId> wanted;
-    for (NodeId n = graph_.last(); n.valid(); n = graph_.node(n).previous) {
+    for (NodeId n : graph_.nodes_reversed()) {
       if (!known_nodes_[n.index]) continue;
       bool needed = false;
       bool fresh = true;

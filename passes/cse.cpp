@@ -19,6 +19,8 @@
 // activation checkpointing, which is the same computation twice on purpose. So tensors are merged within a phase only
 // (phases=merge gives that up); views cost nothing and are merged across.
 //
+// What autograd keeps of a node that goes, it keeps of the one that stays, once.
+//
 // Grad and autocast modes are not compared: a graph is recorded below both, and results with another requires_grad are
 // not equal. Inference mode is.
 //
@@ -148,7 +150,25 @@ class CommonSubexpressions {
     return true;
   }
 
+  // Their arguments are equal and their results are to be: an entry means the same of either.
+  void merge_saved(NodeId earlier, NodeId n) {
+    if (graph_.saved(n).empty()) return;
+    std::vector<SavedTensor> saved(graph_.saved(earlier).begin(), graph_.saved(earlier).end());
+    const size_t before = saved.size();
+    for (SavedTensor entry : graph_.saved(n)) {
+      for (const auto& [x, y] : result_pairs(earlier, n)) {
+        if (entry.value == y) entry.value = x;
+      }
+      const bool known = std::any_of(saved.begin(), saved.end(), [&](const SavedTensor& s) {
+        return s.value == entry.value && s.role == entry.role && s.index == entry.index;
+      });
+      if (!known) saved.push_back(entry);
+    }
+    if (saved.size() != before) graph_.set_saved(earlier, saved);
+  }
+
   void merge(NodeId earlier, NodeId n) {
+    merge_saved(earlier, n);
     for (const auto& [x, y] : result_pairs(earlier, n)) {
       const StorageId s = graph_.value(x).storage;
       const StorageId t = graph_.value(y).storage;

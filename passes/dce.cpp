@@ -43,7 +43,7 @@ class DeadCode {
   // By node index.
   std::vector<bool> run() {
     std::vector<bool> dead(graph_.node_capacity(), false);
-    for (NodeId n = graph_.last(); n.valid(); n = graph_.node(n).previous) {
+    for (NodeId n : graph_.nodes_reversed()) {
       if (is_needed(n)) {
         graph_.for_each_input(n, [&](ValueId v) {
           needed_values_[v.index] = true;

@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
-#include <vector>
+#include <unordered_map>
 
 #include "ir/graph.h"
 
@@ -25,6 +25,7 @@ c10::Storage fake_storage(int64_t bytes);
 at::Tensor fake_on(const c10::Storage& storage, c10::ScalarType dtype, std::span<const int64_t> sizes,
                    std::span<const int64_t> strides, int64_t offset, c10::Device device);
 
+// Costs what it is asked for, not what the graph holds: one for each node of a large graph is fine.
 class FakeValues {
  public:
   explicit FakeValues(const Graph& graph) : graph_(graph) {}
@@ -34,8 +35,8 @@ class FakeValues {
 
  private:
   const Graph& graph_;
-  IdMap<ValueId, at::Tensor> tensors_;
-  IdMap<StorageId, c10::Storage> storages_;
+  std::unordered_map<ValueId, at::Tensor> tensors_;
+  std::unordered_map<StorageId, c10::Storage> storages_;
 };
 
 }  // namespace shadowgraph

@@ -1,7 +1,5 @@
 #include "passes/identity.h"
 
-#include <ATen/core/enum_tag.h>
-
 #include <algorithm>
 
 namespace shadowgraph {
@@ -9,15 +7,6 @@ namespace {
 
 bool is_lazy_view(std::string_view name) {
   return name == "aten::_conj" || name == "aten::conj" || name == "aten::_neg_view";
-}
-
-// Whether it can give its written arguments another geometry or storage.
-bool may_change_objects(const Target& target) {
-  const auto op = target.find_operator();
-  if (!op) return target.kind() == TargetKind::kOperator;
-  if (op->hasTag(at::Tag::inplace_view)) return true;
-  const std::string_view name = target.schema().name();
-  return name.starts_with("aten::set_") || name.starts_with("aten::resize") || name.starts_with("aten::_resize");
 }
 
 }  // namespace

@@ -9,11 +9,14 @@
 //
 // How. Every node has a stage that no edge (value, effect, forward link: ir/topology.h) lowers and that grows along edges
 // between supported and unsupported nodes. A way that leaves a part over an unsupported node therefore never returns to
-// its stage. Then, from the end, a supported node that has supported users of one later stage moves up to it where all its
+// its stage, and all supported nodes of one stage can be a part (merge=all). No two of these parts could be one: a node
+// has its stage because a way leads to it from each earlier one, over an unsupported node.
+//
+// merge=linked: from the end, a supported node that has supported users of one later stage moves up to it where all its
 // users allow that, so that it goes with its consumers if it had to part from its producers. Supported nodes of one stage
 // that share an edge are a part (Boost's disjoint sets).
 //
-// Cost. Two walks over the dependences, about 0.5 us a node with the dependences.
+// Cost. One or two walks over the dependences, about 0.5 us a node with the dependences.
 #include "passes/partition.h"
 
 #include <boost/pending/disjoint_sets.hpp>
@@ -30,34 +33,24 @@
 
 namespace shadowgraph {
 
-PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& supported, size_t min_nodes) {
-  const Effects effects = Effects::run(graph);
-  const Dependences dependences = Dependences::run(graph, effects);
-  const uint32_t count = graph.node_capacity();
-  std::vector<char> inside(count);
-  std::vector<int64_t> stage(count);
-  for (NodeId n : graph.nodes()) {
-    const bool builtin = graph.is_placeholder(n) || graph.node(n).target == target_of(Builtin::kOutput) ||
-                         graph.node(n).target == target_of(Builtin::kGradient);
-    inside[n.index] = !builtin && !effects.host_read(n) && !effects.unknown(n) && supported(n);
-    for (NodeId b : dependences.before(n)) {
-      stage[n.index] = std::max(stage[n.index], stage[b.index] + (inside[b.index] != inside[n.index] ? 1 : 0));
-    }
-  }
-  for (NodeId n = graph.last(); n.valid(); n = graph.node(n).previous) {
+namespace {
+
+std::vector<uint32_t> linked_parts(const Graph& graph, const Dependences& dependences, const std::vector<char>& inside,
+                                   std::vector<int32_t> stage) {
+  for (NodeId n : graph.nodes_reversed()) {
     if (!inside[n.index]) continue;
-    int64_t latest = INT64_MAX;
+    int32_t latest = INT32_MAX;
     bool joins = false;
     for (NodeId a : dependences.after(n)) {
-      const int64_t allowed = stage[a.index] - (inside[a.index] ? 0 : 1);
+      const int32_t allowed = stage[a.index] - (inside[a.index] ? 0 : 1);
       if (allowed < latest) joins = false;
       latest = std::min(latest, allowed);
       joins = joins || (inside[a.index] && allowed == latest);
     }
     if (joins) stage[n.index] = latest;
   }
-
-  std::vector<uint32_t> ranks(count), parents(count);
+  const uint32_t count = graph.node_capacity();
+  std::vector<uint32_t> ranks(count), parents(count), roots(count);
   boost::disjoint_sets sets(ranks.data(), parents.data());
   for (uint32_t i = 0; i < count; ++i) sets.make_set(i);
   for (NodeId n : graph.nodes()) {
@@ -66,16 +59,42 @@ PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& 
       if (inside[b.index] && stage[b.index] == stage[n.index]) sets.union_set(b.index, n.index);
     }
   }
-  std::vector<size_t> sizes(count);
+  for (NodeId n : graph.nodes()) roots[n.index] = sets.find_set(n.index);
+  return roots;
+}
+
+}  // namespace
+
+PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& supported, size_t min_nodes,
+                         PartitionMerge merge) {
+  const Effects effects = Effects::run(graph);
+  const Dependences dependences = Dependences::run(graph, effects);
+  const uint32_t count = graph.node_capacity();
+  std::vector<char> inside(count);
+  std::vector<int32_t> stage(count);  // odd where supported
   for (NodeId n : graph.nodes()) {
-    if (inside[n.index]) ++sizes[sets.find_set(n.index)];
+    const bool builtin = graph.is_placeholder(n) || graph.node(n).target == target_of(Builtin::kOutput) ||
+                         graph.node(n).target == target_of(Builtin::kGradient);
+    inside[n.index] = !builtin && !effects.host_read(n) && !effects.unknown(n) && supported(n);
+    stage[n.index] = inside[n.index];
+    for (NodeId b : dependences.before(n)) {
+      stage[n.index] = std::max(stage[n.index], stage[b.index] + (inside[b.index] != inside[n.index] ? 1 : 0));
+    }
+  }
+  // By node, a number that the nodes of its part have in common.
+  std::vector<uint32_t> roots(stage.begin(), stage.end());
+  if (merge == PartitionMerge::kLinked) roots = linked_parts(graph, dependences, inside, std::move(stage));
+
+  std::vector<size_t> sizes(count + 1);
+  for (NodeId n : graph.nodes()) {
+    if (inside[n.index]) ++sizes[roots[n.index]];
   }
   PartOf parts(-1);
-  std::vector<int32_t> number(count, -1);
+  std::vector<int32_t> number(count + 1, -1);
   int32_t next = 0;
   for (NodeId n : graph.nodes()) {
     if (!inside[n.index]) continue;
-    const uint32_t root = sets.find_set(n.index);
+    const uint32_t root = roots[n.index];
     if (sizes[root] < min_nodes) continue;
     if (number[root] < 0) number[root] = next++;
     parts[n] = number[root];
@@ -134,6 +153,8 @@ Graph join(const PartitionedGraph& partitioned) {
 PassResult partition_pass(Graph& graph, const PassOptions& options) {
   const std::string& wanted = text_option(options, "operators");
   const int64_t min_nodes = int_option(options, "min_nodes", 1);
+  const auto merge =
+      choice_option(options, "merge", {"all", "linked"}) == 0 ? PartitionMerge::kAll : PartitionMerge::kLinked;
   std::vector<char> supported(graph.target_count());
   size_t unknown = 0;
   std::string missing;
@@ -154,7 +175,8 @@ PassResult partition_pass(Graph& graph, const PassOptions& options) {
     missing += fmt::format("not in the graph: {}\n", name);
   }
   const PartOf parts = propose_partition(
-      graph, [&](NodeId n) { return supported[graph.node(n).target.index] != 0; }, static_cast<size_t>(min_nodes));
+      graph, [&](NodeId n) { return supported[graph.node(n).target.index] != 0; }, static_cast<size_t>(min_nodes),
+      merge);
   PassResult result;
   int32_t count = 0;
   int64_t nodes = 0;

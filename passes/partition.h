@@ -43,14 +43,20 @@ PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::str
 // The parent with the parts in place of its calls. Equal to the graph that was split but for node order and storage kinds.
 Graph join(const PartitionedGraph& partitioned);
 
-// Parts of supported nodes, as large as one walk finds them, that need no circle: supported nodes that exchange data are
-// together unless a way between them leads over an unsupported node. Placeholders, sg::output, sg::gradient, host reads
-// and unknown functions are never supported. Parts of fewer than `min_nodes` are given up. Numbered from 0 in program
-// order. Linear.
-//
-// The result is not always the best: nodes are given stages that grow along every way over an unsupported node, once from
-// the front and then as late as their users allow, and only nodes of one stage go together.
-PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& supported, size_t min_nodes = 1);
+enum class PartitionMerge : uint8_t {
+  // Any two parts that can be one are one, whether or not they exchange data. There are then as few as there can be: as many
+  // as the longest way through the graph enters supported nodes from others.
+  kAll,
+  // Nodes of a part are linked by values or effects. Not always as few as possible: of nodes that could go with one of
+  // two parts, which go with their users is decided once.
+  kLinked,
+};
+
+// Parts of supported nodes that need no circle: no way leads out of a part over another node and back in. Placeholders,
+// sg::output, sg::gradient, host reads and unknown functions are never supported. Parts of fewer than `min_nodes` are given
+// up. Numbered from 0 in program order. Linear in nodes and dependences (ir/topology.h).
+PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& supported, size_t min_nodes = 1,
+                         PartitionMerge merge = PartitionMerge::kAll);
 
 // The pass `partition`: notes "part" = number on the nodes of a proposed partition.
 PassResult partition_pass(Graph& graph, const PassOptions& options);

@@ -1,9 +1,12 @@
 // rewrite: replaces what matches a pattern by what a replacement says.
 //
 // How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are put
-// behind the match's last node. Each call runs on fake tensors of its operands, which gives its results' geometry. Where
+// at the place found for them: behind the match's last node, or elsewhere (ir/pattern.h). Each call runs on fake tensors of its operands, which gives its results' geometry. Where
 // all fits, the returned values' uses go to the new ones and the matched nodes are erased; otherwise the new nodes are.
 // A value that an earlier replacement took the place of is looked up under its new id.
+//
+// Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere are
+// made only if their neighbours are as they were when the place was found; the others are found again in a next round.
 //
 // Cost. One search and a few microseconds a replacement, most of it the fake calls.
 #include "passes/rewrite.h"
@@ -12,6 +15,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/capture/call_record.h"
 #include "core/fake/fake_tensor_impl.h"
@@ -38,6 +42,7 @@ class Rewriter {
 
  private:
   bool replace(const Match& match, RewriteResult& result);
+  bool is_undisturbed(const Dependences& dependences, const Match& match) const;
   Argument instantiate(const PatternArgument& argument);
   Argument import(const Argument& literal);
   void call(const PatternCall& call, InsertionPoint& at);
@@ -53,6 +58,7 @@ class Rewriter {
   NodeCalls calls_;
   std::unordered_map<ValueId, ValueId> stands_for_;  // of values that were replaced
   std::unordered_map<NodeId, NodeId> replaced_;      // erased node -> the last in its place
+  std::unordered_set<NodeId> moved_;                 // in this round
 
   // Of the replacement being made.
   std::vector<ValueId> values_;      // by value of the replacement
@@ -222,12 +228,28 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
   }
   try {
     {
-      InsertionPoint at = InsertionPoint::after(graph_, match.last);
+      InsertionPoint at = match.place.at_last ? InsertionPoint::after(graph_, match.last)
+                                              : InsertionPoint(graph_, match.place.position);
       for (const PatternCall& c : rule_.replacement.calls) call(c, at);
+    }
+    for (NodeId n : inserted_) {  // wherever the place is
+      const Node& last = graph_.node(match.last);
+      Node& made = graph_.node(n);
+      made.region = last.region;
+      made.phase = last.phase;
+      made.flags = last.flags;
+      const bool known = last.forward.valid() && !graph_.is_erased(last.forward);
+      made.forward = known && graph_.is_before(last.forward, n) ? last.forward : NodeId();
+      made.source = last.source;
     }
     for (size_t i = 0; i < rule_.pattern.returns.size(); ++i) {
       pairs.emplace_back(match.values[rule_.pattern.returns[i]], values_[rule_.replacement.returns[i]]);
       check(pairs.back().first, pairs.back().second);
+    }
+    for (NodeId n : match.place.delayed) {
+      graph_.move_before(n, match.place.position);
+      moved_.insert(n);
+      ++result.moved;
     }
     for (const auto& [old_value, new_value] : pairs) graph_.replace_all_uses(old_value, new_value);
     for (const auto& [old_value, new_value] : pairs) adopt(old_value, new_value);
@@ -273,6 +295,13 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
   graph_.erase(inserted_);
   for (const auto& [n, frees] : deaths) graph_.set_frees(n, {});
   for (const auto& [n, frees] : deaths) graph_.set_frees(n, frees);
+  for (NodeId n : match.place.delayed) {  // they may stand behind a death that they were to wait for
+    const auto touch = [&](ValueId v) {
+      if (graph_.value(v).storage.valid()) graph_.extend_life(graph_.value(v).storage, n);
+    };
+    graph_.for_each_input(n, touch);
+    graph_.for_each_output(n, touch);
+  }
   ++result.refused;
   why = fmt::format("{}: {}", rule_.name, why.substr(0, why.find('\n')));
   if (std::find(result.reasons.begin(), result.reasons.end(), why) == result.reasons.end())
@@ -280,10 +309,60 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
   return false;
 }
 
+// Whether the match, the nodes that are to wait for it, and all that they depend on or that depends on them are where they
+// were. Then the place found for it is still one: whatever was put in elsewhere does what nodes did that were not among them.
+bool Rewriter::is_undisturbed(const Dependences& dependences, const Match& match) const {
+  const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
+  const auto all_good = [&](NodeId n) {
+    return good(n) && std::ranges::all_of(dependences.before(n), good) &&
+           std::ranges::all_of(dependences.after(n), good);
+  };
+  const NodeId position = match.place.position;
+  return (!position.valid() || good(position)) && std::ranges::all_of(match.nodes, all_good) &&
+         std::ranges::all_of(match.place.delayed, all_good);
+}
+
 void Rewriter::run(RewriteResult& result) {
-  for (const Match& match : find_matches(graph_, rule_.pattern)) {
-    if (rule_.filter && !rule_.filter(graph_, match)) continue;
-    result.replaced += replace(match, result) ? 1 : 0;
+  // Two matches that are in each other's way are seldom in a third's: a few rounds do.
+  constexpr int kMostRounds = 16;
+  const uint32_t old_nodes = graph_.node_capacity();  // what a replacement puts in is not replaced again
+  std::vector<std::string> refused;
+  std::unordered_set<NodeId> waiting;  // a node of each match for the next round
+  for (int round = 0; round < kMostRounds; ++round) {
+    moved_.clear();
+    refused.clear();
+    const Dependences dependences = Dependences::run(graph_);
+    std::vector<Match> matches = find_matches(graph_, rule_.pattern, dependences, &refused);
+    std::erase_if(matches, [&](const Match& match) {
+      return std::ranges::any_of(match.nodes, [&](NodeId n) { return n.index >= old_nodes; }) ||
+             (round > 0 && !waiting.contains(match.nodes.front())) || (rule_.filter && !rule_.filter(graph_, match));
+    });
+    waiting.clear();
+    int64_t replaced = 0;
+    for (const Match& match : matches) {
+      if (match.place.at_last) replaced += replace(match, result) ? 1 : 0;
+    }
+    for (const Match& match : matches) {
+      if (match.place.at_last) continue;
+      if (is_undisturbed(dependences, match)) {
+        replaced += replace(match, result) ? 1 : 0;
+      } else {
+        waiting.insert(match.nodes.front());
+      }
+    }
+    result.replaced += replaced;
+    if (waiting.empty()) break;
+    if (replaced == 0 || round + 1 == kMostRounds) {
+      result.refused += static_cast<int64_t>(waiting.size());
+      result.reasons.push_back(rule_.name + ": its neighbours were replaced as well; run the rule once more");
+      break;
+    }
+  }
+  result.refused += static_cast<int64_t>(refused.size());
+  for (const std::string& why : refused) {
+    if (std::ranges::find(result.reasons, rule_.name + ": " + why) == result.reasons.end()) {
+      result.reasons.push_back(rule_.name + ": " + why);
+    }
   }
   if (replaced_.empty()) return;
   for (NodeId n : graph_.nodes()) {
@@ -406,7 +485,7 @@ PassResult rewrite_pass(Graph& graph, const PassOptions& options) {
   const auto rules = parse_rules(text, &graph, file.empty() ? "<rules>" : file);
   const RewriteResult done = rewrite(graph, rules);
   PassResult result;
-  result.changed = done.replaced > 0;
+  result.changed = done.replaced > 0 || done.moved > 0;
   result.counters = {{"replaced", done.replaced}, {"refused", done.refused}};
   for (const std::string& reason : done.reasons) result.report += "left alone: " + reason + "\n";
   return result;

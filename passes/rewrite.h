@@ -10,10 +10,11 @@
 //         "return %y\n");
 //     const RewriteResult result = rewrite(graph, rules);      // result.replaced, result.refused
 //
-// The replacement returns as many values as the pattern. Its calls stand where the last matched node stood, in that node's
-// region, phase and modes; their results get shapes from the operators' rules on fake tensors. A match is left alone, and
-// counted as refused with the reason, if a value that comes out has another dtype, shape or strides than the one it stands
-// for, or the operator refuses its arguments. What aliased a replaced value aliases the new one; storages keep kind and
+// The replacement returns as many values as the pattern. Its calls stand where the last matched node stood; where a value
+// is used before that, at the first use, if all operands are made by then, otherwise the users wait. They are in the last
+// matched node's region, phase and modes; their results get shapes from the operators' rules on fake tensors. A match is
+// left alone, and counted as refused with the reason, if no such place keeps every effect and use in order, if a value that
+// comes out has another dtype, shape or strides than the one it stands for, or if the operator refuses its arguments. What aliased a replaced value aliases the new one; storages keep kind and
 // death, backward nodes find the last new node as their forward node.
 //
 // torch.fx: subgraph_rewriter.replace_pattern. Linear in the graph for each rule.
@@ -44,6 +45,7 @@ std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets
 struct RewriteResult {
   int64_t replaced = 0;
   int64_t refused = 0;
+  int64_t moved = 0;                 // nodes that waited for a replacement
   std::vector<std::string> reasons;  // of refusals, each once
 };
 

@@ -3,6 +3,7 @@
 #include <deque>
 #include <map>
 
+#include "core/replay/functional_call.h"
 #include "profiler/elementwise_table.h"
 #include "profiler/flop_table.h"
 
@@ -83,7 +84,10 @@ struct TargetFormulas {
   ElementwiseFormula elementwise;
 };
 
-TargetFormulas formulas_of(const Target& target) {
+// A functional call of an operator that writes (core/replay/functional_call.h) takes what that takes, and works as much.
+TargetFormulas formulas_of(const Target& called) {
+  const std::optional<Target> op = operator_of_functional_call(called);
+  const Target& target = op ? *op : called;
   TargetFormulas formulas{.known = true};
   formulas.flop = find_flop_row(target.name());
   formulas.elementwise = ElementwiseFormula::of(target);

@@ -8,6 +8,7 @@
 #include "ir/printer.h"
 #include "ir/verifier.h"
 #include "passes/functional_form.h"
+#include "profiler/flops.h"
 
 namespace shadowgraph {
 namespace {
@@ -106,6 +107,23 @@ TEST(Functionalize, AnOperatorThatThisProcessDoesNotHaveBecomesAFunctionalCall) 
             std::string::npos)
       << text;
   EXPECT_EQ(to_text(parse(text)), text);
+}
+
+// The work of an operator does not depend on whether it writes its arguments or gives them back.
+TEST(Functionalize, FunctionalCallsCostWhatTheirOperatorsDo) {
+  Graph graph =
+      read_graph_file(std::string(SHADOWGRAPH_SOURCE_DIR) + "/tests/golden/passes/functionalize_batch_norm.before.sg");
+  const auto cost_of = [&](const std::string& name) {
+    const std::vector<NodeId> calls = nodes_calling(graph, name);
+    EXPECT_FALSE(calls.empty()) << name;
+    const Flops flops = Flops::run(graph);
+    for (const UncoveredOperator& uncovered : flops.uncovered()) EXPECT_NE(uncovered.op, name);
+    return calls.empty() ? NodeFlops() : flops.of(calls.front());
+  };
+  const NodeFlops before = cost_of("aten::cudnn_batch_norm");
+  EXPECT_GT(before.elementwise, 0);
+  functionalize(graph);
+  EXPECT_EQ(cost_of("sg_functional::aten__cudnn_batch_norm"), before);
 }
 
 TEST(FunctionalForm, IsFoundByNameAndSchema) {

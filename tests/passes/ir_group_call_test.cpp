@@ -3,6 +3,7 @@
 
 #include "ir/clone.h"
 #include "ir/group_call.h"
+#include "ir/topology.h"
 #include "tests/passes/random_graph.h"
 #include "tests/unit/ir_samples.h"
 
@@ -45,6 +46,24 @@ TEST(IrGroupCall, ReplacesAndInlinesAgain) {
   EXPECT_NO_THROW(verify(graph)) << to_text(graph);
   EXPECT_EQ(graph.node_count(), 5U);
   EXPECT_EQ(nodes_calling(graph, "aten::mul").size(), 1U);
+}
+
+// A group with a collective is one: its schema names a process group, and it keeps its place among collectives.
+TEST(IrGroupCall, CollectivesShowInTheSchema) {
+  Graph graph =
+      samples::graph_of("operator c10d::barrier_like(Tensor x) -> Tensor\n" + std::string(kHead) +
+                        "%1 = c10d::barrier_like(x=%0) : f32[2,2] @s1\n%2 = aten::relu(self=%1) : f32[2,2] @s2\n"
+                        "%3 = c10d::barrier_like(x=%0) : f32[2,2] @s3\nsg::output(values=[%2, %3])\n");
+  const std::vector<NodeId> nodes{NodeId(1), NodeId(2)};
+  EXPECT_EQ(schema_of(graph, nodes, "my::f"), "my::f(Tensor x0, *, str group_name=\"\") -> Tensor");
+  EXPECT_THROW(replace_by_call(graph, {.nodes = nodes, .schema = "my::f(Tensor x) -> Tensor"}), GraphEditError);
+  const NodeId call = replace_by_call(graph, {.nodes = nodes, .schema = schema_of(graph, nodes, "my::f")});
+  const Effects effects = Effects::run(graph);
+  EXPECT_TRUE(effects.collective(call));
+  EXPECT_EQ(effects.final_version(effects.collectives()), 2U);
+  const auto after = Dependences::run(graph, effects).after(call);
+  EXPECT_NE(std::find(after.begin(), after.end(), NodeId(3)), after.end()) << to_text(graph);
+  samples::expect_round_trip(graph);
 }
 
 void expect_refused(Graph& graph, const GroupCall& group, const std::string& why) {

@@ -48,6 +48,22 @@ TEST(IrDependences, ReadsAndWritesOfAStorage) {
   EXPECT_FALSE(d.way_back_into(graph, std::vector{NodeId(2), NodeId(4), NodeId(3)}));
 }
 
+// A view looks at geometry alone: writes to contents may pass it, t_ may not.
+TEST(IrDependences, ViewsAreIndependentOfContents) {
+  const Graph graph = samples::graph_of(
+      "operator aten::t(Tensor(a) self) -> Tensor(a)\noperator aten::t_(Tensor(a!) self) -> Tensor(a!)\n" +
+      std::string(kHead) +
+      "%1 = aten::add_.Tensor(self=%0, other=%0) : f32[4] @s0\n"  // n1 writes
+      "%2 = aten::t(self=%0) : f32[4] @s0\n"                      // n2 views
+      "%3 = aten::add_.Tensor(self=%0, other=%0) : f32[4] @s0\n"  // n3 writes
+      "%4 = aten::t_(self=%0) : f32[4] @s0\n"                     // n4 writes, and changes the geometry
+      "%5 = aten::t(self=%0) : f32[4] @s0\n");                    // n5 views what is there then
+  EXPECT_EQ(before(graph, 2), (std::vector<uint32_t>{0}));
+  EXPECT_EQ(before(graph, 3), (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(before(graph, 4), (std::vector<uint32_t>{0, 2, 3}));
+  EXPECT_EQ(before(graph, 5), (std::vector<uint32_t>{0, 4}));
+}
+
 TEST(IrDependences, RandomHostAndUnknownNodesStayInOrder) {
   const Graph graph = samples::graph_of(std::string(kHead) +
                                         "%1 = aten::bernoulli(self=%0) : f32[4] @s1\n"

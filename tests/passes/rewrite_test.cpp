@@ -77,6 +77,94 @@ TEST(Rewrite, RemovesIdentitiesAndFollowsEarlierReplacements) {
   EXPECT_EQ(graph.node_count(), 3U);
 }
 
+// Where the replacement of a match goes whose first value is used before its second is made.
+struct Placing {
+  RewriteResult result;
+  std::string text;  // the graph afterwards, one operator a line
+};
+Placing place(const std::string& nodes, const std::string& rule) {
+  Graph graph = samples::graph_of(
+      "operator aten::relu(Tensor self) -> Tensor\noperator aten::neg(Tensor self) -> Tensor\n"
+      "operator aten::exp(Tensor self) -> Tensor\n"
+      "operator aten::mul.Tensor(Tensor self, Tensor other) -> Tensor\n"
+      "operator aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)\n"
+      "s0 = 16 cpu input\ns1 = 16 cpu temporary\ns2 = 16 cpu temporary\ns3 = 16 cpu temporary\n"
+      "s4 = 16 cpu temporary\ns5 = 16 cpu input\ns6 = 16 cpu temporary\n"
+      "%0 = sg::input(name=\"x\") : f32[2,2] @s0\n%1 = sg::input(name=\"z\") : f32[2,2] @s5\n" +
+      nodes);
+  Placing placing{.result = rewrite(graph, parse_rules(rule))};
+  const auto found = violations(graph);
+  EXPECT_TRUE(found.empty()) << found[0].message << to_text(graph);
+  for (NodeId n : graph.nodes()) placing.text += graph.target(n).name() + "\n";
+  return placing;
+}
+const char* const kTwo =
+    "rule two\n%a = aten::relu(self=%x)\n%b = aten::mul.Tensor(self=%x, other=%w)\nreturn %a, %b\n=>\n"
+    "%b = aten::mul.Tensor(self=%w, other=%x)\n%a = aten::relu(self=%x)\nreturn %a, %b\n";
+
+TEST(Rewrite, GoesToTheFirstUseIfItsOperandsAreMadeByThen) {
+  const Placing placing = place(
+      "%2 = aten::relu(self=%0) : f32[2,2] @s1\n"
+      "%3 = aten::exp(self=%2) : f32[2,2] @s2\n"  // uses a result before the last matched node
+      "%4 = aten::mul.Tensor(self=%0, other=%1) : f32[2,2] @s3\n"
+      "sg::output(values=[%3, %4])\n",
+      kTwo);
+  EXPECT_EQ(placing.result.replaced, 1);
+  EXPECT_EQ(placing.result.moved, 0);
+  EXPECT_EQ(placing.text, "sg::input\nsg::input\naten::mul.Tensor\naten::relu\naten::exp\nsg::output\n");
+}
+
+TEST(Rewrite, UsersWaitForOperandsThatAreMadeLater) {
+  const Placing placing = place(
+      "%2 = aten::relu(self=%0) : f32[2,2] @s1\n"
+      "%3 = aten::exp(self=%2) : f32[2,2] @s2 | free(s1)\n"
+      "%4 = aten::neg(self=%1) : f32[2,2] @s4\n"
+      "%5 = aten::mul.Tensor(self=%0, other=%4) : f32[2,2] @s3\n"
+      "sg::output(values=[%3, %5])\n",
+      kTwo);
+  EXPECT_EQ(placing.result.replaced, 1);
+  EXPECT_EQ(placing.result.moved, 1);
+  EXPECT_EQ(placing.text, "sg::input\nsg::input\naten::neg\naten::mul.Tensor\naten::relu\naten::exp\nsg::output\n");
+}
+
+TEST(Rewrite, RefusesWhereNoPlaceIsAndSaysWhy) {
+  // Over a value: exp needs one result and is needed for the other.
+  const Placing value = place(
+      "%2 = aten::relu(self=%0) : f32[2,2] @s1\n"
+      "%3 = aten::exp(self=%2) : f32[2,2] @s2\n"
+      "%4 = aten::mul.Tensor(self=%0, other=%3) : f32[2,2] @s3\n"
+      "sg::output(values=[%2, %4])\n",
+      kTwo);
+  EXPECT_EQ(value.result.replaced, 0);
+  EXPECT_EQ(value.result.refused, 1);
+  ASSERT_EQ(value.result.reasons.size(), 1U);
+  EXPECT_NE(value.result.reasons[0].find("aten::exp"), std::string::npos) << value.result.reasons[0];
+  // Over an effect: one reads x before it is written, the other after.
+  const Placing effect = place(
+      "%2 = aten::relu(self=%0) : f32[2,2] @s1\n"
+      "%3 = aten::add_.Tensor(self=%0, other=%1) : f32[2,2] @s0\n"
+      "%4 = aten::mul.Tensor(self=%0, other=%1) : f32[2,2] @s3\n"
+      "sg::output(values=[%2, %4])\n",
+      kTwo);
+  EXPECT_EQ(effect.result.replaced, 0);
+  EXPECT_EQ(effect.result.refused, 1);
+  EXPECT_NE(effect.result.reasons[0].find("aten::add_"), std::string::npos) << effect.result.reasons[0];
+}
+
+// Two matches whose places depend on one another's nodes.
+TEST(Rewrite, NeighboursAreReplacedInRounds) {
+  const Placing placing = place(
+      "%2 = aten::relu(self=%0) : f32[2,2] @s1\n"
+      "%3 = aten::relu(self=%2) : f32[2,2] @s2\n"
+      "%4 = aten::exp(self=%3) : f32[2,2] @s4\n"
+      "%5 = aten::mul.Tensor(self=%0, other=%1) : f32[2,2] @s3\n"
+      "%6 = aten::mul.Tensor(self=%2, other=%1) : f32[2,2] @s6\n"
+      "sg::output(values=[%4, %6, %5])\n",
+      kTwo);
+  EXPECT_EQ(placing.result.replaced, 2);
+  EXPECT_EQ(placing.result.refused, 0);
+}
+
 TEST(Rewrite, FiltersAndConstants) {
   Graph graph = samples::graph_of(kGraph);
   auto rules = parse_rules(
@@ -163,6 +251,36 @@ TEST(Partition, ProposalsCanBeSplit) {
     EXPECT_EQ(joined.node_count(), graph.node_count());
   }
   EXPECT_GT(parts_found, 60U);
+}
+
+// merge=all: of the parts it proposes, no two could be one.
+TEST(Partition, NoTwoPartsCouldBeOne) {
+  size_t pairs = 0;
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Graph graph = random_graph(random, 60);
+    const uint32_t share = 2 + seed % 4;
+    IdMap<NodeId, char> supported(0);
+    for (NodeId n : graph.nodes()) supported[n] = random() % share != 0;
+    const PartOf part_of = propose_partition(graph, [&](NodeId n) { return supported[n] != 0; });
+    std::map<int32_t, std::vector<NodeId>> parts;
+    for (NodeId n : graph.nodes()) {
+      if (part_of[n] >= 0) parts[part_of[n]].push_back(n);
+    }
+    const Dependences dependences = Dependences::run(graph);
+    for (const auto& [a, first] : parts) {
+      EXPECT_FALSE(dependences.way_back_into(graph, first)) << to_text(graph);
+      for (const auto& [b, second] : parts) {
+        if (a >= b) continue;
+        std::vector<NodeId> both = first;
+        both.insert(both.end(), second.begin(), second.end());
+        EXPECT_TRUE(dependences.way_back_into(graph, both)) << a << " and " << b << "\n" << to_text(graph);
+        ++pairs;
+      }
+    }
+  }
+  EXPECT_GT(pairs, 100U);
 }
 
 TEST(Partition, PassNotesTheParts) {

@@ -165,9 +165,83 @@ def passes(folder):
     expect(2, "opt", graph, "--pass", "dce", "--json", says=("-o",))
     expect(2, "opt", graph)
     expect(1, "opt", graph, "--pass", "dce{random=1}", "-o", absent, says=("keep, drop",))
+    for broken, why in (
+        ("dce{", "name=value"),
+        ("dce{random=drop", "'}' is missing"),
+        ("dce,,cse", "the name of a pass"),
+        ("", "the name of a pass"),
+        ("rewrite{rules='rule x}", "the quote is not closed"),
+    ):
+        expect(2, "opt", graph, "--pass", broken, "-o", absent, says=(why, "a pipeline looks like"))
+    for refused, why in (
+        ("fuse-groups{min_nodes=abc}", "min_nodes=abc"),
+        ("dce,rewrite", "step 2 of 2"),
+        ("rewrite{rules='rule x'}", "'=>'"),
+        ("rewrite{file=/no/such/rules}", "/no/such/rules"),
+        ("decompose{to=everything}", "core-aten"),
+        ("shape-prop{inputs=zz=f32[1]}", "image, labels"),
+        ("shape-prop{inputs=image}", "name=f32"),
+        ("partition{merge=some}", "all, linked"),
+    ):
+        expect(1, "opt", graph, "--pass", refused, "-o", absent, says=(why,))
+    expect(0, "opt", graph, "--pass", "partition{operators=aten::nope}", "-o", small, prints=("not in the graph: aten::nope",))
     expect(1, "opt", absent, "--pass", "dce", says=("absent.sg",))
     if absent.exists():
         failures.append("a failed opt wrote its output")
+
+
+def batches():
+    """A range of batches is answered from a fit; single batches from a capture. Both say the same."""
+    kind = ("--mode", "train", "--optimizer", "adamw")
+    out = json.loads(expect(0, "profile", "resnet18", *kind, "--batch", "8..41:11", "--json"))
+    if [row["batch"] for row in out["batches"]] != [8, 19, 30, 41]:
+        failures.append(f"profile --batch 8..41:11 has rows {out['batches']}")
+    for row in out["batches"]:
+        if row["captured"]:
+            failures.append(f"batch {row['batch']} was captured, not answered from the fit")
+        # None of these sizes is one that the fit was made from.
+        alone = json.loads(expect(0, "profile", "resnet18", *kind, "--batch", row["batch"], "--json"))
+        whole = {
+            "flops": sum(alone["flops"].values()),
+            "elementwise_flops": sum(alone["elementwise_flops"].values()),
+            "transcendental": sum(alone["transcendental"].values()),
+            "peak_bytes": alone["peak"]["bytes"],
+            "saved_bytes": alone["saved_activation_bytes"],
+        }
+        for key, value in whole.items():
+            if row[key] != value:
+                failures.append(f"batch {row['batch']}: {key} is {row[key]} by the fit, {value} by a capture")
+    expect(0, "profile", "resnet18", "--batch", "1..3", prints=("BATCH", "captured", "polynomials"))
+    expect(0, "profile", "resnet18", "--batch", "2..3", "--memory", "1KiB", prints=("no batch of the range fits",))
+    expect(0, "profile", "resnet18", "--batch", "2..3", "--memory", "1TiB", prints=("3",))
+    for wrong in ("8..1", "1..x", "0..4", "1..", "..4", "1..8:0", "1...8", "1..99999999999999999999"):
+        expect(2, "profile", "resnet18", "--batch", wrong, says=("--batch",))
+    expect(2, "profile", "resnet18", "--batch", "1..4", "--memory", "banana", says=("24GiB",))
+    expect(2, "capture", "resnet18", "--batch", "1..4", "-o", "/dev/null")
+    expect(1, "profile", "no_such_net", "--batch", "1..4", says=("llama3_8b",))
+
+
+def differences(folder):
+    """`diff` as diff(1): 0 the same, 1 different or no graph, 2 wrong usage."""
+    one, two = folder / "one.sg", folder / "two.sg"
+    expect(0, "capture", "resnet18", "--batch", 1, "-o", one)
+    expect(0, "capture", "resnet18", "--batch", 2, "-o", two)
+    if expect(0, "diff", one, one):
+        failures.append("diff of a file with itself prints something")
+    out = expect(1, "diff", one, two, prints=("f32[1,3,224,224]", "f32[2,3,224,224]", " changed, "))
+    short = expect(1, "diff", one, two, "--limit", 2, prints=("more",))
+    if len(short) >= len(out):
+        failures.append("diff --limit 2 is no shorter than without")
+    everything = expect(1, "diff", one, two, "--limit", 0)
+    if "... and" in everything:
+        failures.append("diff --limit 0 leaves something out")
+    expect(0, "opt", one, "--pass", "canonicalize,dce", "-o", two)
+    expect(1, "diff", one, two, prints=(" removed, 0 added",))
+    expect(1, "diff", one, folder / "nothing.sg", says=("nothing.sg",))
+    (folder / "text.sg").write_text("hello\n")
+    expect(1, "diff", one, folder / "text.sg", says=("text.sg:1:",))
+    expect(2, "diff", one, says=("after",))
+    expect(2, "diff", one, two, "--limit", "-1", says=("--limit",))
 
 
 def main():
@@ -178,6 +252,8 @@ def main():
         round_trip(folder)
         report(folder)
         passes(folder)
+        batches()
+        differences(folder)
     for failure in failures:
         print(failure)
     print(f"{len(failures)} failures")
