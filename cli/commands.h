@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cli/size_sweep.h"
 #include "cli/source.h"
@@ -46,6 +47,16 @@ struct MaterializeRequest {
   int64_t seed = 0;
 };
 
+struct CodegenRequest {
+  std::string file;
+  std::string directory;
+  std::string language = "cpp";   // cpp | python
+  std::string name;               // empty: that of the file
+  std::vector<std::string> only;  // "%12", "gradient.*"; empty: the whole graph
+  std::string device;             // empty: those of the graph
+  bool autograd = false;
+};
+
 void list_models(bool json);
 void capture_to_file(const CaptureRequest& request, const std::string& output, bool json);
 void profile(const ProfileRequest& request);
@@ -58,5 +69,6 @@ bool diff_graphs(const std::string& before, const std::string& after, size_t lim
 void draw(const DotRequest& request);
 void list_passes(bool json);
 void optimize(const OptimizeRequest& request);
+void generate_code(const CodegenRequest& request);
 
 }  // namespace shadowgraph::cli

@@ -17,6 +17,7 @@
 #include "cli/suggestion.h"
 #include "core/fake/errors.h"
 #include "ir/error.h"
+#include "ir/words.h"
 #include "models/registry.h"
 #include "passes/pipeline.h"
 
@@ -49,6 +50,7 @@ constexpr const char* kExamples =
     "  shadowgraph dot gpt2.sg --svg -o gpt2.svg\n"
     "  shadowgraph opt gpt2.sg --pass canonicalize,cse,dce -o small.sg\n"
     "  shadowgraph materialize llama3_70b --only 'layers.3.mlp.*' --dtype bf16 -o part.pt\n"
+    "  shadowgraph codegen gpt2.sg --lang cpp -o gpt2_step\n"
     "\n"
     "Exit codes: 0 done, 1 the input's fault, 2 wrong usage, 3 a bug of ours.\n";
 
@@ -251,6 +253,29 @@ int run(int argc, char** argv) {
   opt->add_flag("--no-check", no_check, "Do not verify the graph after each pass");
   opt->footer("SHADOWGRAPH_DUMP=folder writes the graph before and after every pass there.");
 
+  shadowgraph::cli::CodegenRequest codegen_request;
+  auto* codegen = app.add_subcommand("codegen", "Write a graph file as C++ or Python code");
+  codegen->add_option("graph", codegen_request.file, "Graph file")->required();
+  codegen->add_option("-o,--output", codegen_request.directory, "Folder to write to; made if it is not there")->required();
+  codegen->add_option("--lang", codegen_request.language, "cpp: against libtorch alone; python: over torch.ops")
+      ->check(CLI::IsMember({"cpp", "python"}))
+      ->capture_default_str();
+  codegen->add_option("--name,--namespace", codegen_request.name,
+                      "Name of the files and the namespace (default: the graph file's)");
+  codegen
+      ->add_option("--only", codegen_request.only,
+                   "Only what this value needs: %12 as the text numbers it, output0, gradient.layer.weight, or a "
+                   "pattern with * (repeat for several)")
+      ->take_all();
+  codegen->add_option("--device", codegen_request.device, "Every device of the graph as this one: cpu, cuda, cuda:i")
+      ->check([](const std::string& text) {
+        const auto device = shadowgraph::parse_device(text);
+        return device && (device->is_cpu() || device->is_cuda()) ? std::string()
+                                                                 : "'" + text + "' is not cpu, cuda or cuda:i";
+      });
+  codegen->add_flag("--autograd", codegen_request.autograd,
+                    "Forward graphs: code that autograd differentiates; checkpoint regions are recomputed in backward");
+
   if (argc > 1) {
     if (const auto message = unknown_command(app, argv[1])) return report(kUsage, *message);
   }
@@ -285,6 +310,7 @@ int run(int argc, char** argv) {
     opt_request.check = !no_check;
     shadowgraph::cli::optimize(opt_request);
   }
+  if (*codegen) shadowgraph::cli::generate_code(codegen_request);
   // A full disk or a closed stdout shows here at the latest.
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     throw shadowgraph::FileError("cannot write to the standard output: " + std::generic_category().message(errno));

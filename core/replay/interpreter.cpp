@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/alias.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
@@ -144,7 +145,10 @@ ReplayResult Interpreter::run(const Bindings& bindings) {
     fail(program_->steps[problem.step].node, problem.what);
   }
   check_devices();
-  const BelowAutograd below;
+  std::optional<BelowAutograd> below;
+  if (!options_.autograd) below.emplace();
+  const bool caller_mode = c10::GradMode::is_enabled();
+  const c10::AutoGradMode restore_grad_mode(caller_mode);
   bind(bindings);
   std::optional<GeneratorInPlaceOfDefault> generator;
   if (options_.generator && program_->random && active_fake_mode() == nullptr) generator.emplace(*options_.generator);
@@ -153,7 +157,8 @@ ReplayResult Interpreter::run(const Bindings& bindings) {
   try {
     for (step_ = 0; step_ < count; ++step_) {
       const Step& step = program_->steps[step_];
-      if (step.grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(step.grad_mode);
+      const bool grad_mode = options_.autograd ? caller_mode && (step.grad_mode || !program_->grad_mode) : step.grad_mode;
+      if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
       run_node(step.node);
       for (const ValueId value : program_->released(step)) values_[value.index] = c10::IValue();
     }
@@ -250,6 +255,10 @@ void Interpreter::bind(const Bindings& bindings) {
       fail(step.node, "no tensor is bound to it; call Bindings::bind(\"" + *placeholders[i].name + "\", tensor)");
     }
     if (options_.check_bindings) check_binding(step.node, tensor);
+    if (options_.autograd && active_fake_mode() == nullptr) {  // autograd counts writes itself
+      values_[graph_.results(step.node)[0].ref.value.index] = tensor;
+      continue;
+    }
     const bool copied = options_.copy_inputs && step.written;
     // Below view tracking nothing counts writes, but autograd must notice them in what the caller holds.
     if (step.written && !copied && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
@@ -316,7 +325,7 @@ void Interpreter::preserve(uint32_t number) {
     const bool is_operand = std::ranges::any_of(stack_, [&](const c10::IValue& argument) {
       return argument.isTensor() && argument.toTensor().is_same(content.toTensor());
     });
-    if (is_operand) content = shallow_copy(content.toTensor());
+    if (is_operand) content = options_.autograd ? at::alias(content.toTensor()) : shallow_copy(content.toTensor());
   }
 }
 

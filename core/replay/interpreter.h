@@ -4,8 +4,8 @@
 //     ReplayResult result = interpreter.run(Bindings().module(net).bind("input0", x));
 //     // result.outputs, result.gradients["layer.weight"]
 //
-// The graph was recorded below autograd, so it runs there: operators are called with autograd, view tracking and autocast
-// off, and what comes out has no history. Values are released after their last use. Random operators draw from the default
+// The graph was recorded below autograd, so it runs there, unless InterpreterOptions::autograd says otherwise: operators
+// are called with autograd, view tracking and autocast off, and what comes out has no history. Values are released after their last use. Random operators draw from the default
 // generators, so after the same manual_seed a run gives bitwise what eager gives.
 //
 // What a run does to the tensors it is given: writes reach their storages, as in eager (or copies of them, see
@@ -53,6 +53,9 @@ struct InterpreterOptions {
   bool copy_inputs = false;
   // In place of the default generator of its device; it is left where the run ends.
   std::optional<at::Generator> generator;
+  // Operators go through autograd, with gradients where the caller has them on and the program had: what comes out has a
+  // history. For forward graphs. A graph that was captured wholly without gradients follows the caller alone.
+  bool autograd = false;
   // Nodes that cannot run (operator not registered, opaque argument) throw when reached, not before the first one runs;
   // for derived classes that run them in their own way.
   bool defer_errors = false;

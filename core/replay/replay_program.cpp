@@ -362,6 +362,7 @@ class Compiler {
     if (target.kind() == TargetKind::kBuiltin) {
       compile_builtin(step, static_cast<Builtin>(id.index));
     } else {
+      program_->grad_mode |= step.grad_mode;
       if (target.kind() == TargetKind::kOperator) {
         find_operator(step, target, id);
       } else {

@@ -1,5 +1,5 @@
 // What Interpreter runs: a graph compiled once into steps.
-// Internal to core/replay.
+// Internal to core/replay and to code generation (passes/codegen), which lays the same steps out as text.
 //
 // One TensorImpl can be several values: an in-place operator gives its self back as a new value. Where such an operator
 // changes the geometry (t_, resize_, set_, an `out=` that is resized) the old values must keep theirs if they are used
@@ -65,6 +65,7 @@ struct ReplayProgram {
   std::vector<Problem> problems;          // by step
   std::vector<DeviceUse> devices;
   bool random = false;
+  bool grad_mode = false;  // some operator ran with gradients on
 
   std::span<const ValueId> released(const Step& step) const {
     return {values.data() + step.released.begin, step.released.size};

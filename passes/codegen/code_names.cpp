@@ -1,0 +1,113 @@
+#include "passes/codegen/code_names.h"
+
+#include <algorithm>
+
+namespace shadowgraph {
+
+std::string short_operator_name(const std::string& target) {
+  std::string_view name = target;
+  if (const size_t colons = name.find("::"); colons != std::string_view::npos) name.remove_prefix(colons + 2);
+  name = name.substr(0, name.find('.'));
+  while (name.starts_with('_')) name.remove_prefix(1);
+  while (name.ends_with('_')) name.remove_suffix(1);
+  return std::string(name);
+}
+
+std::string BlockNames::relative(std::string_view path) const {
+  const std::string_view own = block_.path;
+  if (own.empty()) return std::string(path);
+  if (path == own) return {};
+  if (path.starts_with(own) && path[own.size()] == '.') return std::string(path.substr(own.size() + 1));
+  return std::string(path);
+}
+
+std::string BlockNames::wanted(uint32_t variable) const {
+  const CodeVariable& v = plan_.variables[variable];
+  if (v.defined == CodePlan::kGiven) {
+    return relative(plan_.given[v.given].name);
+  }
+  const CodeStep& step = plan_.steps[v.defined];
+  const Graph& graph = *plan_.graph;
+  std::string name = short_operator_name(graph.target(step.node).name());
+  const auto& returns = graph.target(step.node).schema().returns();
+  if (returns.size() == step.results.size() && returns.size() > 1) {
+    for (size_t i = 0; i < returns.size(); ++i) {
+      if (step.results[i] == variable && !returns[i].name().empty()) name += "_" + returns[i].name();
+    }
+  }
+  for (const CodeStep::Copy& copy : step.copies) {
+    if (copy.to == variable) name = "before_" + name;
+  }
+  const bool inside = v.defined >= block_.begin && v.defined < block_.end;
+  const std::string path(plan_.path_of(graph.node(step.node).region));
+  const std::string from_here = relative(path);
+  // What another module made is named by its operator alone, or the same block in two places would differ.
+  if (from_here.empty() || (!inside && from_here == path)) return name;
+  return from_here + "_" + name;
+}
+
+const std::string& BlockNames::of(uint32_t variable) {
+  const auto found = names_.find(variable);
+  if (found != names_.end()) return found->second;
+  return names_.emplace(variable, scope_.take(wanted(variable))).first->second;
+}
+
+std::string function_name(const CodePlan& plan, const CodeBlock& block) {
+  const Graph& graph = *plan.graph;
+  std::string name;
+  const Region& region = graph.region(block.region);
+  // An update is the same for every module.
+  if (region.kind != RegionKind::kRoot && block.phase != Graph::kOptimizer) {
+    const std::string_view class_name = graph.text_or_empty(region.class_name);
+    if (!class_name.empty()) {
+      name = function_identifier(class_name);
+    } else {
+      // The last word of the path that is no number: "transformer.h.0.ln_1" gives ln_1.
+      std::string_view path = graph.text_or_empty(region.name);
+      while (!path.empty()) {
+        const size_t dot = path.rfind('.');
+        const std::string_view word = dot == std::string_view::npos ? path : path.substr(dot + 1);
+        if (word.find_first_not_of("0123456789") != std::string_view::npos) {
+          name = identifier(word);
+          break;
+        }
+        path = dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+      }
+      if (name.empty()) name = std::string(to_string(region.kind));
+    }
+  }
+  const std::string& phase = graph.phase_name(block.phase);
+  if (block.phase != Graph::kForward || name.empty()) name += (name.empty() ? "" : "_") + identifier(phase);
+  return "run_" + (block.part ? name + "_part" : name);
+}
+
+std::vector<std::vector<uint32_t>> last_uses(const CodePlan& plan, const CodeBlock& block,
+                                             const std::vector<uint32_t>& kept) {
+  std::unordered_map<uint32_t, size_t> last;
+  std::vector<uint32_t> order;
+  for (size_t i = 0; i < block.items.size(); ++i) {
+    const auto use = [&](uint32_t variable) {
+      if (last.insert_or_assign(variable, i).second) order.push_back(variable);
+    };
+    const CodeBlock::Item& item = block.items[i];
+    if (item.is_block()) {
+      for (const uint32_t variable : plan.blocks[item.block].inputs) use(variable);
+      for (const uint32_t variable : plan.blocks[item.block].outputs) use(variable);
+      continue;
+    }
+    plan.for_each_operand(item.step, use);
+    plan.for_each_constant(plan.graph->arguments(plan.steps[item.step].node), use);
+    for (const CodeStep::Copy& copy : plan.steps[item.step].copies) use(copy.to);
+    for (const uint32_t variable : plan.steps[item.step].results) use(variable);
+  }
+  for (const uint32_t variable : block.outputs) last.erase(variable);
+  for (const uint32_t variable : kept) last.erase(variable);
+  std::vector<std::vector<uint32_t>> at(block.items.size());
+  for (const uint32_t variable : order) {
+    const auto found = last.find(variable);
+    if (found != last.end() && plan.variables[variable].kind == ValueKind::kTensor) at[found->second].push_back(variable);
+  }
+  return at;
+}
+
+}  // namespace shadowgraph

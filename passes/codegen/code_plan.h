@@ -1,0 +1,134 @@
+// A graph laid out as functions with variables, before it is spelled in a language.
+//
+// *Variables.* A value that an in-place operator gives back is the tensor that the operator was given, so both are one
+// variable: `%2 = add_(%1)` is the statement `x.add_(y)`. Where the operator changes the geometry (t_, resize_, set_) and
+// the old one is needed later, a copy of the tensor object is made before, which is what CodeStep::copies says.
+//
+// *Blocks.* Steps in program order that ran in the same module become a function of their own, nested as the modules are;
+// so do the steps of an activation checkpoint. Forward, backward and optimizer are never in one function. In backward
+// and optimizer what ran outside any module stays with what ran before it. A function that would be long is cut in parts.
+//
+// Linear in the graph.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ir/effects.h"
+#include "ir/graph.h"
+#include "ir/operator_facts.h"
+
+namespace shadowgraph {
+
+struct CodegenOptions;
+
+struct CodeVariable {
+  ValueId value;                         // the first that it holds
+  uint32_t defined = 0;                  // step; kGiven: before the first
+  uint32_t last_use = 0;                 // step; the number of steps: needed at the end
+  ValueKind kind = ValueKind::kTensor;   //
+  c10::TypeKind type = c10::TypeKind::TensorType;  // as C++ has it: Number for `item`
+  uint32_t given = 0;                              // index into CodePlan::given, if defined is kGiven
+};
+
+struct CodeStep {
+  NodeId node;
+  bool grad_mode = false;
+  struct Copy {
+    uint32_t from = 0;
+    uint32_t to = 0;
+  };
+  std::vector<Copy> copies;       // variable `to` becomes a tensor object of its own, before the call
+  std::vector<uint32_t> results;  // variables, in the order of for_each_output
+  std::vector<bool> fresh;        // parallel: made here, not the same variable as an operand
+};
+
+// Items of a block: its own steps, and blocks in it.
+struct CodeBlock {
+  RegionId region;         // module or checkpoint; the root for the whole and for parts
+  bool checkpoint = false;  // to be recomputed in backward
+  std::string path;        // the module that its names are seen from: "transformer.h.0"; "" for none
+  bool part = false;       // a piece of what would be too long
+  PhaseId phase;
+  uint32_t begin = 0;  // steps
+  uint32_t end = 0;
+  struct Item {
+    uint32_t step = 0;                 // valid if block is kStep
+    uint32_t block = 0xFFFFFFFFU;      // index into CodePlan::blocks
+    bool is_block() const { return block != 0xFFFFFFFFU; }
+  };
+  std::vector<Item> items;
+  std::vector<uint32_t> inputs;   // variables, in order of first use
+  std::vector<uint32_t> outputs;  // variables made here and needed later, in order of their making
+};
+
+class CodePlan {
+ public:
+  static constexpr uint32_t kGiven = 0xFFFFFFFFU;
+  static constexpr uint32_t kNoVariable = 0xFFFFFFFFU;
+
+  // Throws CodegenError.
+  static CodePlan make(const Graph& graph, const CodegenOptions& options);
+
+  // Placeholders, and constants that are not written into the code, in program order.
+  struct Given {
+    uint32_t variable = 0;
+    NodeId node;            // invalid for a constant that a node names itself
+    ConstantId constant;    // valid for constants
+    std::string name;       // "transformer.wte.weight"; constants: "constant.0"
+    bool own = false;       // the run needs a tensor object of its own: it is changed in place
+    bool written = false;   // its contents are
+  };
+
+  const Graph* graph = nullptr;
+  std::vector<CodeVariable> variables;
+  std::vector<CodeStep> steps;
+  std::vector<CodeBlock> blocks;  // inner ones before outer ones; the last is the whole
+  std::vector<Given> given;
+  struct Output {
+    std::string name;       // "output0"
+    uint32_t variable = kNoVariable;  // none: an undefined tensor
+    bool gradient = false;  // then `name` is the parameter's
+  };
+  std::vector<Output> outputs;
+  bool uses_grad_mode = false;  // some operator ran with gradients on
+  bool random = false;
+
+  // The variable that holds `value` as an operand of `step`.
+  uint32_t variable_of(ValueId value, uint32_t step) const;
+  // Variables that `step` reads, in order, repeats included.
+  template <class F>
+  void for_each_operand(uint32_t step, F&& f) const {
+    for (const CodeStep::Copy& copy : steps[step].copies) f(copy.from);
+    graph->for_each_input(steps[step].node, [&](ValueId value) { f(variable_of(value, step)); });
+  }
+  // Variables of constants that are among `arguments`.
+  template <class F>
+  void for_each_constant(std::span<const Argument> arguments, F&& f) const {
+    for (const Argument& argument : arguments) {
+      if (argument.kind == ArgumentKind::kList) for_each_constant(graph->list(argument), f);
+      if (argument.kind != ArgumentKind::kConstant) continue;
+      if (const auto variable = variable_of_constant(argument.constant)) f(*variable);
+    }
+  }
+  // The module that a block or node belongs to: "transformer.h.0"; "" for none.
+  std::string_view path_of(RegionId region) const;
+  // The variable of a constant that a node names as an argument.
+  std::optional<uint32_t> variable_of_constant(ConstantId constant) const;
+
+ private:
+  friend class CodePlanner;
+  std::vector<uint32_t> variable_of_;  // by value, the first
+  struct Rebound {
+    ValueId value;
+    uint32_t step;  // for later steps
+    uint32_t variable;
+  };
+  std::vector<Rebound> rebound_;            // sorted by value, then step
+  std::vector<uint32_t> constant_variable_;  // by constant
+};
+
+}  // namespace shadowgraph

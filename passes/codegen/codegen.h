@@ -1,0 +1,64 @@
+// What a graph is written as code for, and what came out. The languages: emit_cpp.h, emit_python.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace shadowgraph {
+
+struct CodegenOptions {
+  // The namespace, and the name of the files; made an identifier.
+  std::string name = "graph";
+  // What these values need, and return them, named by `only_names` if that has as many; empty: the whole graph.
+  std::vector<ValueId> only;
+  std::vector<std::string> only_names;
+  // Every device in the graph means this one: a capture on fake CUDA as code for the CPU.
+  std::optional<c10::Device> device;
+  // Forward graphs: code that autograd differentiates, with checkpoint regions recomputed in backward. Otherwise the code
+  // runs below autograd, where it was recorded.
+  bool autograd = false;
+  // Modules with fewer operators are not functions of their own.
+  int min_function_nodes = 6;
+  // A function with more statements is cut in parts.
+  int max_function_items = 250;
+  // Constants of more elements go to the side file.
+  int64_t max_embedded_elements = 32;
+};
+
+// A graph that cannot be written as code: names the node and what to do.
+class CodegenError : public Error {
+ public:
+  explicit CodegenError(const std::string& message, NodeId node = NodeId()) : Error(message), node_(node) {}
+  NodeId node() const { return node_; }  // invalid if it is about none
+
+ private:
+  NodeId node_;
+};
+
+struct GeneratedCode {
+  std::map<std::string, std::string> files;                    // name -> text
+  std::vector<std::pair<std::string, at::Tensor>> constants;   // of the side file
+  std::string constants_file;                                  // its name; "" if there is none
+  int64_t functions = 0;                                       // written
+  int64_t calls = 0;                                           // of them; more where one stands for repeated blocks
+  std::vector<std::string> libraries_of;                       // namespaces of operators that are not libtorch's own
+};
+
+// Sets `only` to what patterns name: "%12" as the text of the graph numbers values, or "output0", "gradient.layer.weight",
+// "layer.weight" (a parameter, buffer or input, as the graph leaves it), with * and ? as in a shell. Throws CodegenError
+// for a pattern that matches nothing; the message lists what there is.
+void choose_values(const Graph& graph, const std::vector<std::string>& patterns, CodegenOptions& options);
+
+// Writes all files into `directory`, which is made if it is not there: each whole or not at all, the side file first.
+// Throws FileError.
+void write_code(const GeneratedCode& code, const std::string& directory);
+
+}  // namespace shadowgraph

@@ -1,0 +1,75 @@
+// One node as a C++ expression.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string>
+
+#include "ir/formals.h"
+#include "passes/codegen/code_plan.h"
+
+namespace shadowgraph {
+
+struct CodegenOptions;
+
+// What calls needed besides the operators: for the head of the file. Ordered, so that the same graph gives the same text.
+struct CppNeeds {
+  std::set<std::string> headers;      // "ATen/ops/add.h"
+  std::set<std::string> helpers;      // "number", see cpp_helpers.h
+  std::set<std::string> devices;      // "cuda:0"
+  std::set<std::string> libraries;    // namespaces of operators called through the dispatcher
+  std::set<uint32_t> constants;       // embedded ones, by ConstantId
+};
+
+class CppCalls {
+ public:
+  // Gives the name of a variable in the function being written.
+  using NameOf = std::function<std::string(uint32_t variable)>;
+
+  CppCalls(const CodePlan& plan, const CodegenOptions& options, CppNeeds& needs)
+      : plan_(plan), graph_(*plan.graph), options_(options), needs_(needs) {}
+
+  // What the call gives: how its results are to be taken from the expression.
+  enum class Returns : uint8_t { kNothing, kOne, kTuple, kStack };
+  struct Call {
+    std::string expression;
+    Returns returns = Returns::kOne;
+  };
+  // Throws CodegenError for what cannot be written.
+  Call call(uint32_t step, const NameOf& name_of);
+
+  // "kCuda0": a constant of the file for a device of the graph.
+  std::string device(c10::Device device);
+  // "at::kFloat"
+  static std::string dtype(c10::ScalarType dtype);
+  // {2, 3}
+  static std::string ints(std::span<const int64_t> list);
+  static std::string quoted(std::string_view text);
+  // A literal that gives the same bits.
+  static std::string number(double value);
+  static std::string number(int64_t value);
+  static std::string constant_name(ConstantId id) { return "embedded_constant_" + std::to_string(id.index); }
+  [[noreturn]] void fail(NodeId node, const std::string& what) const;
+
+ private:
+  Call operator_call(uint32_t step, const Target& target);
+  Call boxed_call(const std::string& callee, const Target& target, uint32_t step);
+  Call alias(uint32_t step);
+  std::string argument(const Argument& argument, const FormalType& type, const c10::Argument* formal, bool typed);
+  std::string list(const Argument& argument, const FormalType& type, const c10::Argument* formal, bool typed);
+  std::string ivalue(const Argument& argument, const FormalType& type);
+  std::string value(ValueId value, TypeClass wanted);
+  std::string tensor_options(std::span<const Argument> four);
+  std::string constant(ConstantId id);
+  std::vector<Argument> arguments_with_device(NodeId node, const TargetFormals& formals);
+
+  const CodePlan& plan_;
+  const Graph& graph_;
+  const CodegenOptions& options_;
+  CppNeeds& needs_;
+  Formals formals_;
+  const NameOf* name_of_ = nullptr;
+  uint32_t step_ = 0;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,74 @@
+#include "passes/codegen/cpp_constants.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "ir/tensor_bytes.h"
+#include "passes/codegen/codegen.h"
+#include "passes/codegen/cpp_call.h"
+
+namespace shadowgraph {
+namespace {
+
+template <class T, class F>
+std::string elements(const std::vector<uint8_t>& bytes, F&& spell) {
+  std::string text;
+  for (size_t i = 0; i + sizeof(T) <= bytes.size(); i += sizeof(T)) {
+    T value;
+    std::memcpy(&value, bytes.data() + i, sizeof(T));
+    text += (i == 0 ? "" : ", ") + spell(value);
+  }
+  return text;
+}
+
+template <class T>
+bool all_finite(const std::vector<uint8_t>& bytes) {
+  for (size_t i = 0; i + sizeof(T) <= bytes.size(); i += sizeof(T)) {
+    T value;
+    std::memcpy(&value, bytes.data() + i, sizeof(T));
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string embedded_constant(const Graph& graph, ConstantId id) {
+  const auto content = tensor_bytes(graph.constant(id));
+  if (!content) {
+    throw CodegenError("the contents of the constant c" + std::to_string(id.index) +
+                       " cannot be read, so no code can hold them");
+  }
+  const auto& bytes = content->bytes;
+  std::string type = "uint8_t";
+  std::string text;
+  if (content->dtype == at::kFloat && all_finite<float>(bytes)) {
+    type = "float";
+    text = elements<float>(bytes, [](float value) {
+      std::string number = fmt::format("{}", value);
+      if (number.find_first_of(".e") == std::string::npos) number += ".0";
+      return number + "f";
+    });
+  } else if (content->dtype == at::kDouble && all_finite<double>(bytes)) {
+    type = "double";
+    text = elements<double>(bytes, [](double value) { return CppCalls::number(value); });
+  } else if (content->dtype == at::kLong) {
+    type = "int64_t";
+    text = elements<int64_t>(bytes, [](int64_t value) { return CppCalls::number(value); });
+  } else if (content->dtype == at::kInt) {
+    type = "int32_t";
+    text = elements<int32_t>(bytes, [](int32_t value) {
+      return value == std::numeric_limits<int32_t>::min() ? "std::numeric_limits<int32_t>::min()"
+                                                          : std::to_string(value);
+    });
+  } else {
+    text = elements<uint8_t>(bytes, [](uint8_t value) { return std::to_string(value); });
+  }
+  return fmt::format("at::Tensor {}() {{\n  return embedded<{}>({}, {}, {}, {{{}}});\n}}\n", CppCalls::constant_name(id),
+                     type, CppCalls::dtype(content->dtype), CppCalls::ints(content->sizes),
+                     CppCalls::ints(content->strides), text);
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,326 @@
+#include "passes/codegen/emit_python.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/tensor_bytes.h"
+#include "ir/words.h"
+#include "passes/codegen/code_names.h"
+#include "passes/codegen/python_call.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr const char* kAliasOf = R"(
+def alias_of(source, dtype, sizes, strides, offset):
+    """Another tensor over the storage of `source`, `offset` bytes after its first element."""
+    begin = source.storage_offset() * source.element_size() + offset
+    alias = torch.empty(0, dtype=dtype, device=source.device)
+    return alias.set_(source.untyped_storage(), begin // alias.element_size(), sizes, strides)
+
+)";
+
+constexpr const char* kFunctionalCall = R"(
+def functional_call(operator, written, fresh, arguments):
+    """An operator that writes its arguments, on copies of the storages that it writes."""
+    copies = {}
+
+    def add(tensor):
+        plain = tensor.conj() if tensor.is_conj() else tensor
+        plain = plain._neg_view() if plain.is_neg() else plain
+        elements = plain.untyped_storage().nbytes() // plain.element_size()
+        copies.setdefault(tensor.untyped_storage()._cdata, plain.as_strided([elements], [1], 0).clone())
+
+    def moved(value):
+        if isinstance(value, (list, tuple)):
+            return [moved(element) for element in value]
+        if not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata not in copies:
+            return value
+        flat = copies[value.untyped_storage()._cdata]
+        flat = flat if flat.dtype == value.dtype else flat.view(value.dtype)
+        result = flat.as_strided(value.shape, value.stride(), value.storage_offset())
+        result = result._neg_view() if value.is_neg() else result
+        return result.conj() if value.is_conj() else result
+
+    for position in written:
+        given = arguments[position]
+        for tensor in given if isinstance(given, (list, tuple)) else [given]:
+            if isinstance(tensor, torch.Tensor):
+                add(tensor)
+    arguments = [moved(argument) for argument in arguments]
+    names = [argument.name for argument in operator._schema.arguments]
+    keywords = {a.name: v for a, v in zip(operator._schema.arguments, arguments) if a.kwarg_only}
+    results = operator(*arguments[: len(names) - len(keywords)], **keywords)
+    results = results if isinstance(results, (list, tuple)) else [results]
+    every = [results[position] for position in fresh] + [arguments[position] for position in written]
+    return every[0] if len(every) == 1 else every
+
+)";
+
+class PythonWriter {
+ public:
+  PythonWriter(const Graph& graph, const CodegenOptions& options)
+      : graph_(graph),
+        options_(options),
+        name_(identifier(options.name)),
+        plan_(CodePlan::make(graph, options)),
+        calls_(plan_, options) {}
+
+  GeneratedCode run() {
+    refuse_backward();
+    functions_.resize(plan_.blocks.size());
+    for (uint32_t block = 0; block + 1 < plan_.blocks.size(); ++block) write_function(block);
+    const std::string forward = root();
+    write_constants();
+    std::string text = about();
+    text += "import math\nimport os\nimport struct\n\nimport torch\nimport torch.utils.checkpoint\n\n";
+    if (!code_.constants_file.empty()) {
+      text += fmt::format(
+          "CONSTANTS = torch.load(os.path.join(os.path.dirname(os.path.abspath(__file__)), {}), weights_only=False)\n\n",
+          PythonCalls::quoted(code_.constants_file));
+    }
+    if (calls_.helpers().contains("alias_of")) text += kAliasOf;
+    if (calls_.helpers().contains("functional_call")) text += kFunctionalCall;
+    for (const std::string& function : written_) text += "\n" + function + "\n";
+    code_.files[name_ + ".py"] = text + "\n" + forward;
+    for (const std::string& library : calls_.libraries()) code_.libraries_of.push_back(library);
+    return std::move(code_);
+  }
+
+ private:
+  void refuse_backward() const {
+    if (!options_.autograd) return;
+    for (const CodeStep& step : plan_.steps) {
+      if (graph_.node(step.node).phase != Graph::kBackward && graph_.node(step.node).phase != Graph::kOptimizer) continue;
+      calls_.fail(step.node, "code for autograd is made from a forward graph; capture the forward alone, choose values "
+                             "of the forward, or turn autograd off");
+    }
+  }
+
+  std::string about() const {
+    std::string text = fmt::format("\"\"\"{}: written by shadowgraph for PyTorch {}.\n\n", name_, libtorch_version());
+    for (const auto& [key, value] : graph_.metadata) text += plain(key) + ": " + plain(value) + "\n";
+    for (const std::string& library : calls_.libraries()) {
+      text += "Needs the library that defines the operators of " + plain(library) + ".\n";
+    }
+    return text + "\"\"\"\n\n";
+  }
+  static std::string plain(std::string text) {
+    for (char& c : text) {
+      if (static_cast<unsigned char>(c) < 0x20 || c == '\\' || c == '"') c = ' ';
+    }
+    return text;
+  }
+
+  void write_function(uint32_t number) {
+    const CodeBlock& block = plan_.blocks[number];
+    BlockNames names(plan_, block);
+    std::vector<std::string> parameters;
+    for (const uint32_t variable : block.inputs) parameters.push_back(names.of(variable));
+    std::string body = body_of(block, names, {}, "    ");
+    std::vector<std::string> returned;
+    for (const uint32_t variable : block.outputs) returned.push_back(names.of(variable));
+    if (!returned.empty()) body += fmt::format("    return {}\n", fmt::join(returned, ", "));
+    const std::string rest = fmt::format("({}):\n{}", fmt::join(parameters, ", "), body.empty() ? "    pass\n" : body);
+    const auto [entry, is_new] = by_text_.try_emplace(rest, "");
+    if (is_new) {
+      entry->second = function_names_.take_identifier(function_name(plan_, block));
+      written_.push_back("def " + entry->second + rest);
+    }
+    functions_[number] = entry->second;
+    ++code_.calls;
+    code_.functions = static_cast<int64_t>(written_.size());
+  }
+
+  bool in_checkpoint(RegionId region) const {
+    for (; region.valid(); region = graph_.region(region).parent) {
+      if (graph_.region(region).kind == RegionKind::kCheckpoint) return true;
+    }
+    return false;
+  }
+
+  std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept,
+                      const std::string& indent) {
+    const auto last = last_uses(plan_, block, kept);
+    const bool recomputed = options_.autograd && in_checkpoint(block.region);
+    std::string text;
+    std::optional<bool> mode;
+    for (size_t i = 0; i < block.items.size(); ++i) {
+      const CodeBlock::Item& item = block.items[i];
+      if (item.is_block()) {
+        // What is called sets the mode as it needs it.
+        mode.reset();
+        text += block_call(item.block, names, indent);
+      } else {
+        if (!recomputed) grad_mode(item.step, mode, text, indent);
+        text += statement(item.step, names, indent);
+      }
+      std::vector<std::string> dropped;
+      for (const uint32_t variable : last[i]) {
+        if (item.is_block() || is_bound(item.step, variable)) dropped.push_back(names.of(variable));
+      }
+      if (!dropped.empty() && i + 1 != block.items.size()) {
+        text += fmt::format("{}del {}\n", indent, fmt::join(dropped, ", "));
+      }
+    }
+    return text;
+  }
+
+  // Whether the statement of `step` leaves the variable with a name: not a result that nobody reads.
+  bool is_bound(uint32_t step, uint32_t variable) const {
+    return plan_.variables[variable].defined != step || wants_names(step);
+  }
+  bool wants_names(uint32_t step) const {
+    const CodeStep& s = plan_.steps[step];
+    for (size_t i = 0; i < s.results.size(); ++i) {
+      if (s.fresh[i] && plan_.variables[s.results[i]].last_use != step) return true;
+    }
+    return false;
+  }
+
+  void grad_mode(uint32_t step, std::optional<bool>& mode, std::string& text, const std::string& indent) const {
+    if (!plan_.uses_grad_mode || graph_.target(plan_.steps[step].node).kind() == TargetKind::kBuiltin) return;
+    const bool wanted = plan_.steps[step].grad_mode;
+    if (mode == wanted) return;
+    // With autograd the caller's wish counts where the program had gradients on.
+    const char* on = options_.autograd ? "WITH_GRADIENTS[-1]" : "True";
+    text += fmt::format("{}torch._C._set_grad_enabled({})\n", indent, wanted ? on : "False");
+    mode = wanted;
+  }
+
+  std::string block_call(uint32_t number, BlockNames& names, const std::string& indent) {
+    const CodeBlock& block = plan_.blocks[number];
+    std::vector<std::string> arguments;
+    for (const uint32_t variable : block.inputs) arguments.push_back(names.of(variable));
+    std::vector<std::string> results;
+    for (const uint32_t variable : block.outputs) results.push_back(names.of(variable));
+    std::string call = fmt::format("{}({})", functions_[number], fmt::join(arguments, ", "));
+    if (options_.autograd && block.checkpoint) {
+      arguments.insert(arguments.begin(), functions_[number]);
+      call = fmt::format("torch.utils.checkpoint.checkpoint({}, use_reentrant=False)", fmt::join(arguments, ", "));
+    }
+    if (results.empty()) return indent + call + "\n";
+    return fmt::format("{}{} = {}\n", indent, fmt::join(results, ", "), call);
+  }
+
+  std::string statement(uint32_t number, BlockNames& names, const std::string& indent) {
+    const CodeStep& step = plan_.steps[number];
+    std::string text;
+    for (const CodeStep::Copy& copy : step.copies) {
+      text += fmt::format("{}{} = torch.ops.aten.alias.default({})\n", indent, names.of(copy.to), names.of(copy.from));
+    }
+    const auto name_of = [&](uint32_t variable) { return names.of(variable); };
+    const std::string call = calls_.call(number, name_of);
+    if (!wants_names(number)) return text + indent + call + "\n";
+    const auto results = graph_.results(step.node);
+    size_t flat = 0;
+    std::string lists;
+    std::vector<std::string> targets;
+    for (const Argument& result : results) {
+      if (result.kind == ArgumentKind::kValue) {
+        // An operand given back has its name already.
+        targets.push_back(step.fresh[flat] ? names.of(step.results[flat]) : "_");
+        ++flat;
+      } else if (result.kind == ArgumentKind::kList) {
+        targets.push_back(names.take("list"));
+        size_t position = 0;
+        for (const Argument& element : graph_.list(result)) {
+          if (element.kind == ArgumentKind::kValue) {
+            lists += fmt::format("{}{} = {}[{}]\n", indent, names.of(step.results[flat++]), targets.back(), position);
+          }
+          ++position;
+        }
+        lists += fmt::format("{}del {}\n", indent, targets.back());
+      } else {
+        targets.push_back("_");
+      }
+    }
+    return text + fmt::format("{}{} = {}\n", indent, fmt::join(targets, ", "), call) + lists;
+  }
+
+  std::string root() {
+    const CodeBlock& block = plan_.blocks.back();
+    BlockNames names(plan_, block);
+    std::string body;
+    const std::string indent = options_.autograd ? "        " : "        ";
+    for (const auto& given : plan_.given) {
+      const std::string name = names.take(given.name);
+      names.set(given.variable, name);
+      const std::string from = given.constant.valid() ? "CONSTANTS" : "tensors";
+      body += fmt::format("{}{} = {}[{}]\n", indent, name, from, PythonCalls::quoted(given.name));
+      if (given.constant.valid()) {
+        if (given.written) body += fmt::format("{}{} = {}.clone()\n", indent, name, name);
+        continue;
+      }
+      const ValueId id = graph_.results(given.node)[0].ref.value;
+      body += fmt::format("{}expect({}, {}, {}, {})\n", indent, name, PythonCalls::quoted(given.name),
+                          PythonCalls::dtype(graph_.value(id).dtype), PythonCalls::ints(graph_.sizes(id)));
+      // A tensor object of the run's own: the caller's keeps its sizes.
+      if (given.own && !options_.autograd) body += fmt::format("{}{} = {}.detach()\n", indent, name, name);
+    }
+    std::vector<uint32_t> kept;
+    for (const auto& output : plan_.outputs) {
+      if (output.variable != CodePlan::kNoVariable) kept.push_back(output.variable);
+    }
+    body += body_of(block, names, kept, indent);
+    body += indent + "return {\n";
+    for (const auto& output : plan_.outputs) {
+      const std::string key = output.gradient ? "gradient." + output.name : output.name;
+      body += fmt::format("{}    {}: {},\n", indent, PythonCalls::quoted(key),
+                          output.variable == CodePlan::kNoVariable ? "None" : names.of(output.variable));
+    }
+    body += indent + "}\n";
+    std::string head =
+        "def expect(tensor, name, dtype, sizes):\n"
+        "    if tensor.dtype != dtype or list(tensor.shape) != sizes:\n"
+        "        raise ValueError(f\"{name} is {tensor.dtype}{list(tensor.shape)}, where the code was made for "
+        "{dtype}{sizes}\")\n\n\n";
+    if (options_.autograd) {
+      head += "WITH_GRADIENTS = [True]\n\n\n";
+      return head +
+             "def forward(tensors):\n"
+             "    \"\"\"Takes and gives tensors by the names that the graph has. Autograd differentiates it.\"\"\"\n"
+             "    WITH_GRADIENTS.append(torch.is_grad_enabled())\n"
+             "    try:\n" +
+             body +
+             "    finally:\n"
+             "        torch._C._set_grad_enabled(WITH_GRADIENTS.pop())\n";
+    }
+    return head +
+           "def forward(tensors):\n"
+           "    \"\"\"Takes and gives tensors by the names that the graph has. Runs below autograd.\"\"\"\n"
+           "    with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():\n" +
+           body;
+  }
+
+  void write_constants() {
+    for (const auto& given : plan_.given) {
+      if (!given.constant.valid()) continue;
+      const at::Tensor& tensor = graph_.constant(given.constant);
+      if (!tensor_bytes(tensor)) {
+        throw CodegenError("the contents of the constant " + given.name + " cannot be read, so no code can hold them");
+      }
+      code_.constants.emplace_back(given.name, tensor);
+    }
+    if (!code_.constants.empty()) code_.constants_file = name_ + "_constants.pt";
+  }
+
+  const Graph& graph_;
+  const CodegenOptions& options_;
+  std::string name_;
+  CodePlan plan_;
+  PythonCalls calls_;
+  GeneratedCode code_;
+  std::vector<std::string> functions_;  // by block
+  std::vector<std::string> written_;
+  std::unordered_map<std::string, std::string> by_text_;
+  Scope function_names_;
+};
+
+}  // namespace
+
+GeneratedCode emit_python(const Graph& graph, const CodegenOptions& options) {
+  return PythonWriter(graph, options).run();
+}
+
+}  // namespace shadowgraph
