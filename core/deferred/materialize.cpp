@@ -90,7 +90,11 @@ class Batch {
     if (named.tensor.is_view()) {
       // Autograd's base of the view shares the data: it becomes real with it.
       const at::Tensor base(named.tensor._base());
-      if (as_fake(base) != nullptr && !base.is_same(named.tensor)) entry.push_back({base, named.name});
+      const FakeTensorImpl* fake_base = as_fake(base);
+      if (fake_base != nullptr && DeferredRecord::of(*fake_base) == record_ &&
+          record_->storage_of(*fake_base) == storage) {
+        entry.push_back({base, named.name});
+      }
     }
     entry.push_back(std::move(named));
   }

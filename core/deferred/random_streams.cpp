@@ -32,21 +32,29 @@ constexpr uint64_t kForeignBlocks = 4096;  // how far a ticket is searched for a
 
 }  // namespace
 
+RandomStreams::RandomStreams(const Graph& graph, RunDraw run)
+    : graph_(graph), run_(std::move(run)), nonce_(next_nonce()) {}
+
 // ---- Tickets
 
 // Noise, so that whoever draws from it past the record at least gets numbers that look random.
-at::mt19937_data_pod RandomStreams::ticket(const Stream& stream) const {
-  at::mt19937_data_pod engine = stream.known.begin()->second.state.engine;
-  const auto stream_number = static_cast<uint64_t>(&stream - streams_.data());
+void RandomStreams::make_noise(Stream& stream) const {
+  at::mt19937_data_pod& engine = stream.noise;
+  engine = stream.known.begin()->second.state.engine;
+  const auto number = static_cast<uint64_t>(streams_.size());
   for (size_t i = 0; i < engine.state_.size(); ++i) {
-    engine.state_[i] = static_cast<uint32_t>(mixed(nonce_ + stream_number * 1024 + i));
+    engine.state_[i] = static_cast<uint32_t>(mixed(nonce_ + number * 1024 + i));
   }
   engine.state_[0] = kMagic;
   engine.state_[1] = static_cast<uint32_t>(nonce_ >> 32);
   engine.state_[2] = static_cast<uint32_t>(nonce_);
-  engine.state_[3] = static_cast<uint32_t>(stream.draws.size());
   engine.left_ = 1;
   engine.next_ = 0;
+}
+
+at::mt19937_data_pod RandomStreams::ticket(const Stream& stream) {
+  at::mt19937_data_pod engine = stream.noise;
+  engine.state_[3] = static_cast<uint32_t>(stream.draws.size());
   return engine;
 }
 
@@ -96,12 +104,12 @@ uint32_t RandomStreams::stream_of(const std::optional<at::Generator>& generator)
   Stream stream;
   stream.generator = wanted;
   keep(stream, 0, RandomState::of(wanted), /*pinned=*/true);
+  make_noise(stream);
   streams_.push_back(std::move(stream));
   return static_cast<uint32_t>(streams_.size()) - 1;
 }
 
 void RandomStreams::resume() {
-  if (nonce_ == 0) nonce_ = next_nonce();
   active_ = true;
   const uint32_t number = stream_of(std::nullopt);
   Stream& stream = streams_[number];

@@ -30,7 +30,7 @@ class RandomStreams {
     uint32_t draw = 0;
   };
 
-  RandomStreams(const Graph& graph, RunDraw run) : graph_(graph), run_(std::move(run)) {}
+  RandomStreams(const Graph& graph, RunDraw run);
 
   // The program begins, or goes on after pause(): the default CPU generator gets a ticket.
   void resume();
@@ -66,6 +66,7 @@ class RandomStreams {
     uint32_t cursor = 0;  // like a known state, replaced freely
     std::optional<RandomState> at_cursor;
     bool has_ticket = false;
+    at::mt19937_data_pod noise;
   };
 
   uint32_t stream_of(const std::optional<at::Generator>& generator);
@@ -73,13 +74,14 @@ class RandomStreams {
   void put_ticket(uint32_t stream);
   RandomState state_at(uint32_t stream, uint32_t draw);
   static void keep(Stream& stream, uint32_t draw, const RandomState& state, bool pinned);
-  at::mt19937_data_pod ticket(const Stream& stream) const;
+  void make_noise(Stream& stream) const;
+  static at::mt19937_data_pod ticket(const Stream& stream);
 
   const Graph& graph_;
   RunDraw run_;
   std::vector<Stream> streams_;
   std::unordered_map<NodeId, Place> places_;
-  uint64_t nonce_ = 0;
+  const uint64_t nonce_;
   bool active_ = false;
 };
 

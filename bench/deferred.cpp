@@ -1,0 +1,104 @@
+// Deferred initialisation: describing models, and materialising them, against building them.
+//
+//   deferred              a table: each model in a process of its own
+//   deferred MODEL        one model: described only
+//   deferred MODEL --materialise
+//                         and materialised as a whole, against eager construction; needs memory for one of them at a time
+//
+// "on meta" is building the module under a fake mode on the meta device without any record.
+#include <sys/wait.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <unistd.h>
+
+#include "core/deferred/deferred_init.h"
+#include "core/deferred/materialize.h"
+#include "core/fake/fake_tensor_mode.h"
+#include "ir/graph.h"
+#include "models/registry.h"
+
+namespace {
+
+using namespace shadowgraph;
+
+long peak_resident_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::atol(line.c_str() + 6);
+  }
+  return 0;
+}
+
+template <class F>
+double seconds(F&& f) {
+  const auto begin = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+int measure(const std::string& name, bool materialise) {
+  { const FakeTensorMode warm_up; }
+  const long before = peak_resident_kib();
+  at::manual_seed(1);
+  models::BuiltModel model;
+  const double cold = seconds([&] { model = deferred_init([&] { return models::build(name); }); });
+  const long resident = peak_resident_kib() - before;
+  double warm = 1e9;
+  double meta = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    meta = std::min(meta, seconds([&] {
+                      const FakeTensorMode mode({.device = at::kMeta});
+                      models::build(name);
+                    }));
+    warm = std::min(warm, seconds([&] { model = deferred_init([&] { return models::build(name); }); }));
+  }
+  const Graph& graph = deferred_graph(model.module->parameters().front());
+  const auto nodes = static_cast<double>(graph.node_count());
+  std::printf("| %s | %u | %.2f | %.2f | %.2f | %.2f | %.2f | %zu | %.1f |", name.c_str(), graph.node_count(),
+              cold * 1e3, warm * 1e3, meta * 1e3, warm / meta, warm * 1e6 / nodes,
+              graph.allocated_bytes() / graph.node_count(), static_cast<double>(resident) / 1024);
+  if (materialise) {
+    double eager = 1e9;
+    double ours = 1e9;
+    for (int i = 0; i < 3; ++i) {
+      model = {};
+      eager = std::min(eager, seconds([&] { model = models::build(name); }));
+      model = deferred_init([&] { return models::build(name); });
+      ours = std::min(ours, seconds([&] { materialize_module(*model.module); }));
+    }
+    std::printf(" %.3f | %.3f | %.2f |", eager, ours, ours / eager);
+  } else {
+    std::printf(" | | |");
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1) return measure(argv[1], argc > 2 && std::strcmp(argv[2], "--materialise") == 0);
+  std::printf(
+      "| model | nodes | described cold ms | warm ms | on meta ms | warm / meta | us per node | bytes per node | "
+      "resident "
+      "MiB | eager s | materialised s | ratio |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+  std::fflush(stdout);
+  int failed = 0;
+  for (const auto& info : models::available()) {
+    const bool small = info.parameters < 500'000'000;
+    const pid_t child = fork();
+    if (child == 0) {
+      execl("/proc/self/exe", argv[0], info.name.c_str(), small ? "--materialise" : nullptr, nullptr);
+      _exit(127);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    failed += status != 0;
+  }
+  return failed == 0 ? 0 : 1;
+}
