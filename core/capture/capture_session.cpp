@@ -4,10 +4,17 @@
 
 #include "core/capture/module_scope.h"
 #include "core/capture/recorder.h"
+#include "core/fake/constants.h"
 #include "core/fake/mode_state.h"
 
 namespace shadowgraph {
 namespace {
+
+// What comes from outside may have any contents, whatever it is filled with now.
+void forget_what_it_holds(const at::Tensor& tensor) {
+  close_open_literal();
+  if (is_fake(tensor)) forget_contents(*tensor.storage().unsafeGetStorageImpl());
+}
 
 thread_local CaptureSession* current_session = nullptr;
 
@@ -17,7 +24,11 @@ Recorder* recording() { return current_session == nullptr ? nullptr : current_se
 }  // namespace
 
 CaptureSession::CaptureSession(const CaptureOptions& options)
-    : mode_({options.device, options.profile, options.map_devices_to_default, options.data_sizes}),
+    : mode_({.device = options.device,
+             .profile = options.profile,
+             .map_devices_to_default = options.map_devices_to_default,
+             .data_sizes = options.data_sizes,
+             .data_size_hint = options.data_size_hint}),
       recorder_(std::make_unique<Recorder>(mode_.state())),
       outer_(std::exchange(current_session, this)) {
   ModeState& state = mode_.state();
@@ -36,6 +47,7 @@ CaptureSession* CaptureSession::current() { return current_session; }
 
 void CaptureSession::name_parameter(const at::Tensor& tensor, const std::string& name) {
   // A tied parameter comes under several names; the first counts.
+  forget_what_it_holds(tensor);
   if (!declared_.insert(tensor.unsafeGetTensorImpl()).second) return;
   recorder_->name_tensor(tensor, Builtin::kParameter, name);
   recorder_->declare(tensor);
@@ -43,11 +55,13 @@ void CaptureSession::name_parameter(const at::Tensor& tensor, const std::string&
 }
 
 void CaptureSession::name_buffer(const at::Tensor& tensor, const std::string& name) {
+  close_open_literal();
   recorder_->name_tensor(tensor, Builtin::kBuffer, name);
   recorder_->declare(tensor);
 }
 
 void CaptureSession::name_input(const at::Tensor& tensor, const std::string& name) {
+  forget_what_it_holds(tensor);
   recorder_->name_tensor(tensor, Builtin::kInput, name);
   recorder_->declare(tensor);
 }
@@ -73,6 +87,7 @@ Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs) {
   for (const at::Tensor& parameter : parameters_) {
     if (parameter.grad().defined()) gradients.emplace_back(parameter, parameter.grad());
   }
+  close_open_literal();
   mode_.state().observer = nullptr;
   mode_.state().saved_tensors = nullptr;
   finished_ = true;

@@ -37,6 +37,7 @@ struct CaptureOptions {
   DeviceProfile profile;
   bool map_devices_to_default = false;  // see FakeTensorOptions
   NamedDataSizes data_sizes = {};       // likewise; the graph lists them as path dependencies
+  DataSizeHint data_size_hint = {};     // likewise
   bool saved_tensors = true;            // record what autograd keeps for backward
   bool path_dependencies = true;        // record sizes that the program asked for
 };

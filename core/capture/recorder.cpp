@@ -342,6 +342,18 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   for (const uint32_t checkpoint : open_checkpoints_) checkpoints_[checkpoint].push_back(node);
   if (n.flags.grad_mode) claim_sequence(node);
   if (mode_.data_sizes.has_asked()) note_data_sizes(node);
+  if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
+}
+
+// The program has read a value that was known: item(), equal(). The path depends on it.
+void Recorder::note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result) {
+  if (result.kind() != CallArgument::Kind::kBoxed || !result.boxed().isScalar()) return;
+  ValueId read;
+  graph_.for_each_value(graph_.arguments(node), [&](ValueId value) {
+    if (!read.valid()) read = value;
+  });
+  graph_.dependencies.push_back(
+      {PathDependency::Kind::kHostValue, read, -1, info.name + " = " + c10::str(result.boxed().toScalar())});
 }
 
 // A size that the user gave in place of data: named at the node, and what the path depended on.
@@ -362,6 +374,39 @@ void Recorder::note_data_sizes(NodeId node) {
 void Recorder::abandon_call(const OperatorInfo& info) noexcept {
   arguments_.clear();
   mode_.data_sizes.forget_asked();
+}
+
+// The numbers of at::tensor({...}), or what an accessor wrote: copied from a constant of the graph.
+void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
+  const KernelDepth depth;
+  if (link_->has_deaths()) flush_deaths();
+  const ValueId written = value_of(*as_fake(fake));
+  const at::Tensor constant =
+      FakeTensorImpl::empty_strided(value.sizes(), value.strides(), value.dtype(), c10::Device(c10::kCPU));
+  const Argument name[] = {Argument::of_constant(graph_.add_constant(value))};
+  const NodeId placeholder = graph_.insert_before(body_, target_of(Builtin::kConstant), name);
+  Storage storage;
+  storage.bytes = static_cast<int64_t>(constant.storage().nbytes());
+  storage.device_type = c10::kCPU;
+  storage.born = placeholder;
+  storage.kind = StorageKind::kConstant;
+  const StorageId id = graph_.add_storage(storage);
+  storage_root_.resize(size_t{id.index} + 1);
+  const ValueId source = new_value(placeholder, *as_fake(constant), id);
+  storage_root_[id.index] = source;
+  const Argument made[] = {Argument::of_value(source)};
+  graph_.set_results(placeholder, made);
+
+  static const auto copy = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
+  const Argument arguments[] = {Argument::of_value(written), Argument::of_value(source), Argument::of_bool(false)};
+  const NodeId node = graph_.append(target_of_operator(OperatorInfo::of(copy)), arguments);
+  if (!body_.valid()) body_ = node;
+  last_ = node;
+  const Argument results[] = {result_of_tensor(fake, node)};
+  graph_.set_results(node, results);
+  Node& n = graph_.node(node);
+  n.phase = phase_.valid() ? phase_ : Graph::kForward;
+  n.region = current_region(arguments);
 }
 
 void Recorder::flush_deaths() {

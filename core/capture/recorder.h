@@ -73,6 +73,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   void abandon_call(const OperatorInfo& info) noexcept override;
   void enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) override;
   void leave_composite() noexcept override;
+  void host_wrote(const at::Tensor& fake, const at::Tensor& value) override;
   void size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept override;
 
   // ---- SavedTensorObserver
@@ -118,6 +119,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   void flush_deaths();
   void link_backward(NodeId node);
   void note_data_sizes(NodeId node);
+  void note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result);
   void claim_sequence(NodeId node);
   void attach_saved_tensors();
   void link_recomputation(NodeId node);

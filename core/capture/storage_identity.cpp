@@ -1,33 +1,29 @@
 #include "core/capture/storage_identity.h"
 
+#include "core/fake/storage_context.h"
+
 namespace shadowgraph {
 namespace {
 
-struct Binding {
+struct Binding final : StorageWatcher {
+  Binding(uint32_t known_session, StorageId known_id, c10::intrusive_ptr<SessionLink> known_link)
+      : session(known_session), id(known_id), link(std::move(known_link)) {}
+  ~Binding() override { link->storage_died(id); }
+
   uint32_t session;
   StorageId id;
   c10::intrusive_ptr<SessionLink> link;
   c10::Storage kept;
-  Binding* next;
 };
 
-// Bindings are only ever added at the front, so walking needs no lock.
-struct StorageContext {
-  std::atomic<Binding*> first{nullptr};
-};
-
-void delete_context(void* pointer) {
-  auto* context = static_cast<StorageContext*>(pointer);
-  for (Binding* binding = context->first.load(); binding != nullptr;) {
-    binding->link->storage_died(binding->id);
-    delete std::exchange(binding, binding->next);
+Binding* find_binding(const c10::StorageImpl& storage, uint32_t session) {
+  const StorageContext* context = find_storage_context(storage);
+  if (context == nullptr) return nullptr;
+  for (StorageWatcher* w = context->watchers.load(std::memory_order_acquire); w != nullptr; w = w->next) {
+    auto* binding = static_cast<Binding*>(w);  // there are no others
+    if (binding->session == session) return binding;
   }
-  delete context;
-}
-
-StorageContext* context_of(const c10::StorageImpl& storage) {
-  const c10::DataPtr& data = storage.data_ptr();
-  return data.get_deleter() == &delete_context ? static_cast<StorageContext*>(data.get_context()) : nullptr;
+  return nullptr;
 }
 
 }  // namespace
@@ -53,36 +49,22 @@ void SessionLink::close() {
 }
 
 StorageId find_storage_id(const c10::StorageImpl& storage, uint32_t session) {
-  const StorageContext* context = context_of(storage);
-  if (context == nullptr) return {};
-  for (const Binding* b = context->first.load(std::memory_order_acquire); b != nullptr; b = b->next) {
-    if (b->session == session) return b->id;
-  }
-  return {};
+  const Binding* binding = find_binding(storage, session);
+  return binding != nullptr ? binding->id : StorageId();
 }
 
 SessionLink* find_link(const c10::StorageImpl& storage, bool (*wanted)(const SessionLink& link)) {
-  const StorageContext* context = context_of(storage);
+  const StorageContext* context = find_storage_context(storage);
   if (context == nullptr) return nullptr;
   SessionLink* found = nullptr;
-  for (const Binding* b = context->first.load(std::memory_order_acquire); b != nullptr; b = b->next) {
-    if (wanted(*b->link) && (found == nullptr || found->session() < b->session)) found = b->link.get();
+  for (const StorageWatcher* w = context->watchers.load(std::memory_order_acquire); w != nullptr; w = w->next) {
+    const auto* binding = static_cast<const Binding*>(w);
+    if (wanted(*binding->link) && (found == nullptr || found->session() < binding->session)) {
+      found = binding->link.get();
+    }
   }
   return found;
 }
-
-namespace {
-
-Binding* find_binding(const c10::StorageImpl& storage, uint32_t session) {
-  const StorageContext* context = context_of(storage);
-  if (context == nullptr) return nullptr;
-  for (Binding* b = context->first.load(std::memory_order_acquire); b != nullptr; b = b->next) {
-    if (b->session == session) return b;
-  }
-  return nullptr;
-}
-
-}  // namespace
 
 void attach_to_storage(c10::StorageImpl& storage, uint32_t session, c10::Storage kept) {
   if (Binding* binding = find_binding(storage, session)) binding->kept = std::move(kept);
@@ -94,19 +76,8 @@ c10::Storage attached_to_storage(const c10::StorageImpl& storage, uint32_t sessi
 }
 
 void bind_storage(c10::StorageImpl& storage, StorageId id, c10::intrusive_ptr<SessionLink> link) {
-  StorageContext* context = context_of(storage);
-  if (context == nullptr) {
-    static std::mutex attach;
-    const std::lock_guard lock(attach);
-    context = context_of(storage);
-    if (context == nullptr) {
-      context = new StorageContext;
-      storage.set_data_ptr_noswap(c10::DataPtr(nullptr, context, &delete_context, c10::Device(c10::DeviceType::Meta)));
-    }
-  }
   const uint32_t session = link->session();
-  auto* binding = new Binding{session, id, std::move(link), {}, context->first.load()};
-  while (!context->first.compare_exchange_weak(binding->next, binding)) {}
+  storage_context_of(storage).watch(new Binding(session, id, std::move(link)));
 }
 
 }  // namespace shadowgraph

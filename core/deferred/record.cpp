@@ -210,6 +210,13 @@ void DeferredRecord::abandon_call(const OperatorInfo& info) noexcept {
   mutex_.unlock();
 }
 
+void DeferredRecord::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
+  const std::lock_guard lock(mutex_);
+  recorder_.host_wrote(fake, value);
+  note_constants();
+  recipe_.add(recorder_.last_node());
+}
+
 void DeferredRecord::mode_suspended() { streams_.pause(); }
 void DeferredRecord::mode_resumed() noexcept { streams_.resume(); }
 

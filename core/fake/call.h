@@ -4,6 +4,7 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "core/fake/constants.h"
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
@@ -39,28 +40,20 @@ class KernelScope {
   c10::impl::PODLocalDispatchKeySet saved_keys_;
 };
 
-[[noreturn]] void throw_device_mismatch(const OperatorInfo& info, c10::Device a, c10::Device b);
-
-// The device that the operands of a call agree on.
+// The device that the operands of a call agree on, as far as they do: those that do not are for fallback.cpp to judge.
 class CommonDevice {
  public:
-  explicit CommonDevice(const OperatorInfo& info) : info_(info) {}
-
   void see(const FakeTensorImpl& fake) {
     const c10::Device device = fake.pretended_device();
     if (!known_) {
       known_ = true;
       device_ = device;
-      scalar_ = device.is_cpu() && fake.rank() == 0;
-      return;
+    } else if (device != device_) {
+      mixed_ = true;
     }
-    if (device == device_ || info_.device_rule != DeviceRule::kCommon) return;
-    if (device.is_cpu() && fake.rank() == 0) return;
-    if (!scalar_) throw_device_mismatch(info_, device_, device);
-    device_ = device;
-    scalar_ = false;
   }
   bool known() const { return known_; }
+  bool is_mixed() const { return mixed_; }
   c10::Device value() const { return device_; }
   // Without operands the mode's default device.
   c10::Device or_default(const ModeState* mode) const {
@@ -68,11 +61,18 @@ class CommonDevice {
   }
 
  private:
-  const OperatorInfo& info_;
   c10::Device device_ = c10::Device(c10::kCPU);
   bool known_ = false;
-  bool scalar_ = false;
+  bool mixed_ = false;
 };
+
+// Printing a tensor with << makes a copy in double on the CPU and reads that: a fake one says that it is fake.
+void set_data_error(c10::StorageImpl& storage);
+inline void explain_missing_data(const c10::TensorImpl& fake, c10::Device device) {
+  if (C10_LIKELY(fake.dtype() != caffe2::TypeMeta::Make<double>()) || !device.is_cpu()) return;
+  c10::StorageImpl& storage = *fake.unsafe_storage().unsafeGetStorageImpl();
+  if (!has_contents(storage)) set_data_error(storage);
+}
 
 // A kernel's result as a fake on `device`, unless it is undefined or a fake already: an operand, or made by a rule. Only
 // now are reads of its sizes watched: a kernel may still have to set them.
@@ -82,10 +82,16 @@ inline void wrap_result(at::Tensor& result, c10::Device device, bool watch) {
   if (fake == nullptr) {
     result = FakeTensorImpl::wrap(*result.unsafeGetTensorImpl(), device);
     if (watch) static_cast<FakeTensorImpl*>(result.unsafeGetTensorImpl())->watch_size_reads();
-  } else if (fake->take_fresh() && watch) {
-    fake->watch_size_reads();
+    explain_missing_data(*result.unsafeGetTensorImpl(), device);
+  } else if (fake->take_fresh()) {
+    if (C10_UNLIKELY(fake->pretended_device() != device)) fake->move_to(device);
+    if (watch) fake->watch_size_reads();
+    explain_missing_data(*fake, device);
   }
 }
+
+// If at::tensor({...}) may have asked for it.
+void open_if_literal(const at::Tensor& fresh);
 
 // Shows a composite call, from its start to its end, to the mode's observer, if it has one.
 class CompositeScope {

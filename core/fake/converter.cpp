@@ -1,7 +1,14 @@
 #include "core/fake/converter.h"
 
+#include <ATen/ops/as_strided.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/variable.h>
 
+#include "core/fake/constants.h"
 #include "core/fake/errors.h"
 #include "core/fake/fake_tensor_impl.h"
 
@@ -17,43 +24,212 @@ c10::Storage meta_storage_of(const at::Tensor& real, ModeState* mode) {
   const c10::Storage& storage = real.storage();
   if (mode == nullptr) return meta_storage(storage.nbytes());
   auto& entry = mode->memo.storages[storage.unsafeGetStorageImpl()];
-  // The address may have been reused since: the weak reference tells.
-  if (!entry.meta || entry.real.expired()) {
+  // The address may have been reused since: the weak reference tells. So does another size: resize_.
+  if (!entry.meta || entry.real.expired() || entry.meta.nbytes() != storage.nbytes()) {
     entry.real = storage.getWeakStorageImpl();
     entry.meta = meta_storage(storage.nbytes());
   }
   return entry.meta;
 }
 
+// Stands for the history of a real tensor that is not a leaf. Gradients that arrive here would go on to real tensors.
+class RealHistory final : public torch::autograd::Node {
+ public:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override {
+    throw RealTensorError(
+        "backward has reached the fake of a real tensor that is not a leaf: its history is made of real tensors. "
+        "Detach it before it is converted, or run the part that made it on fake tensors too");
+  }
+  std::string name() const override { return "RealHistory"; }
+};
+
+// What libtorch does around a conversion is not the program's: nobody watches.
+class Unobserved {
+ public:
+  explicit Unobserved(ModeState* mode) : mode_(mode) {
+    if (mode_ == nullptr) return;
+    observer_ = std::exchange(mode_->observer, nullptr);
+    saved_tensors_ = std::exchange(mode_->saved_tensors, nullptr);
+  }
+  ~Unobserved() {
+    if (mode_ == nullptr) return;
+    mode_->observer = observer_;
+    mode_->saved_tensors = saved_tensors_;
+  }
+  Unobserved(const Unobserved&) = delete;
+  Unobserved& operator=(const Unobserved&) = delete;
+
+ private:
+  ModeState* mode_;
+  CallObserver* observer_ = nullptr;
+  SavedTensorObserver* saved_tensors_ = nullptr;
+};
+
+// Operators run as in the program, above autograd, whatever kernel we are in.
+class ProgramLevel {
+ public:
+  ProgramLevel() : depth_(std::exchange(thread_state.kernel_depth, 0)), keys_(keys()) {}
+  ~ProgramLevel() { thread_state.kernel_depth = depth_; }
+  ProgramLevel(const ProgramLevel&) = delete;
+  ProgramLevel& operator=(const ProgramLevel&) = delete;
+
+ private:
+  static c10::impl::PODLocalDispatchKeySet keys() {
+    const auto local = c10::impl::tls_local_dispatch_key_set();
+    c10::impl::PODLocalDispatchKeySet keys;
+    keys.set_included(local.included_);
+    keys.set_excluded(local.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    return keys;
+  }
+  uint32_t depth_;
+  c10::impl::ForceDispatchKeyGuard keys_;
+};
+
+// The same view of the fake of its base, known to autograd as one. Nothing if libtorch could not make it of the base in
+// one step: another dtype.
+at::Tensor view_of_fake_base(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device) {
+  if (mode == nullptr || real.is_inference() || !real.is_view()) return {};
+  const at::Tensor base(real._base());
+  if (base.dtype() != real.dtype() || base.is_conj() || base.is_neg()) return {};
+  const at::Tensor fake_base = fake_of_real(base, mode, device);
+  const Unobserved unobserved(mode);
+  const ProgramLevel level;
+  const c10::InferenceMode no_inference(false);
+  const c10::AutoGradMode grad(torch::autograd::impl::get_view_autograd_meta(real)->get_creation_meta() ==
+                               torch::autograd::CreationMeta::DEFAULT);
+  return at::as_strided(fake_base, real.sizes(), real.strides(), real.storage_offset());
+}
+
+at::Tensor detached_fake(const at::Tensor& real, ModeState* mode, c10::Device device) {
+  // An inference tensor gives one, and others do not, whatever is on now.
+  const c10::InferenceMode inference(real.is_inference());
+  auto fake =
+      c10::make_intrusive<FakeTensorImpl>(meta_storage_of(real, mode), fake_key_set(device), real.dtype(), device);
+  fake->set_sizes_and_strides(real.sizes(), real.strides(), real.storage_offset());
+  return at::Tensor(std::move(fake));
+}
+
+bool takes_contents(const at::Tensor& real, const ModeState* mode) {
+  if (mode == nullptr || !real.device().is_cpu() || real.storage().nbytes() > kMostKnownBytes) return false;
+  return real.numel() == 1 || (mode->real_tensors == RealTensors::kConstant && real.numel() <= kMostKnownElements);
+}
+
+void take_contents(const at::Tensor& fake, const at::Tensor& real) {
+  const c10::Storage& storage = real.storage();
+  const auto elements = static_cast<int64_t>(storage.nbytes() / real.dtype().itemsize());
+  if (static_cast<size_t>(elements) * real.dtype().itemsize() != storage.nbytes()) return;
+  const RealCalls calls;
+  // The whole storage: its other views see it too.
+  const auto whole = [&](const at::Tensor& tensor, c10::DispatchKeySet keys) {
+    auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), keys,
+                                                     tensor.dtype());
+    view->set_sizes_contiguous({elements});
+    return at::Tensor(std::move(view));
+  };
+  const FakeTensorImpl& impl = *as_fake(fake);
+  const at::Tensor flat(c10::make_intrusive<FakeTensorImpl>(
+      *whole(fake, fake_key_set(impl.pretended_device())).unsafeGetTensorImpl(), impl.pretended_device()));
+  give_contents(flat, whole(real, c10::DispatchKeySet(c10::DispatchKey::CPU)));
+}
+
+std::vector<int64_t> geometry_of(const at::Tensor& real) {
+  std::vector<int64_t> geometry = real.sizes().vec();
+  geometry.insert(geometry.end(), real.strides().begin(), real.strides().end());
+  geometry.push_back(real.storage_offset());
+  geometry.push_back(static_cast<int64_t>(real.scalar_type()));
+  return geometry;
+}
+
+uint32_t version_of(const at::Tensor& real) { return real.is_inference() ? 0 : static_cast<uint32_t>(real._version()); }
+
+bool still_describes(const ConversionMemo::TensorEntry& entry, const at::Tensor& real) {
+  return entry.fake.defined() && !entry.real.expired() && entry.storage == real.storage().unsafeGetStorageImpl() &&
+         entry.geometry == geometry_of(real) && (!entry.has_contents || entry.version == version_of(real));
+}
+
+// Entries of real tensors that are gone, now and then.
+void sweep(ConversionMemo& memo) {
+  static constexpr size_t kLeast = 1024;
+  if (memo.tensors.size() < kLeast || (memo.tensors.size() & (memo.tensors.size() - 1)) != 0) return;
+  std::erase_if(memo.tensors, [&](const auto& entry) {
+    const bool gone = entry.second.real.expired();
+    if (gone) memo.origins.erase(entry.second.fake.unsafeGetTensorImpl());
+    return gone;
+  });
+  std::erase_if(memo.storages, [](const auto& entry) { return entry.second.real.expired(); });
+}
+
 }  // namespace
 
 at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device) {
   if (is_fake(real)) return real;
+  return new_fake_of(real, mode, device);
+}
+
+at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device) {
   if (!device && mode != nullptr && mode->map_devices_to_default) device = mode->default_device;
   if (real.layout() != c10::Layout::Strided || real.is_quantized() || real.is_nested()) {
     throw RealTensorError("only dense strided tensors can be made fake, not one with layout " +
                           c10::str(real.layout()) + (real.is_quantized() ? " (quantized)" : ""));
   }
-  ConversionMemo::TensorEntry* entry = nullptr;
-  if (mode != nullptr) {
-    entry = &mode->memo.tensors[real.unsafeGetTensorImpl()];
-    if (entry->fake.defined() && !entry->real.expired()) return entry->fake;
+  if (!real.has_storage() || real.unsafeGetTensorImpl()->key_set().has_any(c10::functorch_batched_ks) ||
+      real.key_set().has(c10::DispatchKey::FuncTorchGradWrapper) ||
+      real.key_set().has(c10::DispatchKey::Functionalize)) {
+    throw RealTensorError(
+        "a tensor of a functorch transform (vmap, grad, functionalize) cannot be made fake: it is a wrapper whose "
+        "sizes "
+        "are not those of its data. Make the tensors fake first and transform the program with other means");
   }
-  const c10::Device pretended = with_index(device.value_or(real.device()));
-  auto fake = c10::make_intrusive<FakeTensorImpl>(meta_storage_of(real, mode), fake_key_set(pretended), real.dtype(),
-                                                  pretended);
-  fake->set_sizes_and_strides(real.sizes(), real.strides(), real.storage_offset());
-  at::Tensor tensor(std::move(fake));
-  tensor._set_conj(real.is_conj());
-  tensor._set_neg(real.is_neg());
-  if (real.is_leaf() && real.requires_grad()) tensor.set_requires_grad(true);
-  if (mode != nullptr && mode->watch_size_reads) as_fake(tensor)->watch_size_reads();
-  if (entry != nullptr) {
-    entry->real = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(real.getIntrusivePtr());
-    entry->fake = tensor;
-    mode->memo.origins[tensor.unsafeGetTensorImpl()] = real.unsafeGetTensorImpl();
+  const FakeTensorImpl* other = as_fake(real);
+  const c10::Device pretended =
+      with_index(device.value_or(other != nullptr ? other->pretended_device() : real.device()));
+  if (mode == nullptr) {
+    at::Tensor fake = detached_fake(real, nullptr, pretended);
+    fake._set_conj(real.is_conj());
+    fake._set_neg(real.is_neg());
+    if (real.is_leaf() && real.requires_grad()) fake.set_requires_grad(true);
+    return fake;
   }
-  return tensor;
+  const std::lock_guard lock(mode->memo_mutex);
+  {
+    const auto known = mode->memo.tensors.find(real.unsafeGetTensorImpl());
+    if (known != mode->memo.tensors.end() && still_describes(known->second, real)) return known->second.fake;
+  }
+  at::Tensor fake = view_of_fake_base(real, mode, device);
+  if (!fake.defined()) fake = detached_fake(real, mode, pretended);
+  fake._set_conj(real.is_conj());
+  fake._set_neg(real.is_neg());
+  if (real.requires_grad() && !fake.requires_grad()) {
+    if (real.is_leaf()) {
+      fake.set_requires_grad(true);
+    } else {
+      auto history = c10::make_intrusive<RealHistory>();
+      history->add_input_metadata(fake);
+      torch::autograd::impl::set_gradient_edge(fake, torch::autograd::Edge(std::move(history), 0));
+    }
+  }
+  if (mode->watch_size_reads) as_fake(fake)->watch_size_reads();
+  const bool has_contents = takes_contents(real, mode);
+  if (has_contents) {
+    c10::StorageImpl& storage = *fake.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    forget_contents(storage);  // older ones
+    take_contents(fake, real);
+  }
+  sweep(mode->memo);
+  ConversionMemo::TensorEntry entry;
+  entry.real = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(real.getIntrusivePtr());
+  entry.fake = fake;
+  entry.storage = real.storage().unsafeGetStorageImpl();
+  entry.geometry = geometry_of(real);
+  entry.version = version_of(real);
+  entry.has_contents = has_contents;
+  mode->memo.tensors.insert_or_assign(real.unsafeGetTensorImpl(), std::move(entry));
+  mode->memo.origins[fake.unsafeGetTensorImpl()] = real.unsafeGetTensorImpl();
+  // Last: a gradient's gradient may lead back here.
+  if (real.is_leaf() && real.requires_grad() && real.grad().defined() && real.grad().layout() == c10::Layout::Strided) {
+    fake.mutable_grad() = fake_of_real(real.grad(), mode, device);
+  }
+  return fake;
 }
 
 at::Tensor real_of_fake(const FakeTensorImpl& fake, const ModeState& mode) {

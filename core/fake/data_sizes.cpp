@@ -5,6 +5,7 @@
 namespace shadowgraph {
 
 int64_t DataSizes::size(const std::string& op, const std::string& question, const at::Tensor& tensor, int64_t most) {
+  const std::lock_guard lock(mutex_);
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   std::vector<int64_t> geometry = tensor.sizes().vec();
   geometry.insert(geometry.end(), tensor.strides().begin(), tensor.strides().end());
@@ -12,37 +13,40 @@ int64_t DataSizes::size(const std::string& op, const std::string& question, cons
   const auto& counter = tensor.unsafeGetTensorImpl()->version_counter();
   const uint32_t version = counter.enabled() ? counter.current_version() : 0;
 
-  const std::string* name = nullptr;
+  std::string name;
   for (const Known& known : known_) {
     if (known.address == storage && !known.storage.expired() && known.version == version &&
         known.question == question && known.geometry == geometry) {
-      name = &known.name;
+      name = known.name;
     }
   }
-  if (name == nullptr) {
+  if (name.empty()) {
     Known known;
     known.question = question;
     known.address = storage;
     known.storage = tensor.storage().getWeakStorageImpl();
     known.geometry = std::move(geometry);
     known.version = version;
-    known.name = question + std::to_string(count_[question]++);
+    known.name = name = question + std::to_string(count_[question]++);
     known_.push_back(std::move(known));
-    name = &known_.back().name;
   }
-  const auto given = given_.find(*name);
+  auto given = given_.find(name);
+  if (given == given_.end() && hint_) {
+    if (const auto answer = hint_({name, op, tensor, most})) given = given_.emplace(name, *answer).first;
+  }
   if (given == given_.end()) {
     throw DataDependentError(
         op +
         ": the result depends on the data of a fake tensor, which has none. Ways out: give its size as a hint, "
         "FakeTensorOptions::data_sizes or CaptureOptions::data_sizes {{\"" +
-        *name + "\", n}}; pass it in as a number; or run this part on real tensors under an UnfakeGuard");
+        name +
+        "\", n}} or a data_size_hint; pass it in as a number; or run this part on real tensors under an UnfakeGuard");
   }
   if (given->second < 0 || given->second > most) {
-    throw Error(op + ": the size given as '" + *name + "', " + std::to_string(given->second) +
+    throw Error(op + ": the size given as '" + name + "', " + std::to_string(given->second) +
                 ", is none that it can have: 0 to " + std::to_string(most));
   }
-  asked_.push_back({*name, given->second});
+  asked_.push_back({name, given->second});
   return given->second;
 }
 

@@ -1,11 +1,13 @@
 #include "core/fake/fake_tensor_impl.h"
 
 #include <ATen/EmptyTensor.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <typeinfo>
 
 #include "core/fake/dispatch_keys.h"
+#include "core/fake/errors.h"
 #include "core/fake/mode_state.h"
 
 namespace shadowgraph {
@@ -24,11 +26,35 @@ c10::DispatchKeySet make_key_set(c10::DispatchKey backend_key) {
 const c10::DispatchKeySet kCpuKeys = make_key_set(c10::DispatchKey::CPU);
 const c10::DispatchKeySet kCudaKeys = make_key_set(c10::DispatchKey::CUDA);
 const c10::DispatchKeySet kMetaKeys = make_key_set(c10::DispatchKey::Meta);
+const c10::DispatchKeySet kXpuKeys = make_key_set(c10::DispatchKey::XPU);
+const c10::DispatchKeySet kMpsKeys = make_key_set(c10::DispatchKey::MPS);
+const c10::DispatchKeySet kPrivateUse1Keys = make_key_set(c10::DispatchKey::PrivateUse1);
 
 }  // namespace
 
 c10::DispatchKeySet fake_key_set(c10::Device device) {
-  return device.is_cuda() ? kCudaKeys : device.is_cpu() ? kCpuKeys : kMetaKeys;
+  switch (device.type()) {
+    case c10::DeviceType::CUDA:
+      return kCudaKeys;
+    case c10::DeviceType::CPU:
+      return kCpuKeys;
+    case c10::DeviceType::XPU:
+      return kXpuKeys;
+    case c10::DeviceType::MPS:
+      return kMpsKeys;
+    case c10::DeviceType::PrivateUse1:
+      return kPrivateUse1Keys;
+    case c10::DeviceType::Meta:
+      return kMetaKeys;
+    default:
+      throw Error("fake tensors can pretend to be on cpu, cuda, xpu, mps, privateuseone or meta, not on " +
+                  device.str());
+  }
+}
+
+c10::Device with_current_index(c10::DeviceType type) {
+  const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(type)].load();
+  return guard != nullptr && guard->deviceCount() > 0 ? guard->getDevice() : c10::Device(type, 0);
 }
 
 FakeTensorImpl* as_fake(c10::TensorImpl* impl) {
@@ -109,6 +135,13 @@ at::Tensor FakeTensorImpl::view(c10::IntArrayRef sizes, c10::IntArrayRef strides
 
 at::Tensor FakeTensorImpl::wrap(const c10::TensorImpl& meta, c10::Device device) {
   return at::Tensor(c10::make_intrusive<FakeTensorImpl>(meta, device));
+}
+
+void FakeTensorImpl::move_to(c10::Device device) {
+  pretended_device_ = device;
+  c10::DispatchKeySet keys = fake_key_set(device);
+  if (is_inference()) keys = keys - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+  key_set_ = keys;
 }
 
 void FakeTensorImpl::watch_size_reads() { set_custom_sizes_strides(SizesStridesPolicy::CustomSizes); }

@@ -39,6 +39,10 @@ class FakeTensorImpl final : public c10::TensorImpl {
                  c10::Device device);
 
   c10::Device pretended_device() const { return pretended_device_; }
+  // For a result that a rule made on the call's device and that belongs on another: _foreach_*.
+  void move_to(c10::Device device);
+  // The mode it was made in (ModeState::id); 0: in none.
+  uint32_t mode_id() const { return mode_id_; }
   // dim() for us: noted as read by nobody.
   size_t rank() const { return sizes_and_strides_.size(); }
 
@@ -83,14 +87,17 @@ class FakeTensorImpl final : public c10::TensorImpl {
 
   c10::Device pretended_device_;
   bool fresh_ = false;
+  uint32_t mode_id_ = thread_state.mode_id;
   uint32_t session_ = 0;
   ValueId value_;
   c10::intrusive_ptr<c10::intrusive_ptr_target> recipe_;  // of a real one
 };
 
-// "cuda" is "cuda:0": a tensor always has a device with an index.
+// A tensor always has a device with an index: "cuda" is the current device.
+c10::Device with_current_index(c10::DeviceType type);
 inline c10::Device with_index(c10::Device device) {
-  return device.is_cuda() && !device.has_index() ? c10::Device(c10::DeviceType::CUDA, 0) : device;
+  return C10_LIKELY(device.has_index()) || device.is_cpu() || device.is_meta() ? device
+                                                                               : with_current_index(device.type());
 }
 
 // The dispatch keys of a fake tensor on `device`: those of a dense tensor there, plus Fake.

@@ -11,63 +11,173 @@
 // Calls made by a kernel come back here with kernel_depth > 0; they run on meta and are part of the outer call.
 #include "core/fake/fallback.h"
 
+#include <ATen/core/enum_tag.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "core/fake/call.h"
+#include "core/fake/constants.h"
 #include "core/fake/converter.h"
 #include "core/fake/errors.h"
 #include "core/fake/operand_copies.h"
+#include "core/fake/zeros.h"
 
 namespace shadowgraph {
-
-void throw_device_mismatch(const OperatorInfo& info, c10::Device a, c10::Device b) {
-  throw DeviceMismatchError(info.name + ": tensors are on two different devices, " + a.str() + " and " + b.str() +
-                            "; move one of them with .to() (only 0-dimensional CPU tensors mix with other devices)");
-}
 
 namespace {
 
 using torch::jit::Stack;
 
+// ---- Devices
+
+// Eager's own words: those of TensorIterator for pointwise operators, those of the generated wrappers for the others.
+[[noreturn]] void throw_device_mismatch(const OperatorInfo& info, uint16_t position, c10::Device common,
+                                        c10::Device other) {
+  std::string words;
+  if (info.op.hasTag(at::Tag::pointwise)) {
+    if (common.is_cpu()) std::swap(common, other);
+    words = "found at least two devices, " + common.str() + " and " + other.str() + "!";
+  } else {
+    const std::string backend =
+        common.is_cpu() ? c10::DeviceTypeName(other.type()) : c10::DeviceTypeName(common.type());
+    const bool structured = info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+    const auto& name = info.op.operator_name();
+    const std::string base = name.name.substr(name.name.find("::") + 2);
+    words = "got " + info.op.schema().arguments()[position].name() + " is on " + other.str() +
+            ", different from other tensors on " + common.str() + " (when checking argument in method wrapper_" +
+            backend + "_" + (structured ? "" : name.overload_name + "_") + base + ")";
+  }
+  throw DeviceMismatchError(info.name + ": Expected all tensors to be on the same device, but " + words +
+                            " Move one of them with .to(); only 0-dimensional CPU tensors mix with other devices");
+}
+
+[[noreturn]] void throw_index_mismatch(const OperatorInfo& info, c10::Device indexed) {
+  throw DeviceMismatchError(info.name +
+                            ": indices should be either on cpu or on the same device as the indexed tensor (" +
+                            indexed.str() + ")");
+}
+
+// Judges the devices of the operands by the operator's rule (core/fake/operator_info.h).
+class OperandDevices {
+ public:
+  explicit OperandDevices(const OperatorInfo& info) : info_(info) {}
+
+  void see(const FakeTensorImpl& fake, uint16_t position, size_t slot, bool written) {
+    const c10::Device device = fake.pretended_device();
+    const bool cpu_scalar = device.is_cpu() && fake.rank() == 0 && info_.mixes_cpu_scalars;
+    if (info_.device_rule == DeviceRule::kPerSlot) {
+      if (slots_.size() <= slot) slots_.resize(slot + 1);
+      slots_[slot].see(*this, device, position, cpu_scalar, written);
+    }
+    if (info_.device_rule == DeviceRule::kPerSlot && common_.known) return;
+    const bool first = !common_.known;
+    if (first || info_.device_rule == DeviceRule::kCommon) {
+      common_.see(*this, device, position, cpu_scalar, written);
+    } else if (info_.device_rule == DeviceRule::kFirstOrCpu && device != common_.device && !device.is_cpu()) {
+      throw_index_mismatch(info_, common_.device);
+    }
+  }
+  // After all operands: an operand that is written must be where the results are.
+  void check_written() const {
+    if (info_.device_rule == DeviceRule::kCommon) common_.check_written(*this);
+    for (const Agreement& slot : slots_) slot.check_written(*this);
+  }
+
+  bool known() const { return common_.known; }
+  c10::Device or_default(const ModeState* mode) const {
+    return known() ? common_.device : mode != nullptr ? mode->default_device : c10::Device(c10::kCPU);
+  }
+  // Where result `slot` of a list belongs.
+  c10::Device of_slot(size_t slot, c10::Device otherwise) const {
+    return slot < slots_.size() && slots_[slot].known ? slots_[slot].device : otherwise;
+  }
+
+ private:
+  struct Agreement {
+    c10::Device device = c10::Device(c10::kCPU);
+    c10::Device written = c10::Device(c10::kCPU);
+    uint16_t written_position = 0;
+    bool known = false;
+    bool scalar = false;
+    bool is_written = false;
+
+    void see(const OperandDevices& all, c10::Device seen, uint16_t position, bool cpu_scalar, bool writes) {
+      if (writes) {
+        is_written = true;
+        written = seen;
+        written_position = position;
+      }
+      if (!known) {
+        known = true;
+        device = seen;
+        scalar = cpu_scalar;
+        return;
+      }
+      if (seen == device || cpu_scalar) return;
+      if (!scalar) throw_device_mismatch(all.info_, position, device, seen);
+      device = seen;
+      scalar = false;
+    }
+    void check_written(const OperandDevices& all) const {
+      if (is_written && written != device) throw_device_mismatch(all.info_, written_position, device, written);
+    }
+  };
+
+  const OperatorInfo& info_;
+  Agreement common_;
+  std::vector<Agreement> slots_;
+};
+
+// ---- Operands
+
+bool is_adopted(const at::Tensor& real, ModeState* mode) {
+  if (mode == nullptr) return false;
+  const std::lock_guard lock(mode->memo_mutex);
+  return mode->memo.adopted.count(real.unsafeGetTensorImpl()) != 0;
+}
+
 // Walks the tensor operands once: replaces real tensors by fakes and finds the common device.
 class OperandScan {
  public:
-  OperandScan(const OperatorInfo& info, ModeState* mode) : info_(info), mode_(mode), device_(info) {}
+  OperandScan(const OperatorInfo& info, ModeState* mode) : info_(info), mode_(mode), devices_(info) {}
 
   void run(Stack& stack, size_t begin) {
     for (const uint16_t position : info_.tensor_arguments) {
+      position_ = position;
+      written_ = info_.writes && position < 64 && ((info_.written_arguments >> position) & 1) != 0;
       c10::IValue& argument = stack[begin + position];
-      const bool written = info_.writes && position < 64 && ((info_.written_arguments >> position) & 1) != 0;
       if (argument.isTensor()) {
-        visit_slot(argument, written);
+        visit_slot(argument);
       } else if (argument.isTensorList()) {
-        visit_list(argument, written);
+        visit_list(argument);
       } else if (argument.isList()) {
-        visit_optional_list(argument, written);
+        visit_optional_list(argument);
       }
     }
+    devices_.check_written();
   }
-  const CommonDevice& device() const { return device_; }
+  const OperandDevices& devices() const { return devices_; }
 
  private:
-  void visit_slot(c10::IValue& slot, bool written) {
+  void visit_slot(c10::IValue& slot) {
     const at::Tensor& tensor = slot.toTensor();
     if (!tensor.defined()) return;
     if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
-      device_.see(*fake);
-    } else if (auto converted = converted_operand(tensor, written)) {
-      device_.see(*as_fake(*converted));
+      devices_.see(*fake, position_, 0, written_);
+    } else if (auto converted = converted_operand(tensor)) {
+      devices_.see(*as_fake(*converted), position_, 0, written_);
       slot = std::move(*converted);
     }
   }
 
-  void visit_list(c10::IValue& slot, bool written) {
+  void visit_list(c10::IValue& slot) {
     bool all_fake = true;
+    size_t i = 0;
     for (const c10::IValue& element : slot.toListRef()) {
+      const size_t index = i++;
       const at::Tensor& tensor = element.toTensor();
       if (!tensor.defined()) continue;
       if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
-        device_.see(*fake);
+        devices_.see(*fake, position_, index, written_);
       } else {
         all_fake = false;
       }
@@ -77,8 +187,8 @@ class OperandScan {
     for (const c10::IValue& element : slot.toListRef()) {
       at::Tensor tensor = element.toTensor();
       if (tensor.defined() && !is_fake(tensor)) {
-        if (auto converted = converted_operand(tensor, written)) {
-          device_.see(*as_fake(*converted));
+        if (auto converted = converted_operand(tensor)) {
+          devices_.see(*as_fake(*converted), position_, replaced.size(), written_);
           tensor = std::move(*converted);
         }
       }
@@ -87,38 +197,56 @@ class OperandScan {
     slot = std::move(replaced);
   }
 
-  void visit_optional_list(c10::IValue& slot, bool written) {
+  void visit_optional_list(c10::IValue& slot) {
     c10::List<c10::IValue> list = slot.toList();
     for (size_t i = 0; i < list.size(); ++i) {
       const c10::IValue& element = list.get(i);
       if (!element.isTensor() || !element.toTensor().defined()) continue;
       if (const FakeTensorImpl* fake = as_fake(element.toTensor().unsafeGetTensorImpl())) {
-        device_.see(*fake);
-      } else if (auto converted = converted_operand(element.toTensor(), written)) {
-        device_.see(*as_fake(*converted));
+        devices_.see(*fake, position_, i, written_);
+      } else if (auto converted = converted_operand(element.toTensor())) {
+        devices_.see(*as_fake(*converted), position_, i, written_);
         list.set(i, std::move(*converted));
       }
     }
   }
 
   // Nothing for what stays as it is: a number that the C++ API wrapped (x * 2), which Meta kernels take as it is.
-  std::optional<at::Tensor> converted_operand(const at::Tensor& real, bool written) {
+  std::optional<at::Tensor> converted_operand(const at::Tensor& real) {
     if (real.unsafeGetTensorImpl()->is_wrapped_number()) return std::nullopt;
-    if (written) {
+    const bool adopted = is_adopted(real, mode_);
+    if (info_.inplace_view && (written_ || position_ == 0)) {
+      throw RealTensorError(info_.name + " would change the geometry of a real tensor (" + c10::str(real.sizes()) +
+                            ") while fake tensors are in use; nothing was changed. Convert it first, with "
+                            "FakeTensorMode::from_real, or run this line under an UnfakeGuard");
+    }
+    if (written_ && !adopted) {
       throw RealTensorError(info_.name + " would write to a real tensor (" + c10::str(real.sizes()) +
                             ") while fake tensors are in use; nothing was written. Make the tensor inside the mode, "
-                            "convert it with FakeTensorMode::from_real, or run this line under an UnfakeGuard");
+                            "convert it with FakeTensorMode::from_real (a module with fakeify), or run this line under "
+                            "an UnfakeGuard");
     }
+    if (mode_ != nullptr && mode_->real_tensors == RealTensors::kRefuse && !adopted) throw_refused(info_, real);
     return fake_of_real(real, mode_);  // on the default device if the mode maps devices
   }
 
+ public:
+  [[noreturn]] static void throw_refused(const OperatorInfo& info, const at::Tensor& real) {
+    throw RealTensorError(info.name + " got a real tensor (" + c10::str(real.sizes()) +
+                          "), and this mode refuses them (RealTensors::kRefuse). Convert it with "
+                          "FakeTensorMode::from_real, or run this line under an UnfakeGuard");
+  }
+
+ private:
   const OperatorInfo& info_;
   ModeState* mode_;
-  CommonDevice device_;
+  OperandDevices devices_;
+  uint16_t position_ = 0;
+  bool written_ = false;
 };
 
 // The device that results will pretend to be on. Leaves "meta" in an explicit device argument.
-c10::Device result_device(const OperatorInfo& info, const CommonDevice& operands, ModeState* mode, Stack& stack,
+c10::Device result_device(const OperatorInfo& info, const OperandDevices& operands, ModeState* mode, Stack& stack,
                           size_t begin) {
   const c10::Device fallback = operands.or_default(mode);
   if (info.device_argument < 0) return with_index(fallback);
@@ -147,7 +275,8 @@ void run_kernel(const OperatorInfo& info, Stack* stack) {
       throw DataDependentError(
           info.name +
           ": the result depends on the data of a fake tensor, which has none. Ways out: compute the value from sizes "
-          "instead, pass it in as a number, or run this part on real tensors under an UnfakeGuard");
+          "or from tensors whose contents are known instead, pass it in as a number, or run this part on real tensors "
+          "under an UnfakeGuard");
     case Route::kNone:
       throw NoRuleError(info.name +
                         " has no shape rule, no decomposition and no C++ Meta kernel. Register a rule: "
@@ -173,7 +302,7 @@ void run_on_meta(const OperatorInfo& info, Stack* stack) {
   run_kernel(info, stack);
 }
 
-void wrap_results(Stack& stack, size_t begin, c10::Device device, bool watch) {
+void wrap_results(Stack& stack, size_t begin, c10::Device device, const OperandDevices& devices, bool watch) {
   for (size_t i = begin; i < stack.size(); ++i) {
     c10::IValue& result = stack[i];
     if (result.isTensor()) {
@@ -184,7 +313,7 @@ void wrap_results(Stack& stack, size_t begin, c10::Device device, bool watch) {
       c10::List<at::Tensor> list = result.toTensorList();
       for (size_t j = 0; j < list.size(); ++j) {
         at::Tensor element = list.get(j);
-        wrap_result(element, device, watch);
+        wrap_result(element, devices.of_slot(j, device), watch);
         list.set(j, std::move(element));
       }
     }
@@ -193,7 +322,8 @@ void wrap_results(Stack& stack, size_t begin, c10::Device device, bool watch) {
 
 // Whether the call computes from host scalars alone: real CPU tensors of one element, such as the sizes that a TorchScript
 // trace turns into tensors and back. Those keep their values, so the call runs for real.
-bool computes_on_host_scalars(const OperatorInfo& info, const Stack& stack, size_t begin) {
+bool computes_on_host_scalars(const OperatorInfo& info, const ModeState* mode, const Stack& stack, size_t begin) {
+  if (mode != nullptr && mode->real_tensors == RealTensors::kRefuse) return false;
   if (info.writes || info.random || info.tensor_arguments.empty()) return false;
   bool any = false;
   const auto is_host_scalar = [&](const at::Tensor& tensor) {
@@ -238,7 +368,12 @@ std::span<const CallArgument> as_span(const c10::SmallVector<CallArgument, 12>& 
 // A mode that shows real calls without changing them.
 void observe_real_call(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* stack, CallObserver& observer) {
   observer.begin_call(info, as_span(viewed(*stack, stack->size() - info.argument_count)));
-  run_for_real(info, keys, stack);
+  try {
+    run_for_real(info, keys, stack);
+  } catch (...) {
+    observer.abandon_call(info);
+    throw;
+  }
   observer.end_call(info, as_span(viewed(*stack, stack->size() - info.return_count)));
 }
 
@@ -302,7 +437,20 @@ class UnwatchedOperands {
   c10::SmallVector<at::Tensor, 2> unwatched_;
 };
 
+// at::tensor({...}) begins with at::empty on the CPU, or where nobody says.
+bool makes_room_for_literal(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  static const OperatorInfo& empty =
+      OperatorInfo::of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::empty", "memory_format"));
+  if (info.key != empty.key) return false;
+  const c10::IValue& device = stack[begin + static_cast<size_t>(info.device_argument)];
+  return !device.isDevice() || device.toDevice().is_cpu();
+}
+
 }  // namespace
+
+void open_if_literal(const at::Tensor& fresh) {
+  if (fresh.unsafeGetTensorImpl()->numel() != 0 && as_fake(fresh)->rank() == 1) open_for_literal(fresh);
+}
 
 void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const OperatorInfo& info = OperatorInfo::of(op);
@@ -310,6 +458,7 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     run_on_meta(info, stack);
     return;
   }
+  close_open_literal();
   ModeState* mode = thread_state.mode;
   CallObserver* observer = mode != nullptr ? mode->observer : nullptr;
   if (mode != nullptr && mode->kind == ModeKind::kObserve) {
@@ -330,7 +479,7 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   }
 
   const size_t begin = stack->size() - info.argument_count;
-  if (!keys.has(c10::DispatchKey::CUDA) && computes_on_host_scalars(info, *stack, begin)) {
+  if (!keys.has(c10::DispatchKey::CUDA) && computes_on_host_scalars(info, mode, *stack, begin)) {
     run_for_real(info, keys, stack);
     return;
   }
@@ -338,21 +487,36 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   const KernelScope kernel;
   OperandScan scan(info, mode);
   scan.run(*stack, begin);
+  ContentsOfCall contents(info, *stack, begin);
   if (observer != nullptr) observer->begin_call(info, as_span(viewed(*stack, begin)));
   try {
-    const c10::Device device = result_device(info, scan.device(), mode, *stack, begin);
+    const bool may_hold_literal = makes_room_for_literal(info, *stack, begin);
+    const c10::Device device = result_device(info, scan.devices(), mode, *stack, begin);
     thread_state.set_kernel_device(device);
+    if (contents.decides_results()) {
+      contents.run_instead(*stack, begin, device);
+      if (observer != nullptr) {
+        observer->end_call(info, as_span(viewed(*stack, stack->size() - info.return_count)));
+      }
+      return;
+    }
     const c10::IValue written = info.counts_writes ? (*stack)[begin] : c10::IValue();
     {
       const UnwatchedOperands unwatched(info, *stack, begin, mode);
-      run_on_meta(info, stack);
+      if (C10_UNLIKELY(info.route == Route::kNone && mode != nullptr && mode->unknown_operators_on_zeros)) {
+        run_on_zeros(info, *stack, begin, device);
+      } else {
+        run_on_meta(info, stack);
+      }
     }
     if (info.counts_writes) {
       for (const c10::IValue& element : written.toListRef()) element.toTensor().unsafeGetTensorImpl()->bump_version();
     }
     const size_t results = stack->size() - info.return_count;
-    wrap_results(*stack, results, device, watches_size_reads(mode));
+    wrap_results(*stack, results, device, scan.devices(), watches_size_reads(mode));
+    contents.run_after(*stack, results);
     if (observer != nullptr) observer->end_call(info, as_span(viewed(*stack, results)));
+    if (may_hold_literal) open_if_literal((*stack)[results].toTensor());
   } catch (...) {
     if (observer != nullptr) observer->abandon_call(info);
     throw;
@@ -360,6 +524,14 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
 }
 
 namespace {
+
+// `.data =` and Module::to would leave a real tensor object with a fake's insides.
+void refuse_to_replace_data(const OperatorInfo& info, const at::Tensor& self) {
+  if (!self.defined() || is_fake(self)) return;
+  throw RealTensorError(info.name + " would give a real tensor (" + c10::str(self.sizes()) +
+                        ") the data of another one while fake tensors are in use (`.data =`, Module::to); nothing was "
+                        "changed. Make the tensor or module inside the mode, or run this line under an UnfakeGuard");
+}
 
 bool first_operand_pretends_cuda(const OperatorInfo& info, const Stack& stack, size_t begin) {
   for (const uint16_t position : info.tensor_arguments) {
@@ -382,6 +554,9 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   }
   const OperatorInfo& info = OperatorInfo::of(op);
   const size_t begin = stack->size() - info.argument_count;
+  static const OperatorInfo& set_data =
+      OperatorInfo::of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::set_data", ""));
+  if (C10_UNLIKELY(info.key == set_data.key)) refuse_to_replace_data(info, (*stack)[begin].toTensor());
   // Autocast, when on, must cast the operands first; its kernel calls the operator again with autocast off.
   const bool autocast_first =
       keys.has(c10::DispatchKey::AutocastCUDA) && op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);

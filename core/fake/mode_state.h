@@ -7,12 +7,16 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/fake/call_observer.h"
 #include "core/fake/data_sizes.h"
 #include "core/fake/device_profile.h"
+#include "core/fake/fake_tensor_mode.h"
 
 namespace shadowgraph {
 
@@ -30,6 +34,11 @@ struct ConversionMemo {
     c10::Storage meta;
   };
   struct TensorEntry {
+    // What the real tensor was like: `.data =`, t_() or a write (where contents were taken) since make another fake.
+    const c10::StorageImpl* storage = nullptr;
+    std::vector<int64_t> geometry;
+    uint32_t version = 0;
+    bool has_contents = false;
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> real{
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
     at::Tensor fake;
@@ -37,10 +46,15 @@ struct ConversionMemo {
   std::unordered_map<const c10::StorageImpl*, StorageEntry> storages;
   std::unordered_map<const c10::TensorImpl*, TensorEntry> tensors;       // by the real tensor
   std::unordered_map<const c10::TensorImpl*, c10::TensorImpl*> origins;  // fake -> real, same entries
+  // Real tensors that stand for their fakes (fakeify): a write to one is a write to its fake. Counted.
+  std::unordered_map<const c10::TensorImpl*, int> adopted;
 };
 
 struct ModeState {
   ModeKind kind = ModeKind::kFake;
+  uint32_t id = 0;  // of this mode among all of the process; 0: none (an ObserveMode)
+  RealTensors real_tensors = RealTensors::kConvert;
+  bool unknown_operators_on_zeros = false;
   c10::Device default_device = c10::Device(c10::DeviceType::CPU);
   DeviceProfile profile;
   CallObserver* observer = nullptr;
@@ -49,6 +63,7 @@ struct ModeState {
   bool map_devices_to_default = false;  // TorchScript traces carry the device they were made on
   bool reads_data = false;              // the observer knows contents: it is asked to compute what depends on them
   ConversionMemo memo;
+  std::recursive_mutex memo_mutex;  // several threads may be in one mode
   DataSizes data_sizes;
 };
 

@@ -10,30 +10,55 @@
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/operand_copies.h"
 #include "ir/error.h"
+#include "ir/operator_facts.h"
 
 namespace shadowgraph {
 namespace {
 
-// Operators whose other operands may live on another device than the first one.
-constexpr std::string_view kFirstDecides[] = {
-    "aten::copy_",
-    "aten::copy",
-    "aten::index.Tensor",
-    "aten::_unsafe_index.Tensor",
-    "aten::index_put_",
-    "aten::index_put",
-    "aten::_index_put_impl_",
-    "aten::_unsafe_index_put",
-    "aten::resize_as_",
-    "aten::slice_scatter",
-    "aten::select_scatter",
-    "aten::set_.source_Tensor",
-    "aten::set_data",
-    "aten::_embedding_bag",
-    "aten::_pack_padded_sequence",
-    "aten::_use_cudnn_ctc_loss",
-    "aten::_use_miopen_ctc_loss",
+constexpr DeviceRule kAnywhere = DeviceRule::kFirst;
+
+// Operators whose operands need not all be on one device.
+constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
+    {"aten::copy_", kAnywhere},
+    {"aten::copy", kAnywhere},
+    {"aten::_copy_from", kAnywhere},
+    {"aten::index.Tensor", DeviceRule::kFirstOrCpu},
+    {"aten::_unsafe_index.Tensor", DeviceRule::kFirstOrCpu},
+    {"aten::index_put_", DeviceRule::kFirstOrCpu},
+    {"aten::index_put", DeviceRule::kFirstOrCpu},
+    {"aten::_index_put_impl_", DeviceRule::kFirstOrCpu},
+    {"aten::_unsafe_index_put", DeviceRule::kFirstOrCpu},
+    {"aten::resize_as_", kAnywhere},
+    {"aten::slice_scatter", kAnywhere},
+    {"aten::select_scatter", kAnywhere},
+    {"aten::diagonal_scatter", kAnywhere},
+    {"aten::as_strided_scatter", kAnywhere},
+    {"aten::set_data", kAnywhere},
+    {"aten::_embedding_bag", kAnywhere},
+    {"aten::_embedding_bag_forward_only", kAnywhere},
+    {"aten::_pack_padded_sequence", kAnywhere},
+    {"aten::_use_cudnn_ctc_loss", kAnywhere},
+    {"aten::_use_miopen_ctc_loss", kAnywhere},
+    {"aten::repeat_interleave.Tensor", kAnywhere},
+    {"aten::is_same_size", kAnywhere},
 };
+
+// Written without being read.
+constexpr std::string_view kOverwrite[] = {"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_", "aten::copy_"};
+
+// Of whose tensor operands only the geometry counts.
+constexpr std::string_view kUnread[] = {"aten::zeros_like", "aten::ones_like", "aten::full_like",
+                                        "aten::new_zeros",  "aten::new_ones",  "aten::new_full"};
+
+// Contents that are nobody's: memory as it was found.
+constexpr std::string_view kUninitialised[] = {"aten::empty",         "aten::new_empty", "aten::_empty",
+                                               "aten::resize",        "aten::_resize",   "aten::set_",
+                                               "aten::record_stream", "aten::_efficient"};
+
+template <class Names>
+bool is_one_of(const Names& names, std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
 
 bool holds_tensors(const c10::Type& type) {
   switch (type.kind()) {
@@ -53,6 +78,13 @@ bool is_device(const c10::Type& type) {
     return is_device(*type.castRaw<c10::OptionalType>()->getElementType());
   }
   return type.kind() == c10::TypeKind::DeviceObjType;
+}
+
+bool is_generator(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::OptionalType) {
+    return is_generator(*type.castRaw<c10::OptionalType>()->getElementType());
+  }
+  return type.kind() == c10::TypeKind::GeneratorType;
 }
 
 // Not hasComputedKernelForDispatchKey: libtorch has a fallback on Meta, which refuses, so that is always true.
@@ -82,6 +114,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
       generation((RuleRegistry::global(), RuleRegistry::generation())) {
   random = op.hasTag(at::Tag::nondeterministic_seeded);
   depends_on_data = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+  inplace_view = op.hasTag(at::Tag::inplace_view);
   const auto& schema = op.schema();
   argument_count = static_cast<uint16_t>(schema.arguments().size());
   return_count = static_cast<uint16_t>(schema.returns().size());
@@ -89,16 +122,37 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     const auto& argument = schema.arguments()[i];
     if (holds_tensors(*argument.type())) tensor_arguments.push_back(i);
     if (is_device(*argument.type())) device_argument = static_cast<int16_t>(i);
+    if (is_generator(*argument.type())) random = true;
     if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
       writes = true;
       if (i == 0 && argument.type()->kind() == c10::TypeKind::ListType)
         counts_writes = name.starts_with("aten::_foreach_");
-      if (i < 64) written_arguments |= uint64_t{1} << i;
+      if (i < 64) {
+        written_arguments |= uint64_t{1} << i;
+        if (argument.kwarg_only() || is_one_of(kOverwrite, name)) overwritten_arguments |= uint64_t{1} << i;
+      }
     }
   }
+  for (const auto& result : schema.returns()) {
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) is_view = true;
+  }
+  if (is_one_of(kUnread, name)) unread_arguments = 1;
+  touched_arguments = written_arguments;
+  for (const uint16_t position : facts_of(Target(TargetKind::kOperator, schema)).written) {
+    if (position < 64) touched_arguments |= uint64_t{1} << position;
+  }
+  // Operators of the user's own are run for real by nobody but the user: they may have side effects.
+  evaluable = name.starts_with("aten::") && !random && touched_arguments == written_arguments && !inplace_view &&
+              argument_count <= 64 &&
+              std::none_of(std::begin(kUninitialised), std::end(kUninitialised),
+                           [&](std::string_view prefix) { return name.starts_with(prefix); });
+  mixes_cpu_scalars = name != "aten::nextafter" && name != "aten::nextafter_" && name != "aten::nextafter.out";
   if (device_argument >= 0) device_rule = DeviceRule::kDeviceArgument;
-  if (std::find(std::begin(kFirstDecides), std::end(kFirstDecides), name) != std::end(kFirstDecides)) {
-    device_rule = DeviceRule::kFirst;
+  if (name.starts_with("aten::_foreach_")) {
+    device_rule = name.starts_with("aten::_foreach_copy") ? kAnywhere : DeviceRule::kPerSlot;
+  }
+  for (const auto& [known, known_rule] : kDeviceRules) {
+    if (name == known) device_rule = known_rule;
   }
 
   rule = RuleRegistry::global().find(name);

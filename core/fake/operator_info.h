@@ -23,7 +23,9 @@ enum class Route : uint8_t {
 // Where the outputs live.
 enum class DeviceRule : uint8_t {
   kCommon,          // all operands agree; 0-dim CPU tensors go with anything
-  kFirst,           // the first tensor decides and the others may live elsewhere: copy_, index_put_, ...
+  kFirst,           // the first tensor decides and the others may live anywhere: copy_, slice_scatter, ...
+  kFirstOrCpu,      // the first tensor decides, the others may live on the CPU as well: index
+  kPerSlot,         // element i of every list agrees, apart from the others: _foreach_*
   kDeviceArgument,  // an explicit device argument, otherwise as kCommon, otherwise the mode's default device
 };
 
@@ -45,8 +47,16 @@ struct OperatorInfo {
   bool random = false;
   bool depends_on_data = false;  // results or their sizes come from contents: item, nonzero, index by a mask
   bool copies_operands = false;  // on the CPU, to a common dtype (core/fake/operand_copies.h)
+  bool evaluable = false;       // may be run for real on operands whose contents are known
+  bool is_view = false;         // results share memory with operands, nothing is written
+  bool inplace_view = false;    // t_, squeeze_: changes the geometry of its operand
+  bool mixes_cpu_scalars = true;
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
-  uint64_t written_arguments = 0;                  // bit i: argument i is written (first 64)
+  // Bit i: argument i, of the first 64.
+  uint64_t written_arguments = 0;
+  uint64_t touched_arguments = 0;      // written, also where the schema does not say so (ir/operator_facts.h)
+  uint64_t overwritten_arguments = 0;  // written whatever was there: fill_, copy_, an `out=`
+  uint64_t unread_arguments = 0;       // only their geometry counts: zeros_like
   std::shared_ptr<const ShapeRule> rule;
   std::shared_ptr<const ShapeRule> composite_rule;
 

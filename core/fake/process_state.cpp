@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 #include <torch/library.h>
 
+#include <array>
 #include <mutex>
 
 #include "core/fake/dispatch_keys.h"
@@ -27,20 +28,26 @@ const ModeState* active_fake_mode() {
 
 // ---- Device guard
 
-thread_local c10::DeviceIndex current_cuda_device = 0;
+thread_local std::array<c10::DeviceIndex, static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES)> current_device{};
+c10::DeviceIndex current_cuda_device() { return current_device[static_cast<size_t>(c10::DeviceType::CUDA)]; }
 
-class PretendedCudaGuard final : public c10::impl::DeviceGuardImplInterface {
+// Devices that a mode can pretend and that need a guard.
+constexpr c10::DeviceType kPretended[] = {c10::DeviceType::CUDA, c10::DeviceType::XPU, c10::DeviceType::MPS,
+                                          c10::DeviceType::PrivateUse1};
+
+class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
-  c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
+  explicit PretendedGuard(c10::DeviceType type) : type_(type) {}
+  c10::DeviceType type() const override { return type_; }
   c10::Device exchangeDevice(c10::Device device) const override {
     const c10::Device old = getDevice();
     setDevice(device);
     return old;
   }
-  c10::Device getDevice() const override { return {c10::DeviceType::CUDA, current_cuda_device}; }
+  c10::Device getDevice() const override { return {type_, current_device[static_cast<size_t>(type_)]}; }
   void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
-    if (device.has_index()) current_cuda_device = device.index();
+    if (device.has_index()) current_device[static_cast<size_t>(type_)] = device.index();
   }
   c10::Stream getStream(c10::Device device) const override { return getDefaultStream(device); }
   c10::Stream getDefaultStream(c10::Device device) const override {
@@ -49,7 +56,9 @@ class PretendedCudaGuard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream stream) const override { return getDefaultStream(stream.device()); }
   c10::DeviceIndex deviceCount() const noexcept override {
     const ModeState* mode = active_fake_mode();
-    return mode == nullptr ? c10::DeviceIndex{0} : static_cast<c10::DeviceIndex>(mode->profile.device_count);
+    return mode == nullptr                 ? c10::DeviceIndex{0}
+           : type_ == c10::DeviceType::MPS ? c10::DeviceIndex{1}
+                                           : static_cast<c10::DeviceIndex>(mode->profile.device_count);
   }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex index,
               const c10::EventFlag flag) const override {}
@@ -59,13 +68,17 @@ class PretendedCudaGuard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& stream) const override {}
   void synchronizeEvent(void* event) const override {}
   void synchronizeDevice(const c10::DeviceIndex index) const override {}
+
+ private:
+  const c10::DeviceType type_;
 };
 
-void install_device_guard() {
-  static PretendedCudaGuard guard;
-  auto& slot = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)];
-  const auto* present = slot.load();
-  if (present == nullptr || present->deviceCount() == 0) slot.store(&guard);
+void install_device_guards() {
+  for (const c10::DeviceType type : kPretended) {
+    auto& slot = c10::impl::device_guard_impl_registry[static_cast<size_t>(type)];
+    const auto* present = slot.load();
+    if (present == nullptr || present->deviceCount() == 0) slot.store(new PretendedGuard(type));
+  }
 }
 
 // ---- CUDA hooks
@@ -106,7 +119,7 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
   bool hasCUDA() const override { return active_fake_mode() != nullptr; }
   bool hasCUDART() const override { return hasCUDA(); }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return active_fake_mode() != nullptr; }
-  c10::DeviceIndex current_device() const override { return current_cuda_device; }
+  c10::DeviceIndex current_device() const override { return current_cuda_device(); }
   c10::DeviceIndex deviceCount() const override {
     const ModeState* mode = active_fake_mode();
     return mode == nullptr ? c10::DeviceIndex{0} : static_cast<c10::DeviceIndex>(mode->profile.device_count);
@@ -115,14 +128,14 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     if (active_fake_mode() == nullptr) return CUDAHooksInterface::getDefaultGenerator(index);
     thread_local std::unordered_map<c10::DeviceIndex, at::Generator> generators;
-    const c10::DeviceIndex device = index < 0 ? current_cuda_device : index;
+    const c10::DeviceIndex device = index < 0 ? current_cuda_device() : index;
     const auto [entry, added] = generators.try_emplace(device);
     if (added) entry->second = at::make_generator<PretendedGenerator>(device);
     return entry->second;
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
     if (active_fake_mode() == nullptr) return CUDAHooksInterface::getNewGenerator(index);
-    return at::make_generator<PretendedGenerator>(index < 0 ? current_cuda_device : index);
+    return at::make_generator<PretendedGenerator>(index < 0 ? current_cuda_device() : index);
   }
   bool hasCuDNN() const override { return compiledWithCuDNN(); }
   bool compiledWithCuDNN() const override {
@@ -269,7 +282,7 @@ void install_process_state() {
         machine_has_a_gpu() || dynamic_cast<const PretendedCudaHooks*>(&at::detail::getCUDAHooks()) != nullptr;
     // Now, while the guard says "no devices", or it would start a worker thread for each pretended one.
     ObservingEngine::instance().initialize_device_threads_pool();
-    install_device_guard();
+    install_device_guards();
     install_dispatch_keys();
   });
 }

@@ -4,7 +4,8 @@
 //   - a boxed fallback on kFakeKey (fake tensors) and kernels for composite operators on kCompositeKey, with a
 //     fallthrough for all others; neither key is in any keyset before a fake tensor or a mode exists;
 //   - the autograd engine stub: a subclass that adds saved-tensor hooks during a capture and is the base engine otherwise;
-//   - a no-op CUDA device guard, only if none is registered or the registered one has no device;
+//   - no-op device guards for CUDA, XPU, MPS and PrivateUse1, only where none is registered or the registered one has no
+//     device;
 //   - CUDA hooks, if none are registered or there is no GPU, before libtorch asks for them (static initialisation): "no
 //     CUDA" outside a mode.
 //

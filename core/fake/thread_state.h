@@ -9,6 +9,10 @@
 
 #include <cstdint>
 
+namespace c10 {
+struct TensorImpl;
+}
+
 namespace shadowgraph {
 
 struct ModeState;
@@ -23,6 +27,10 @@ struct ThreadState {
   c10::DeviceIndex kernel_device_index = -1;
   // The innermost active FakeTensorMode, nullptr outside. Fake tensors work without one.
   ModeState* mode = nullptr;
+  uint32_t mode_id = 0;  // of `mode`, for tensors made in it
+  // A new tensor that at::tensor({...}) may be about to write through its data pointer (core/fake/constants.h): a
+  // reference is counted.
+  c10::TensorImpl* literal = nullptr;
   // Where c10 keeps this thread's included and excluded dispatch keys; nullptr until first asked for. Its own accessors
   // look the address up at every use.
   c10::impl::PODLocalDispatchKeySet* dispatch_keys = nullptr;

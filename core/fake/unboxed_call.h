@@ -10,6 +10,7 @@
 // Internal to core/fake.
 #pragma once
 
+#include <ATen/Operators.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <torch/library.h>
 
@@ -22,8 +23,6 @@ namespace shadowgraph {
 // The operands of an unboxed call: whether all of them are fakes, and their device.
 class OperandView {
  public:
-  explicit OperandView(const OperatorInfo& info) : device_(info) {}
-
   template <class T>
   void see(const T& argument) {
     if constexpr (std::is_same_v<T, at::Tensor>) {
@@ -40,6 +39,8 @@ class OperandView {
   }
   // Not when a real tensor must first become a fake, or when no operand is one and the call may be on host scalars.
   bool are_fakes() const { return fakes_; }
+  // Devices that differ, or contents that the call may read or write: the boxed call knows what to do.
+  bool are_plain(bool writes) const { return !device_.is_mixed() && (!contents_ || (unknown_ && !writes)); }
   const CommonDevice& device() const { return device_; }
 
  private:
@@ -47,13 +48,59 @@ class OperandView {
     if (!tensor.defined()) return;
     if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
       device_.see(*fake);
+      (has_contents(*fake->unsafe_storage().unsafeGetStorageImpl()) ? contents_ : unknown_) = true;
     } else if (!tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       fakes_ = false;
     }
   }
   CommonDevice device_;
   bool fakes_ = true;
+  bool contents_ = false;  // those of some operand are known
+  bool unknown_ = false;   // ... are not
 };
+
+// Whether contents may become known by a call of this operator although those of no operand are.
+template <class Operator>
+struct MakesContents {
+  template <class... Args>
+  static bool in(const Args&...) {
+    return false;
+  }
+};
+template <>
+struct MakesContents<at::_ops::arange_start_step> : MakesContents<void> {
+  template <class... Args>
+  static bool in(const Args&...) {
+    return true;
+  }
+};
+struct MakesFewElements {
+  template <class... Rest>
+  static bool in(c10::SymIntArrayRef sizes, const Rest&...) {
+    int64_t elements = 1;
+    for (const c10::SymInt& size : sizes) elements *= size.expect_int();
+    return elements <= kMostKnownElements;
+  }
+};
+template <>
+struct MakesContents<at::_ops::zeros> : MakesFewElements {};
+template <>
+struct MakesContents<at::_ops::full> : MakesFewElements {};
+struct WritesFewBytes {
+  template <class... Rest>
+  static bool in(const at::Tensor& written, const Rest&...) {
+    return written.unsafeGetTensorImpl()->unsafe_storage().nbytes() <= kMostKnownBytes;
+  }
+};
+template <>
+struct MakesContents<at::_ops::fill__Scalar> : WritesFewBytes {};
+template <>
+struct MakesContents<at::_ops::zero_> : WritesFewBytes {};
+template <>
+struct MakesContents<at::_ops::zeros_like> : WritesFewBytes {};
+template <>
+struct MakesContents<at::_ops::ones_like> : WritesFewBytes {};
+// A copy's source must be known: then the operands have contents already.
 
 template <class T>
 inline constexpr bool kIsOperand = std::is_same_v<T, at::Tensor> || std::is_same_v<T, std::optional<at::Tensor>> ||
@@ -69,6 +116,12 @@ void take_device(T& argument, c10::Device& device, const ModeState* mode, bool h
     }
     if (argument.has_value() || !has_operands) argument = c10::Device(c10::DeviceType::Meta);
   }
+}
+
+template <class T>
+bool names_other_device(const T& argument) {
+  if constexpr (std::is_same_v<T, std::optional<c10::Device>>) return argument.has_value() && !argument->is_cpu();
+  return false;
 }
 
 template <class T>
@@ -141,12 +194,14 @@ class UnboxedCall<Operator, Return(Args...)> {
       }
       return on_meta(*info, std::forward<Args>(args)...);
     }
+    close_open_literal();
     ModeState* mode = thread_state.mode;
-    OperandView operands(*info);
+    OperandView operands;
     (operands.see(args), ...);
     constexpr bool has_operands = (kIsOperand<std::decay_t<Args>> || ...);
     if (C10_UNLIKELY(
-            !operands.are_fakes() || (has_operands && !operands.device().known()) ||
+            !operands.are_fakes() || !operands.are_plain(info->touched_arguments != 0) || MakesContents<Operator>::in(args...) ||
+            (has_operands && !operands.device().known()) ||
             (mode != nullptr && (mode->kind == ModeKind::kObserve || (mode->reads_data && info->depends_on_data))) ||
             may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
@@ -155,6 +210,10 @@ class UnboxedCall<Operator, Return(Args...)> {
     CallObserver* observer = mode != nullptr ? mode->observer : nullptr;
     if (observer != nullptr) show_arguments<&CallObserver::begin_call>(*observer, *info, args...);
     try {
+      [[maybe_unused]] bool may_hold_literal = false;
+      if constexpr (std::is_same_v<Operator, at::_ops::empty_memory_format>) {
+        may_hold_literal = ((!names_other_device(args)) && ...);
+      }
       c10::Device device = operands.device().or_default(mode);
       (take_device(args, device, mode, operands.device().known()), ...);
       device = with_index(device);
@@ -167,6 +226,9 @@ class UnboxedCall<Operator, Return(Args...)> {
         Return result = on_meta(*info, std::forward<Args>(args)...);
         wrap_all(result, device, watches_size_reads(mode));
         if (observer != nullptr) show_results(*observer, *info, result);
+        if constexpr (std::is_same_v<Operator, at::_ops::empty_memory_format>) {
+          if (may_hold_literal) open_if_literal(result);
+        }
         return result;
       }
     } catch (...) {

@@ -2,6 +2,7 @@
 // (core/fake/data_sizes.h), and without one they end in DataDependentError.
 #include <ATen/ExpandUtils.h>
 
+#include "core/fake/constants.h"
 #include "core/fake/data_sizes.h"
 #include "core/fake/errors.h"
 #include "core/fake/mode_state.h"
@@ -21,8 +22,18 @@ int64_t data_size(const char* op, const std::string& question, const Tensor& ten
   return (mode != nullptr ? mode->data_sizes : *none).size(op, question, tensor, most);
 }
 
+// How many elements of a tensor with known contents (core/fake/constants.h) are not zero: the mask of an index whose other
+// operands are data.
+std::optional<int64_t> known_count(const Tensor& mask) {
+  const auto value = known_value(mask);
+  if (!value) return std::nullopt;
+  const RealCalls real;
+  return value->count_nonzero().item<int64_t>();
+}
+
 Tensor nonzero(const Tensor& x) {
-  const int64_t count = data_size("aten::nonzero", "nonzero", x, x.numel());
+  const auto known = known_count(x);
+  const int64_t count = known ? *known : data_size("aten::nonzero", "nonzero", x, x.numel());
   // One index after another in memory, on either device.
   return rules::empty_strided({count, x.dim()}, {1, std::max<int64_t>(count, 1)}, c10::kLong);
 }
@@ -32,8 +43,10 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_select: expected BoolTensor for mask");
   const auto sizes = at::infer_size(x.sizes(), mask.sizes());
   const bool whole = mask.sizes().equals(sizes);
-  const int64_t count =
-      data_size("aten::masked_select", whole ? "nonzero" : "masked_select", mask, c10::multiply_integers(sizes));
+  const auto known = known_count(mask.expand(sizes));
+  const int64_t count = known ? *known
+                              : data_size("aten::masked_select", whole ? "nonzero" : "masked_select", mask,
+                                          c10::multiply_integers(sizes));
   return rules::empty({count}, x);
 }
 
@@ -78,6 +91,18 @@ Tensor bincount(const Tensor& x, const std::optional<Tensor>& weights, int64_t l
   return rules::empty({std::max(bins, least)}, type);
 }
 
+// Each index as often as its element says.
+Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_size) {
+  TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
+  TORCH_CHECK(repeats.scalar_type() == c10::kLong || repeats.scalar_type() == c10::kInt,
+              "repeats has to be Long or Int tensor");
+  if (repeats.size(0) == 0) return rules::empty({0}, repeats);
+  const int64_t size = output_size ? *output_size
+                                   : data_size("aten::repeat_interleave.Tensor", "repeats", repeats,
+                                               std::numeric_limits<int64_t>::max());
+  return rules::empty({size}, repeats);
+}
+
 }  // namespace
 
 void register_data_dependent(RuleRegistry& registry) {
@@ -87,6 +112,7 @@ void register_data_dependent(RuleRegistry& registry) {
   registry.add("aten::unique_consecutive", &unique_consecutive);
   registry.add("aten::unique_dim", &unique_dim);
   registry.add("aten::bincount", &bincount);
+  registry.add("aten::repeat_interleave.Tensor", &repeat_interleave);
 }
 
 }  // namespace shadowgraph::rules

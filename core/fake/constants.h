@@ -1,0 +1,93 @@
+// Fake tensors whose contents are known: literals, and what is computed from nothing else. Internal to core/.
+//
+// A program may write `if (at::tensor({1, 2}).sum().item<int>() > 2)`, count steps in a tensor, or loop over the values of
+// an arange. Contents belong to storages: every view of a known storage is known, and a write through any alias either
+// happens to the contents too (everything that decides it is known) or makes them unknown. Nothing else keeps them.
+//
+//   known      literals (at::tensor, torch::tensor), factories that take numbers (zeros, full, arange, scalar_tensor, ...),
+//              real CPU tensors of one element, and results of aten operators on known operands alone
+//   never      random numbers, uninitialised memory, more than kMostKnownElements elements, operators of the user's own
+//
+// The contents are a real CPU buffer. On a pretended CPU it can be read as a real tensor's can (data_ptr, accessor), and
+// written: what the host wrote is noticed at the next use, and shown to the observer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <optional>
+#include <vector>
+
+#include "core/fake/storage_context.h"
+#include "core/fake/thread_state.h"
+
+namespace shadowgraph {
+
+struct OperatorInfo;
+
+inline constexpr int64_t kMostKnownElements = 1024;
+inline constexpr size_t kMostKnownBytes = 8 * kMostKnownElements;
+
+struct KnownContents {
+  c10::Storage real;            // on the CPU, with as many bytes as the meta storage
+  std::vector<bool> known;      // by byte; empty: all
+  bool readable = false;        // the pretended device is the CPU
+  bool host_may_write = false;  // a pointer to write through was handed out
+  c10::Storage recorded;        // what the observer has been shown, if the host may write
+};
+
+// Whether every element is known. Any tensor may be asked: a fake, or what a kernel made of one.
+bool is_known(const at::Tensor& tensor);
+// The contents as a real CPU tensor of the same geometry, on the same memory; empty if they are not known.
+std::optional<at::Tensor> known_value(const at::Tensor& tensor);
+// Makes them known: a copy of `real`, which has the same sizes and dtype. Ignored if they are too many.
+void give_contents(const at::Tensor& fake, const at::Tensor& real);
+void forget_contents(c10::StorageImpl& storage);
+
+// While it lives, calls are on real tensors and nobody watches: no mode, no autograd, no autocast.
+class RealCalls {
+ public:
+  RealCalls();
+  ~RealCalls();
+  RealCalls(const RealCalls&) = delete;
+  RealCalls& operator=(const RealCalls&) = delete;
+
+ private:
+  ThreadState saved_;
+  c10::impl::ForceDispatchKeyGuard keys_;
+};
+
+// at::tensor({...}) makes an empty tensor and writes the numbers through data_ptr: a new one-dimensional tensor can be
+// written that way until the next call on this thread.
+void open_for_literal(const at::Tensor& fake);
+void close_literal();
+inline void close_open_literal() {
+  if (C10_UNLIKELY(thread_state.literal != nullptr)) close_literal();
+}
+
+// What becomes of contents in one boxed call.
+class ContentsOfCall {
+ public:
+  // Before the call; the operands are fakes. Forgets what the call makes unknown.
+  ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin);
+  // Whether the results can only be had by running the call for real, and it can be: all operands are known and the
+  // results depend on data.
+  bool decides_results() const;
+  // Runs it for real in place of the fake one: the operands on the stack become fake results on `device`. Throws what
+  // the operator throws.
+  void run_instead(torch::jit::Stack& stack, size_t begin, c10::Device device);
+  // After the call: gives the results on the stack, from `results` on, their contents, if they are known.
+  void run_after(const torch::jit::Stack& stack, size_t results);
+
+ private:
+  torch::jit::Stack real_arguments();
+  torch::jit::Stack run_for_real();
+  void written_for_real();
+  void forget_written() noexcept;
+
+  const OperatorInfo& info_;
+  bool known_ = false;
+  torch::jit::Stack arguments_;  // of a known call
+};
+
+}  // namespace shadowgraph
