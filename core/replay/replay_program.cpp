@@ -109,102 +109,14 @@ class Compiler {
 
   // ---- Arguments
 
-  c10::IValue ivalue_of(const Argument& argument, TypeClass type, bool optional) {
-    switch (argument.kind) {
-      case ArgumentKind::kNone:
-        return type == TypeClass::kTensor && !optional ? c10::IValue(at::Tensor()) : c10::IValue();
-      case ArgumentKind::kInt:
-        return type == TypeClass::kTensor ? c10::IValue(wrapped_number(argument.i)) : c10::IValue(argument.i);
-      case ArgumentKind::kFloat:
-        return type == TypeClass::kTensor ? c10::IValue(wrapped_number(argument.d)) : c10::IValue(argument.d);
-      case ArgumentKind::kBool:
-        return type == TypeClass::kTensor ? c10::IValue(wrapped_number(argument.b)) : c10::IValue(argument.b);
-      case ArgumentKind::kComplex: {
-        const auto parts = graph_.complex_parts(argument);
-        const c10::complex<double> number(parts[0], parts[1]);
-        return type == TypeClass::kTensor ? c10::IValue(wrapped_number(number)) : c10::IValue(number);
-      }
-      case ArgumentKind::kString:
-        return graph_.text(argument.string);
-      case ArgumentKind::kDevice:
-        note_device(mapped(argument.device()), node_);
-        return mapped(argument.device());
-      case ArgumentKind::kIntList: {
-        const auto ints = graph_.ints(argument);
-        return c10::IValue(c10::IntArrayRef(ints.data(), ints.size()));
-      }
-      case ArgumentKind::kConstant:
-        return graph_.constant(argument.constant);
-      case ArgumentKind::kGenerator:
-        if (optional) return {};  // the default one, see InterpreterOptions::generator
-        return at::globalContext().defaultGenerator(mapped(argument.device()));
-      case ArgumentKind::kOpaque:
-        note_problem("its argument is an object that a graph does not hold (" + graph_.text(argument.string) +
-                     "); replace the node, or derive from Interpreter and run it there with defer_errors");
-        return {};
-      case ArgumentKind::kValue:
-      case ArgumentKind::kList:
-        break;
-    }
-    return {};
-  }
-
-  // Lists nest no deeper than kMaxListDepth (ir/formals.h).
-  c10::IValue list_of(const Argument& argument, const c10::TypePtr& element_type,
-                      ReplayProgram::ListTemplate* tensors) {
-    const bool optional = element_type->kind() == c10::TypeKind::OptionalType;
-    const FormalType formal = formal_type(*element_type);
-    c10::impl::GenericList list(element_type);
-    uint32_t index = 0;
-    for (const Argument& element : graph_.list(argument)) {
-      if (element.kind == ArgumentKind::kList) {
-        list.push_back(list_of(element, c10::AnyType::get(), nullptr));
-      } else if (element.kind != ArgumentKind::kValue) {
-        list.push_back(ivalue_of(element, formal.type, optional || formal.optional));
-      } else if (tensors != nullptr) {
-        list.push_back(optional || formal.type != TypeClass::kTensor ? c10::IValue() : c10::IValue(at::Tensor()));
-        tensors->patches.push_back({index, element.ref.value, 0});
-      } else {
-        note_problem("tensors in lists of lists cannot be replayed; derive from Interpreter and run the node there");
-      }
-      ++index;
-    }
-    if (tensors != nullptr && !tensors->patches.empty()) {
-      for (size_t i = 0; i < list.size(); ++i) tensors->elements.push_back(list.get(i));
-      tensors->element_type = element_type;
-    }
-    return list;
-  }
-
-  void compile_arguments(Step& step, const TargetFormals& formals, const c10::FunctionSchema& schema) {
-    const auto arguments = graph_.arguments(node_);
-    step.arguments = {static_cast<uint32_t>(program_->templates.size()), static_cast<uint32_t>(arguments.size())};
-    step.patches.begin = static_cast<uint32_t>(program_->patches.size());
-    bool any_tensor = false;
-    for (uint32_t i = 0; i < arguments.size(); ++i) {
-      const Argument& argument = arguments[i];
-      const FormalType type = i < formals.arguments.size() ? formals.arguments[i].type : FormalType{};
-      if (argument.kind == ArgumentKind::kValue) {
-        any_tensor = true;
-        program_->patches.push_back({i, argument.ref.value, 0});
-        program_->templates.emplace_back();
-      } else if (argument.kind == ArgumentKind::kList) {
-        ReplayProgram::ListTemplate list;
-        c10::IValue value = list_of(argument, element_type_of(schema, i), &list);
-        if (list.patches.empty()) {
-          program_->templates.push_back(std::move(value));
-        } else {
-          any_tensor = true;
-          program_->patches.push_back({i, ValueId(), static_cast<uint32_t>(program_->lists.size())});
-          program_->lists.push_back(std::move(list));
-          program_->templates.emplace_back();
-        }
-      } else {
-        program_->templates.push_back(ivalue_of(argument, type.type, type.optional));
-      }
-    }
-    step.patches.size = static_cast<uint32_t>(program_->patches.size()) - step.patches.begin;
-    if (!any_tensor) name_factory_options(step, formals);
+  void compile_arguments(Step& step, const TargetFormals& formals) {
+    const auto device = [this](c10::Device named) {
+      note_device(mapped(named), node_);
+      return mapped(named);
+    };
+    const auto problem = [this](const std::string& what) { note_problem(what); };
+    step.call = program_->templates.add(node_, formals, {.device = device, .problem = problem});
+    if (step.call.patches.size == 0) name_factory_options(step, formals);
   }
 
   // A factory that named no device or dtype took the defaults of that time: here they are what the result says.
