@@ -142,7 +142,9 @@ TEST(FakeConstants, AWriteThroughAnyAliasEndsThem) {
     EXPECT_EQ(t.sum().item<float>(), 3.0F);
     writes[i](t);
     EXPECT_TRUE(is_unknown(t)) << "write " << i;
-    if (i != writes.size() - 1) EXPECT_TRUE(is_unknown(alias)) << "write " << i;
+    if (i != writes.size() - 1) {
+      EXPECT_TRUE(is_unknown(alias)) << "write " << i;
+    }
   }
 }
 
@@ -168,7 +170,7 @@ TEST(FakeConstants, AWriteOfKnownNumbersKeepsThem) {
 TEST(FakeConstants, TheHostCanReadAndWriteThem) {
   const FakeTensorMode mode;
   at::Tensor t = at::tensor({1.0F, 2.0F});
-  EXPECT_EQ(t.accessor<float, 1>()[1], 2.0F);
+  EXPECT_EQ((t.accessor<float, 1>()[1]), 2.0F);
   EXPECT_EQ(t.const_data_ptr<float>()[0], 1.0F);
   t.data_ptr<float>()[0] = 7;
   EXPECT_EQ((t + 1)[0].item<float>(), 8.0F);
@@ -209,7 +211,7 @@ TEST(FakeConstants, ACapturedLiteralIsReplayed) {
     CaptureSession session;
     const at::Tensor input = at::rand({2});
     session.name_input(input, "x");
-    return print(session.finish({program(input)}));
+    return shadowgraph::to_text(session.finish({program(input)}));
   };
   EXPECT_EQ(text(), text());
   ASSERT_FALSE(graph.dependencies.empty());
