@@ -193,7 +193,10 @@ TEST(Interpreter, SetToAStorageIsAnAliasOfIt) {
 TEST(Interpreter, SetToAStorageOfNoTensorIsRefused) {
   const Graph graph = captured({ones23()}, [](const Tensors& in) {
     at::Tensor x = in[0].detach();
-    x.set_(at::empty({6}, at::device(at::kMeta)).storage(), 0, {6}, {1});
+    const c10::Device meta(at::kMeta);
+    x.set_(c10::Storage(c10::Storage::use_byte_size_t(), 24, c10::DataPtr(nullptr, meta), c10::GetAllocator(at::kMeta),
+                        /*resizable=*/true),
+           0, {6}, {1});
     return Tensors{x};
   });
   EXPECT_CONTAINS(error_of(graph, Bindings().in_order({ones23()})), "an object that a graph does not hold (Storage)");
@@ -209,8 +212,9 @@ TEST(Interpreter, DataOfAnInputExchanged) {
   };
   const Graph graph = captured({ones23(), at::zeros({2})}, program);
   const Tensors bound{ones23().clone(), at::zeros({2})};
-  const auto outputs = Interpreter(graph, {.check_results = true}).run(Bindings().bind("y", bound[1])).outputs;
+  const auto outputs = Interpreter(graph, {.check_results = true}).run(Bindings().in_order(bound)).outputs;
   EXPECT_TRUE(outputs[0].equal(at::ones({2})));
+  EXPECT_TRUE(bound[0].equal(ones23()));
   EXPECT_TRUE(bound[1].equal(at::ones({2}))) << "written through x";
   EXPECT_TRUE(outputs[0].is_alias_of(bound[1]));
 }
@@ -535,8 +539,9 @@ sg::output(values=[%1])
   EXPECT_TRUE(x.equal(at::full({2, 3}, 4.0)));
   graph.set_note(node_called(graph, "my::twice"), kBodyNote, "no graph");
   EXPECT_THROW(Interpreter{graph}, ParseError);
-  graph.set_note(node_called(graph, "my::twice"), kBodyNote,
-                 to_text(captured({ones23(), ones23()}, [](const Tensors& in) { return Tensors{in[0] + in[1]}; })));
+  graph.set_note(
+      node_called(graph, "my::twice"), kBodyNote,
+      to_text(captured({ones23(), ones23().clone()}, [](const Tensors& in) { return Tensors{in[0] + in[1]}; })));
   EXPECT_CONTAINS(error_of(graph, Bindings().in_order({x})), "takes 2 tensors and gives 1");
 }
 
