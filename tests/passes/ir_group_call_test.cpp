@@ -61,7 +61,8 @@ TEST(IrGroupCall, CollectivesShowInTheSchema) {
   const Effects effects = Effects::run(graph);
   EXPECT_TRUE(effects.collective(call));
   EXPECT_EQ(effects.final_version(effects.collectives()), 2U);
-  const auto after = Dependences::run(graph, effects).after(call);
+  const Dependences dependences = Dependences::run(graph, effects);
+  const auto after = dependences.after(call);
   EXPECT_NE(std::find(after.begin(), after.end(), NodeId(3)), after.end()) << to_text(graph);
   samples::expect_round_trip(graph);
 }
