@@ -7,7 +7,7 @@ CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTOR
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test conformance bench fuzz lint format format-check clean
+.PHONY: help setup build demo test conformance operator-coverage bench fuzz lint format format-check clean
 
 help: ## this list
 	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
@@ -35,6 +35,13 @@ conformance: build ## fake tensors against eager on all of PyTorch's OpInfo samp
 	@scripts/setup.sh --test
 	@.venv/bin/python tests/conformance/export_samples.py $(BUILD)/fixtures/opinfo-whole.pt --whole
 	$(BUILD)/bin/conformance $(BUILD)/fixtures/opinfo-whole.pt --allow tests/conformance/allow_list.txt --jobs $(JOBS)
+
+operator-coverage: build ## write docs/operator-coverage.md: how each aten overload is run, and what conformance counts
+	@scripts/setup.sh --test
+	@.venv/bin/python tests/conformance/export_samples.py $(BUILD)/fixtures/opinfo.pt
+	$(BUILD)/bin/conformance $(BUILD)/fixtures/opinfo.pt --allow tests/conformance/allow_list.txt --jobs $(JOBS) \
+	  --table tests/conformance/counts.md
+	$(BUILD)/bin/operator_coverage docs/operator-coverage.md tests/conformance/counts.md tests/conformance/allow_list.txt
 
 bench: build ## run the benchmarks
 	@for program in $$(find $(BUILD)/bench -maxdepth 1 -type f -executable | sort); do \

@@ -19,6 +19,7 @@
 #include "core/fake/converter.h"
 #include "core/fake/errors.h"
 #include "core/fake/operand_copies.h"
+#include "core/fake/out_form.h"
 #include "core/fake/zeros.h"
 
 namespace shadowgraph {
@@ -261,6 +262,35 @@ c10::Device result_device(const OperatorInfo& info, const OperandDevices& operan
   return with_index(device);
 }
 
+[[noreturn]] void throw_data_dependent(const OperatorInfo& info) {
+  throw DataDependentError(
+      info.name +
+      ": the result depends on the data of a fake tensor, which has none. Ways out: compute the value from sizes "
+      "or from tensors whose contents are known instead, pass it in as a number, or run this part on real tensors "
+      "under an UnfakeGuard");
+}
+
+// Composites that copy a tensor to the CPU and read it through a pointer: what TensorImpl says then.
+bool reads_data(const c10::Error& error) {
+  return std::string_view(error.what_without_backtrace()).find("its data is not allocated yet") !=
+         std::string_view::npos;
+}
+
+// False if there is no functional form, or that calls the out= form itself (linalg_lstsq).
+bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
+  static thread_local const OperatorInfo* running = nullptr;
+  if (!info.writes || running == &info) return false;
+  const auto functional = functional_form(info.op);
+  if (!functional) return false;
+  struct Running {
+    const OperatorInfo* outer = running;
+    explicit Running(const OperatorInfo* now) { running = now; }
+    ~Running() { running = outer; }
+  } const guard(&info);
+  run_out_form(info.op, *functional, stack);
+  return true;
+}
+
 void run_kernel(const OperatorInfo& info, Stack* stack) {
   static const c10::DispatchKeySet meta_keys(c10::DispatchKey::Meta);
   switch (info.route) {
@@ -272,12 +302,10 @@ void run_kernel(const OperatorInfo& info, Stack* stack) {
       info.op.redispatchBoxed(meta_keys, stack);
       return;
     case Route::kDataDependent:
-      throw DataDependentError(
-          info.name +
-          ": the result depends on the data of a fake tensor, which has none. Ways out: compute the value from sizes "
-          "or from tensors whose contents are known instead, pass it in as a number, or run this part on real tensors "
-          "under an UnfakeGuard");
+      if (run_as_out_form(info, stack)) return;
+      throw_data_dependent(info);
     case Route::kNone:
+      if (run_as_out_form(info, stack)) return;
       throw NoRuleError(info.name +
                         " has no shape rule, no decomposition and no C++ Meta kernel. Register a rule: "
                         "shadowgraph::register_rule(\"" +
@@ -561,10 +589,15 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   const bool autocast_first =
       keys.has(c10::DispatchKey::AutocastCUDA) && op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
   const CompositeScope scope(mode->observer, info, as_span(viewed(*stack, begin)));
-  if (info.composite_rule && !autocast_first && first_operand_pretends_cuda(info, *stack, begin)) {
-    info.composite_rule->kernel.callBoxed(op, keys & below, stack);
-  } else {
-    op.redispatchBoxed(keys & below, stack);
+  try {
+    if (info.composite_rule && !autocast_first && first_operand_pretends_cuda(info, *stack, begin)) {
+      info.composite_rule->kernel.callBoxed(op, keys & below, stack);
+    } else {
+      op.redispatchBoxed(keys & below, stack);
+    }
+  } catch (const c10::Error& error) {
+    if (!reads_data(error)) throw;
+    throw_data_dependent(info);
   }
 }
 

@@ -87,6 +87,14 @@ bool is_generator(const c10::Type& type) {
   return type.kind() == c10::TypeKind::GeneratorType;
 }
 
+// out= forms whose Meta kernel refuses to run or keeps strides that eager does not: core/fake/out_form.h is right.
+constexpr std::string_view kRefuseMeta[] = {
+    "aten::mode.values",
+    "aten::reflection_pad3d.out",
+    "aten::replication_pad2d.out",
+    "aten::replication_pad3d.out",
+};
+
 // Not hasComputedKernelForDispatchKey: libtorch has a fallback on Meta, which refuses, so that is always true.
 bool has_meta_kernel(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
@@ -164,7 +172,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   } else if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
              !op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
     route = Route::kComposite;
-  } else if (has_meta_kernel(op)) {
+  } else if (has_meta_kernel(op) &&
+             std::find(std::begin(kRefuseMeta), std::end(kRefuseMeta), name) == std::end(kRefuseMeta)) {
     route = Route::kMeta;
   } else if (depends_on_data) {
     route = Route::kDataDependent;

@@ -1,7 +1,9 @@
 // Pointwise operators: TensorIterator configurations. Each row of register_elementwise names an operator and how its
 // operands and result are typed; the functional, in-place and out= forms follow from that.
+#include <ATen/Dispatch.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/sub.h>
 #include <c10/core/InferenceMode.h>
@@ -72,15 +74,24 @@ std::tuple<Tensor, Tensor> frexp(const Tensor& x) {
   return {rules::empty_like(x), rules::empty_like(x, c10::kInt)};
 }
 
-template <bool polar>
-Tensor complex_of(const Tensor& x, const Tensor& y) {
+ScalarType complex_type_of(const Tensor& x, const Tensor& y) {
   TORCH_CHECK(x.is_floating_point() && y.is_floating_point() && x.scalar_type() != c10::kBFloat16 &&
                   y.scalar_type() != c10::kBFloat16,
               "Expected both inputs to be Half, Float or Double tensors but got ", x.scalar_type(), " and ",
               y.scalar_type());
   TORCH_CHECK(x.scalar_type() == y.scalar_type(), "Expected object of scalar type ", x.scalar_type(),
               " but got scalar type ", y.scalar_type(), " for second argument");
-  return elementwise({x, y}, {.output = c10::toComplexType(x.scalar_type())});
+  return c10::toComplexType(x.scalar_type());
+}
+
+// Of real and imaginary parts, or of lengths and angles.
+Tensor complex_of(const Tensor& x, const Tensor& y) { return elementwise({x, y}, {.output = complex_type_of(x, y)}); }
+
+Tensor& complex_of_out(const Tensor& x, const Tensor& y, Tensor& result) {
+  const ScalarType dtype = complex_type_of(x, y);
+  TORCH_CHECK(result.scalar_type() == dtype, "Expected object of scalar type ", dtype, " but got scalar type ",
+              result.scalar_type(), " for argument 'out'");
+  return elementwise_into(result, {x, y}, {.output = dtype});
 }
 
 Tensor nan_to_num(const Tensor& x, std::optional<double> /*nan*/, std::optional<double> /*positive_infinity*/,
@@ -123,13 +134,20 @@ Tensor& where_out(const Tensor& condition, const Tensor& x, const Tensor& y, Ten
   return elementwise_into(result, {choice.condition, choice.x, choice.y}, {.output = choice.dtype});
 }
 
+// Elements that share memory may be filled: eager only warns.
 Tensor& masked_fill_(Tensor& x, const Tensor& mask) {
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_fill_ only supports boolean masks, but got mask with dtype ",
               mask.scalar_type());
-  return elementwise_into(x, {x, mask}, kBool);
+  (void)mask.expand(x.sizes());  // throws if it does not fit
+  return x;
 }
 
-Tensor& masked_fill_scalar_(Tensor& x, const Tensor& mask, const Scalar& /*value*/) { return masked_fill_(x, mask); }
+Tensor& masked_fill_scalar_(Tensor& x, const Tensor& mask, const Scalar& value) {
+  masked_fill_(x, mask);
+  AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(c10::kBool, c10::kHalf, c10::kBFloat16, x.scalar_type(), "masked_fill",
+                                         [&] { (void)value.to<scalar_t>(); });  // throws if it overflows
+  return x;
+}
 
 Tensor& masked_fill_tensor_(Tensor& x, const Tensor& mask, const Tensor& value) {
   TORCH_CHECK(value.dim() == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
@@ -211,6 +229,12 @@ std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& x) {
   return {rules::empty(x.sizes(), x), rules::empty(x.sizes(), x)};
 }
 
+std::tuple<Tensor&, Tensor&> log_sigmoid_forward_out(const Tensor& x, Tensor& output, Tensor& buffer) {
+  at::native::resize_output(output, x.sizes());
+  if (!on_cuda()) buffer.resize_(x.sizes(), c10::MemoryFormat::Contiguous);
+  return {output, buffer};
+}
+
 Tensor log_sigmoid_backward(const Tensor& grad, const Tensor& /*x*/, const Tensor& /*buffer*/) {
   return rules::empty_like(grad);
 }
@@ -271,6 +295,7 @@ void register_elementwise(RuleRegistry& registry) {
   add_forms<Unary<kFloat, OptionalDouble>>(registry, "logit");
   registry.add("aten::mvlgamma.out", &mvlgamma_out);
   registry.add("aten::isnan", &Unary<kBool>::functional);
+  registry.add("aten::conj_physical_", &Unary<kSameDtype>::in_place);
   registry.add("aten::conj_physical.out", &Unary<kSameDtype>::out);
   registry.add("aten::floor_divide", &Binary<kPromote>::functional);
   registry.add("aten::floor_divide_.Tensor", &Binary<kPromote>::in_place);
@@ -285,8 +310,10 @@ void register_elementwise(RuleRegistry& registry) {
   registry.add("aten::abs.out", &abs_out);
   registry.add("aten::angle", &angle);
   registry.add("aten::frexp.Tensor", &frexp);
-  registry.add("aten::complex", &complex_of<false>);
-  registry.add("aten::polar", &complex_of<true>);
+  registry.add("aten::complex", &complex_of);
+  registry.add("aten::complex.out", &complex_of_out);
+  registry.add("aten::polar", &complex_of);
+  registry.add("aten::polar.out", &complex_of_out);
   registry.add("aten::where.self", &where);
   registry.add("aten::where.self_out", &where_out);
   registry.add("aten::masked_fill_.Scalar", &masked_fill_scalar_);
@@ -306,6 +333,7 @@ void register_elementwise(RuleRegistry& registry) {
   registry.add("aten::hardtanh_backward.grad_input", &hardtanh_backward_out);
   registry.add("aten::glu_backward", &glu_backward);
   registry.add("aten::log_sigmoid_forward", &log_sigmoid_forward);
+  registry.add("aten::log_sigmoid_forward.output", &log_sigmoid_forward_out);
   registry.add("aten::log_sigmoid_backward", &log_sigmoid_backward);
   registry.add("aten::_prelu_kernel", &prelu);
   registry.add("aten::_prelu_kernel_backward", &prelu_backward);

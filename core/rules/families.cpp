@@ -16,6 +16,8 @@ void register_all(RuleRegistry& registry) {
   register_shape(registry);
   register_views(registry);
   register_plain_operands(registry);
+  register_linalg(registry);
+  register_grouping(registry);
   register_data_dependent(registry);
 }
 

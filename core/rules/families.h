@@ -20,6 +20,8 @@ void register_loss(RuleRegistry& registry);
 void register_shape(RuleRegistry& registry);
 void register_views(RuleRegistry& registry);
 void register_plain_operands(RuleRegistry& registry);
+void register_linalg(RuleRegistry& registry);
+void register_grouping(RuleRegistry& registry);
 void register_data_dependent(RuleRegistry& registry);
 
 // All of the above.

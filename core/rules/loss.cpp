@@ -83,9 +83,25 @@ c10::DimVector per_sample(const Tensor& input) {
   return input.dim() < 2 ? c10::DimVector{} : c10::DimVector{input.size(0)};
 }
 
-Tensor multi_margin_loss(const Tensor& input, const Tensor& /*target*/, const Scalar& p, const Scalar& /*margin*/,
-                         const OptionalTensor& /*weight*/, int64_t reduction) {
+void check_margin_input(const Tensor& input) {
+  TORCH_CHECK((input.dim() == 2 && input.size(1) != 0) || (input.dim() == 1 && input.size(0) != 0) || input.dim() == 0,
+              "Expected non-empty vector or matrix with optional 0-dim batch size, but got: ", input.sizes());
+}
+
+Tensor multi_margin_loss(const Tensor& input, const Tensor& target, const Scalar& p, const Scalar& /*margin*/,
+                         const OptionalTensor& weight, int64_t reduction) {
   TORCH_CHECK(p.toLong() == 1 || p.toLong() == 2, "only p == 1 and p == 2 supported");
+  check_margin_input(input);
+  const int64_t samples = input.dim() < 2 ? 1 : input.size(0);
+  TORCH_CHECK(target.dim() <= 1 && target.numel() == samples,
+              "multi_margin_loss: target tensor should be 1-D with size equal to the number of input samples (batch "
+              "size). Expected target size [",
+              samples, "], but got ", target.sizes(), ". Input has shape ", input.sizes(), ".");
+  const int64_t classes = input.dim() == 0 ? 1 : input.size(-1);
+  TORCH_CHECK(!given(weight) || (weight->dim() <= 1 && weight->numel() == classes),
+              "inconsistent weight size, expected ", classes, " but got ",
+              given(weight) ? weight->sizes() : input.sizes());
+  TORCH_CHECK(target.scalar_type() == c10::kLong, "expected scalar type Long but found ", target.scalar_type());
   return reduced(rules::empty(per_sample(input), input), reduction);
 }
 
@@ -96,6 +112,9 @@ Tensor multi_margin_loss_backward(const Tensor& /*grad*/, const Tensor& input, c
 }
 
 Pair multilabel_margin_loss_forward(const Tensor& input, const Tensor& target, int64_t reduction) {
+  check_margin_input(input);
+  TORCH_CHECK(input.dim() < 2 ? target.dim() <= 1 && target.numel() == input.numel() : target.sizes() == input.sizes(),
+              "inconsistent target size: ", target.sizes(), " for input of size: ", input.sizes());
   return {reduced(rules::empty(per_sample(input), input), reduction), rules::empty(target.sizes(), input)};
 }
 
@@ -110,6 +129,13 @@ Tensor ctc_loss_backward(const Tensor& /*grad*/, const Tensor& log_probabilities
                          c10::IntArrayRef /*input_lengths*/, c10::IntArrayRef /*target_lengths*/,
                          const Tensor& /*negative_log_likelihood*/, const Tensor& /*log_alpha*/, int64_t /*blank*/,
                          bool /*zero_infinity*/) {
+  return rules::empty(log_probabilities.sizes(), log_probabilities);
+}
+
+Tensor ctc_loss_backward_of_tensors(const Tensor& /*grad*/, const Tensor& log_probabilities, const Tensor& /*targets*/,
+                                    const Tensor& /*input_lengths*/, const Tensor& /*target_lengths*/,
+                                    const Tensor& /*negative_log_likelihood*/, const Tensor& /*log_alpha*/,
+                                    int64_t /*blank*/, bool /*zero_infinity*/) {
   return rules::empty(log_probabilities.sizes(), log_probabilities);
 }
 
@@ -135,6 +161,7 @@ void register_loss(RuleRegistry& registry) {
   registry.add("aten::multilabel_margin_loss_forward", &multilabel_margin_loss_forward);
   registry.add("aten::multilabel_margin_loss_backward", &multilabel_margin_loss_backward);
   registry.add("aten::_ctc_loss_backward", &ctc_loss_backward);
+  registry.add("aten::_ctc_loss_backward.Tensor", &ctc_loss_backward_of_tensors);
   registry.add("aten::_use_cudnn_ctc_loss", &use_library_ctc_loss);
   registry.add("aten::_use_miopen_ctc_loss", &use_library_ctc_loss);
 }

@@ -252,6 +252,8 @@ ThreeTensors native_group_norm(const at::Tensor& input, const OptionalTensor& we
               "num_groups, but got input of shape ", input.sizes(), " and num_groups=", groups);
   check_per_channel(weight, "weight", channels);
   check_per_channel(bias, "bias", channels);
+  TORCH_CHECK(input.is_contiguous(on_cuda() ? c10::MemoryFormat::Contiguous : input.suggest_memory_format()),
+              "Expected X.is_contiguous(memory_format) to be true, but got false.");
   const ScalarType dtype = parameter_dtype(input, {&weight, &bias});
   return {on_cuda() ? empty_contiguous_like(input) : empty_in_suggested_format(input),
           rules::empty({batch, groups}, dtype), rules::empty({batch, groups}, dtype)};
@@ -285,6 +287,19 @@ std::tuple<at::Tensor, at::Tensor> weight_norm_interface_backward(const at::Tens
   return {empty_contiguous_like(saved_v), empty_contiguous_like(saved_g)};
 }
 
+// ---- Softmax under a mask, of the fused attention layers
+
+at::Tensor masked_softmax(const at::Tensor& input, const at::Tensor& mask, std::optional<int64_t> /*dim*/,
+                          std::optional<int64_t> /*mask_type*/) {
+  TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be a boolean tensor");
+  return rules::empty_like(input);
+}
+
+at::Tensor masked_softmax_backward(const at::Tensor& grad_output, const at::Tensor& /*output*/,
+                                   const at::Tensor& /*mask*/, std::optional<int64_t> /*dim*/) {
+  return empty_contiguous_like(grad_output);
+}
+
 }  // namespace
 
 void register_normalization(RuleRegistry& registry) {
@@ -303,6 +318,8 @@ void register_normalization(RuleRegistry& registry) {
   registry.add("aten::_fused_rms_norm", &fused_rms_norm);
   registry.add("aten::_fused_rms_norm_backward", &fused_rms_norm_backward);
   registry.add_composite("aten::_fused_rms_norm", &fused_rms_norm_as_one_operator);
+  registry.add("aten::_masked_softmax", &masked_softmax);
+  registry.add("aten::_masked_softmax_backward", &masked_softmax_backward);
   registry.add("aten::native_group_norm", &native_group_norm);
   registry.add("aten::native_group_norm_backward", &native_group_norm_backward);
   registry.add("aten::_weight_norm_interface", &weight_norm_interface);

@@ -63,6 +63,11 @@ bool is_real(const T&) {
   return true;
 }
 
+bool is_real(std::string_view approximate) {  // of gelu: the one operator here that takes a word
+  TORCH_CHECK(approximate == "none" || approximate == "tanh", "approximate argument must be either none or tanh.");
+  return true;
+}
+
 Tensor like(const Tensor& x) { return rules::empty(x.sizes(), x.scalar_type()); }
 
 // ---- One, two and three operands

@@ -75,6 +75,10 @@ MemoryFormat volume_format(const Tensor& input) {
 Pair max_pool3d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                 bool ceil) {
   check_input(input, 3, "max_pool3d");
+  TORCH_CHECK(
+      input.dim() == 4 || input.size(1) > 0,
+      "max_pool3d_with_indices(): Expected input's non-batch dimensions to have positive length, but input has ",
+      "a shape of ", input.sizes());
   c10::DimVector spatial;
   for (size_t i = 0; i < 3; ++i) {
     const int64_t k = at_or(kernel, i, 1);

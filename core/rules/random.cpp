@@ -54,6 +54,11 @@ Tensor binomial(const Tensor& count, const Tensor& p, const Generator& /*generat
 
 Tensor sample_gradient(const Tensor& parameter, const Tensor& sample) { return elementwise({parameter, sample}); }
 
+Tensor dirichlet_gradient(const Tensor& sample, const Tensor& alpha, const Tensor& total) {
+  Tensor result = rules::empty(sample.sizes(), sample);
+  return elementwise_into(result, {sample, alpha, total});
+}
+
 Tensor multinomial(const Tensor& weights, int64_t samples, bool replacement, const Generator& /*generator*/) {
   TORCH_CHECK(weights.dim() > 0 && weights.dim() <= 2, "prob_dist must be 1 or 2 dim");
   TORCH_CHECK(c10::isFloatingType(weights.scalar_type()),
@@ -134,6 +139,7 @@ void register_random(RuleRegistry& registry) {
   registry.add("aten::_standard_gamma", &standard_gamma);
   registry.add("aten::_sample_dirichlet", &standard_gamma);
   registry.add("aten::_standard_gamma_grad", &sample_gradient);
+  registry.add("aten::_dirichlet_grad", &dirichlet_gradient);
   registry.add("aten::binomial", &binomial);
   registry.add("aten::multinomial", &multinomial);
   registry.add("aten::randperm", &randperm);

@@ -1,4 +1,5 @@
 // Reductions that are not structured kernels. Their results are contiguous.
+#include <ATen/ops/addr.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
 #include "core/rules/families.h"
@@ -91,14 +92,25 @@ Tensor logcumsumexp(const Tensor& x, int64_t dim) {
 
 // ---- Products
 
-Tensor dot(const Tensor& x, const Tensor& y) {
+void check_vectors(const Tensor& x, const Tensor& y) {
   TORCH_CHECK(x.dim() == 1 && y.dim() == 1, "1D tensors expected, but got ", x.dim(), "D and ", y.dim(), "D tensors");
   TORCH_CHECK(x.scalar_type() == y.scalar_type(), "dot : expected both vectors to have same dtype, but found ",
               x.scalar_type(), " and ", y.scalar_type());
   TORCH_CHECK(x.numel() == y.numel(), "inconsistent tensor size, expected tensor [", x.numel(), "] and src [",
               y.numel(), "] to have the same number of elements, but got ", x.numel(), " and ", y.numel(),
               " elements respectively");
+}
+
+Tensor dot(const Tensor& x, const Tensor& y) {
+  check_vectors(x, y);
   return rules::empty({}, x);
+}
+
+// Eager conjugates the result, lazily, where it would have to conjugate both operands.
+Tensor vdot(const Tensor& x, const Tensor& y) {
+  check_vectors(x, y);
+  const Tensor result = rules::empty({}, x);
+  return !x.is_conj() && y.is_conj() ? result.conj() : result;
 }
 
 c10::DimVector addbmm_sizes(const Tensor& added, const Tensor& a, const Tensor& b) {
@@ -111,6 +123,16 @@ c10::DimVector addbmm_sizes(const Tensor& added, const Tensor& a, const Tensor& 
   c10::DimVector sizes{a.size(1), b.size(2)};
   (void)added.expand(sizes);  // throws if it does not fit
   return sizes;
+}
+
+// In place the outer product is not broadcast to self's shape but has it.
+Tensor& addr_(Tensor& self, const Tensor& x, const Tensor& y, const Scalar& beta, const Scalar& alpha) {
+  TORCH_CHECK(x.dim() == 1, "addr: Expected 1-D argument vec1, but got ", x.dim(), "-D");
+  TORCH_CHECK(y.dim() == 1, "addr: Expected 1-D argument vec2, but got ", y.dim(), "-D");
+  TORCH_CHECK(self.dim() == 2, "2D tensor expected, got ", self.dim(), "D tensor for input");
+  TORCH_CHECK(self.size(0) == x.size(0) && self.size(1) == y.size(0), "size mismatch, input: ", self.sizes(),
+              ", v1: ", x.sizes(), ", v2: ", y.sizes());
+  return at::addr_out(self, self, x, y, beta, alpha);
 }
 
 Tensor addbmm(const Tensor& added, const Tensor& a, const Tensor& b, const Scalar& /*beta*/, const Scalar& /*alpha*/) {
@@ -155,10 +177,18 @@ Tensor bmm_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {
   return rules::empty({a.size(0), a.size(1), b.size(2)}, dtype);
 }
 
-Tensor histc(const Tensor& x, int64_t bins, const Scalar& low, const Scalar& high) {
-  TORCH_CHECK(bins > 0, "bins must be > 0");
-  TORCH_CHECK(low.to<double>() <= high.to<double>(), "max must be larger than min");
-  return rules::empty({bins}, x);
+Tensor addmm_dtype(const Tensor& added, const Tensor& a, const Tensor& b, ScalarType dtype, const Scalar& /*beta*/,
+                   const Scalar& /*alpha*/) {
+  Tensor result = mm_dtype(a, b, dtype);
+  (void)added.expand(result.sizes());  // throws if it does not fit
+  return result;
+}
+
+Tensor baddbmm_dtype(const Tensor& added, const Tensor& a, const Tensor& b, ScalarType dtype, const Scalar& /*beta*/,
+                     const Scalar& /*alpha*/) {
+  Tensor result = bmm_dtype(a, b, dtype);
+  (void)added.expand(result.sizes());  // throws if it does not fit
+  return result;
 }
 
 // An assertion about data passes.
@@ -188,14 +218,16 @@ void register_reduction(RuleRegistry& registry) {
   registry.add("aten::_cummin_helper", &cumulative_extremum);
   registry.add("aten::_logcumsumexp", &logcumsumexp);
   registry.add("aten::dot", &dot);
-  registry.add("aten::vdot", &dot);
+  registry.add("aten::vdot", &vdot);
+  registry.add("aten::addr_", &addr_);
   registry.add("aten::addbmm", &addbmm);
   registry.add("aten::addbmm_", &addbmm_);
   registry.add("aten::_int_mm", &int_mm);
   registry.add("aten::_scaled_mm", &scaled_mm);
   registry.add("aten::mm.dtype", &mm_dtype);
   registry.add("aten::bmm.dtype", &bmm_dtype);
-  registry.add("aten::histc", &histc);
+  registry.add("aten::addmm.dtype", &addmm_dtype);
+  registry.add("aten::baddbmm.dtype", &baddbmm_dtype);
   registry.add("aten::_assert_async", &assertion);
   registry.add("aten::_assert_async.msg", &assertion_with_message);
 }

@@ -1,6 +1,7 @@
 // Rearranging, padding, sampling, Fourier transforms, distances, factories of indices, and fused optimizer steps (which
 // write lists in place and return nothing).
 #include <ATen/ExpandUtils.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale_ops.h>
 #include <ATen/ops/_fused_adagrad_ops.h>
 #include <ATen/ops/_fused_adam_ops.h>
@@ -174,6 +175,14 @@ Tensor padded(const Tensor& x, IntArrayRef padding, bool reflect) {
 template <bool reflect>
 Tensor pad(const Tensor& x, IntArrayRef padding) {
   return padded(x, padding, reflect);
+}
+
+// Eager gives a batch the strides of a new result, even if it fits.
+Tensor& reflection_pad2d_out(const Tensor& x, IntArrayRef padding, Tensor& out) {
+  const Tensor result = padded(x, padding, /*reflect=*/true);
+  at::native::resize_output(out, result.sizes());
+  if (x.dim() == 4) out.as_strided_(result.sizes(), result.strides());
+  return out;
 }
 
 template <bool reflect>
@@ -365,17 +374,27 @@ Tensor steps(int64_t count, std::optional<at::ScalarType> dtype) {
   return rules::empty({count}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
 }
 
+void check_bound(const Scalar& /*bound*/, const char* /*name*/) {}
+void check_bound(const Tensor& bound, const char* name) {
+  TORCH_CHECK(bound.dim() == 0, name, " only supports 0-dimensional start and end tensors, but got one with ",
+              bound.dim(), " dimension(s).");
+}
+
 template <class Start, class End>
-Tensor linspace(const Start& /*start*/, const End& /*end*/, int64_t count, std::optional<at::ScalarType> dtype,
+Tensor linspace(const Start& start, const End& end, int64_t count, std::optional<at::ScalarType> dtype,
                 std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
                 std::optional<bool> /*pinned*/) {
+  check_bound(start, "linspace");
+  check_bound(end, "linspace");
   return steps(count, dtype);
 }
 
 template <class Start, class End>
-Tensor logspace(const Start& /*start*/, const End& /*end*/, int64_t count, double /*base*/,
-                std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
-                std::optional<at::Device> /*device*/, std::optional<bool> /*pinned*/) {
+Tensor logspace(const Start& start, const End& end, int64_t count, double /*base*/, std::optional<at::ScalarType> dtype,
+                std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
+                std::optional<bool> /*pinned*/) {
+  check_bound(start, "logspace");
+  check_bound(end, "logspace");
   return steps(count, dtype);
 }
 
@@ -417,6 +436,7 @@ void register_shape(RuleRegistry& registry) {
   registry.add("aten::reflection_pad3d", &pad<true>);
   registry.add("aten::replication_pad2d", &pad<false>);
   registry.add("aten::replication_pad3d", &pad<false>);
+  registry.add("aten::reflection_pad2d.out", &reflection_pad2d_out);
   registry.add("aten::reflection_pad2d_backward", &pad_backward<true>);
   registry.add("aten::reflection_pad3d_backward", &pad_backward<true>);
   registry.add("aten::replication_pad2d_backward", &pad_backward<false>);
@@ -454,6 +474,7 @@ void register_shape(RuleRegistry& registry) {
   add_step<at::_ops::_fused_sgd_>(registry);
   add_step<at::_ops::_fused_sgd__tensor_lr>(registry);
   add_step<at::_ops::_fused_adagrad_>(registry);
+  add_step<at::_ops::_fused_adagrad__tensor_lr>(registry);
   add_step<at::_ops::_amp_foreach_non_finite_check_and_unscale_>(registry);
   registry.add("aten::_amp_update_scale_", &amp_update_scale_);
 }

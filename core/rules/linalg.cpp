@@ -1,0 +1,167 @@
+// Decompositions and solvers that are not structured kernels. LAPACK works in place on column-major matrices, so most
+// results are that; their out= forms make an empty result column-major, too.
+#include <ATen/native/LinearAlgebraUtils.h>
+#include <ATen/native/Resize.h>
+
+#include "core/rules/families.h"
+#include "core/rules/registry.h"
+#include "core/rules/support.h"
+
+namespace shadowgraph::rules {
+namespace {
+
+using at::Tensor;
+using c10::IntArrayRef;
+using c10::ScalarType;
+using Pair = std::tuple<Tensor, Tensor>;
+
+Tensor column_major(IntArrayRef sizes, ScalarType dtype) {
+  return rules::empty_strided(sizes, at::native::batched_matrix_contiguous_strides(sizes, /*f_contig=*/true), dtype);
+}
+
+Tensor column_major_like(const Tensor& x) { return column_major(x.sizes(), x.scalar_type()); }
+
+// The out= form of a rule: `result`'s sizes, and its strides where there was nothing.
+void write_into(Tensor& out, const Tensor& result) {
+  TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()), "result type ", result.scalar_type(),
+              " can't be cast to the desired output type ", out.scalar_type());
+  if (at::native::resize_output(out, result.sizes())) out.as_strided_(result.sizes(), result.strides());
+}
+
+template <auto rule>
+struct Out;
+template <class... Args, Tensor (*rule)(Args...)>
+struct Out<rule> {
+  static Tensor& run(Args... args, Tensor& out) {
+    write_into(out, rule(args...));
+    return out;
+  }
+};
+template <class... Args, Pair (*rule)(Args...)>
+struct Out<rule> {
+  static std::tuple<Tensor&, Tensor&> run(Args... args, Tensor& first, Tensor& second) {
+    const Pair results = rule(args...);
+    write_into(first, std::get<0>(results));
+    write_into(second, std::get<1>(results));
+    return {first, second};
+  }
+};
+
+// ---- Solvers
+
+Tensor solve_triangular(const Tensor& a, const Tensor& b, bool /*upper*/, bool left, bool /*unitriangular*/) {
+  at::native::checkInputsSolver(a, b, left, "linalg.solve_triangular");
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "linalg.solve_triangular: Expected A and B to have the same dtype, ",
+              "but found A of type ", a.scalar_type(), " and B of type ", b.scalar_type(), " instead");
+  const auto [b_sizes, a_sizes] = at::native::_linalg_broadcast_batch_dims(b, a);
+  const Tensor broadcast = a.expand(a_sizes);
+  // The one case that needs no copy of A works on the transposed problem.
+  if (broadcast.transpose(-2, -1).is_contiguous() && broadcast.is_conj()) return rules::empty(b_sizes, a);
+  return column_major(b_sizes, a.scalar_type());
+}
+
+Tensor cholesky_solve_helper(const Tensor& b, const Tensor& /*a*/, bool /*upper*/) { return column_major_like(b); }
+
+// ---- Cholesky
+
+Tensor cholesky(const Tensor& x, bool /*upper*/) {
+  at::native::squareCheckInputs(x, "cholesky");
+  return x.numel() == 0 ? rules::empty_contiguous_like(x) : column_major_like(x);
+}
+
+Tensor cholesky_inverse(const Tensor& x, bool /*upper*/) {
+  at::native::squareCheckInputs(x, "cholesky_inverse");
+  return column_major_like(x);
+}
+
+// ---- Orthogonal factors
+
+c10::DimVector reflectors(const Tensor& x) {
+  c10::DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 2));
+  sizes.push_back(std::min(x.size(-2), x.size(-1)));
+  return sizes;
+}
+
+Pair geqrf(const Tensor& x) {
+  TORCH_CHECK(x.dim() >= 2, "torch.geqrf: input must have at least 2 dimensions.");
+  return {column_major_like(x), rules::empty(reflectors(x), x)};
+}
+
+void check_reflectors(const char* name, const Tensor& x, const Tensor& tau) {
+  TORCH_CHECK(x.dim() >= 2, name, ": input must have at least 2 dimensions.");
+  TORCH_CHECK(x.dim() - tau.dim() == 1, name, ": Expected tau to have one dimension less than input, ",
+              "but got tau.ndim equal to ", tau.dim(), " and input.ndim is equal to ", x.dim());
+  TORCH_CHECK(tau.size(-1) <= x.size(-1), name, ": input.shape[-1] must be greater than or equal to tau.shape[-1]");
+  const auto batch = x.sizes().slice(0, static_cast<size_t>(x.dim()) - 2);
+  TORCH_CHECK(tau.sizes().slice(0, static_cast<size_t>(tau.dim()) - 1) == batch, name,
+              ": Expected batch dimensions of tau to be equal to input.shape[:-2], but got ", tau.sizes());
+  TORCH_CHECK(tau.scalar_type() == x.scalar_type(), name, ": tau dtype ", tau.scalar_type(),
+              " does not match input dtype ", x.scalar_type());
+}
+
+Tensor householder_product(const Tensor& x, const Tensor& tau) {
+  TORCH_CHECK(x.dim() < 2 || x.size(-2) >= x.size(-1),
+              "torch.linalg.householder_product: input.shape[-2] must be greater than or equal to input.shape[-1]");
+  check_reflectors("torch.linalg.householder_product", x, tau);
+  return column_major_like(x);
+}
+
+Tensor ormqr(const Tensor& x, const Tensor& tau, const Tensor& other, bool left, bool /*transpose*/) {
+  check_reflectors("torch.ormqr", x, tau);
+  TORCH_CHECK(other.dim() == x.dim(), "torch.ormqr: Expected other to have the same number of dimensions as input, ",
+              "but got other.ndim equal to ", other.dim(), " and input.ndim is equal to ", x.dim());
+  TORCH_CHECK(other.size(left ? -2 : -1) == x.size(-2), "torch.ormqr: other.shape[", left ? -2 : -1,
+              "] must be equal to input.shape[-2]");
+  const size_t batch = static_cast<size_t>(x.dim()) - 2;
+  TORCH_CHECK(other.sizes().slice(0, batch) == x.sizes().slice(0, batch),
+              "torch.ormqr: Expected batch dimensions of other to be equal to input.shape[:-2], but got ",
+              other.sizes());
+  TORCH_CHECK(other.scalar_type() == x.scalar_type(), "torch.ormqr: other dtype ", other.scalar_type(),
+              " does not match input dtype ", x.scalar_type());
+  return column_major_like(other);
+}
+
+// ---- Eigenvalues, and functions of matrices
+
+ScalarType complex_type(const Tensor& x) { return c10::toComplexType(x.scalar_type()); }
+
+Tensor eigenvalues(const Tensor& x) {
+  at::native::squareCheckInputs(x, "linalg.eig");
+  at::native::checkFloatingOrComplex(x, "linalg.eig");
+  return rules::empty(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 1), complex_type(x));
+}
+
+Pair eig(const Tensor& x) {
+  Tensor values = eigenvalues(x);
+  return {std::move(values), column_major(x.sizes(), complex_type(x))};
+}
+
+Tensor matrix_exp(const Tensor& x) {
+  at::native::squareCheckInputs(x, "linalg.matrix_exp");
+  at::native::checkFloatingOrComplex(x, "linalg.matrix_exp");
+  return rules::empty_contiguous_like(x);
+}
+
+}  // namespace
+
+void register_linalg(RuleRegistry& registry) {
+  registry.add("aten::linalg_solve_triangular", &solve_triangular);
+  registry.add("aten::linalg_solve_triangular.out", &Out<&solve_triangular>::run);
+  registry.add("aten::_cholesky_solve_helper", &cholesky_solve_helper);
+  registry.add("aten::cholesky", &cholesky);
+  registry.add("aten::cholesky_inverse", &cholesky_inverse);
+  registry.add("aten::cholesky_inverse.out", &Out<&cholesky_inverse>::run);
+  registry.add("aten::geqrf", &geqrf);
+  registry.add("aten::geqrf.a", &Out<&geqrf>::run);
+  registry.add("aten::linalg_householder_product", &householder_product);
+  registry.add("aten::linalg_householder_product.out", &Out<&householder_product>::run);
+  registry.add("aten::ormqr", &ormqr);
+  registry.add("aten::ormqr.out", &Out<&ormqr>::run);
+  registry.add("aten::linalg_eig", &eig);
+  registry.add("aten::linalg_eig.out", &Out<&eig>::run);
+  registry.add("aten::_linalg_eigvals", &eigenvalues);
+  registry.add("aten::linalg_eigvals.out", &Out<&eigenvalues>::run);
+  registry.add("aten::linalg_matrix_exp", &matrix_exp);
+}
+
+}  // namespace shadowgraph::rules
