@@ -64,16 +64,17 @@ std::optional<c10::OperatorHandle> find_functional_form(const c10::OperatorHandl
   return std::nullopt;
 }
 
-// Results that share memory among themselves or with an operand are refused; pointwise kernels may write to an operand.
-void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack& stack, size_t begin, bool pointwise) {
+// Results whose elements share memory, with each other or with an operand's, are refused; a pointwise kernel may write to
+// an operand.
+void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack& operands, bool pointwise) {
   for (const at::Tensor& out : outs) {
     at::assert_no_internal_overlap(out);
-    for (size_t i = begin; i < stack.size(); ++i) {
-      if (!stack[i].isTensor() || !stack[i].toTensor().defined() || stack[i].toTensor().is_same(out)) continue;
+    for (const c10::IValue& operand : operands) {
+      if (!operand.isTensor() || !operand.toTensor().defined()) continue;
       if (pointwise) {
-        at::assert_no_partial_overlap(out, stack[i].toTensor());
+        at::assert_no_partial_overlap(out, operand.toTensor());
       } else {
-        at::assert_no_overlap(out, stack[i].toTensor());
+        at::assert_no_overlap(out, operand.toTensor());
       }
     }
   }
@@ -114,9 +115,9 @@ void run_out_form(const c10::OperatorHandle& out_form, const c10::OperatorHandle
       inner.emplace_back();
     }
   }
-  functional.callBoxed(inner);
   const bool pointwise = out_form.hasTag(at::Tag::pointwise);  // a TensorIterator: new results have its strides
-  check_overlap(outs, *stack, begin, pointwise);
+  check_overlap(outs, inner, pointwise);
+  functional.callBoxed(inner);
   const std::string name = toString(out_form.operator_name());
   const bool restride = std::find(std::begin(kRestride), std::end(kRestride), name) != std::end(kRestride);
   for (size_t i = 0; i < outs.size(); ++i) {

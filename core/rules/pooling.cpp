@@ -76,7 +76,7 @@ Pair max_pool3d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, Int
                 bool ceil) {
   check_input(input, 3, "max_pool3d");
   TORCH_CHECK(
-      input.dim() == 4 || input.size(1) > 0,
+      input.size(-4) > 0,
       "max_pool3d_with_indices(): Expected input's non-batch dimensions to have positive length, but input has ",
       "a shape of ", input.sizes());
   c10::DimVector spatial;

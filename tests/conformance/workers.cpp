@@ -12,6 +12,8 @@
 namespace shadowgraph::conformance {
 namespace {
 
+constexpr size_t kMostDeaths = 1000;  // rather than a process for every sample
+
 // What a child writes: a header, then `length` bytes.
 struct Message {
   enum Kind : uint8_t { kBegin, kMark, kEnd } kind;
@@ -108,6 +110,7 @@ void run_in_children(const std::vector<size_t>& indices, int processes, unsigned
     start(children[i], indices, seconds, work);
   }
   size_t running = children.size();
+  size_t deaths = 0;
   while (running != 0) {
     std::vector<pollfd> waiting;
     for (const Child& child : children) waiting.push_back({child.pipe, POLLIN, 0});
@@ -135,6 +138,7 @@ void run_in_children(const std::vector<size_t>& indices, int processes, unsigned
       } else if (died) {
         throw Error("a child process died between samples");
       }
+      if (died && ++deaths > kMostDeaths) throw Error("child processes keep dying: gave up");
       if (died && child.next < indices.size()) {
         start(child, indices, seconds, work);
       } else {
