@@ -91,7 +91,8 @@ at::Tensor view_of_fake_base(const at::Tensor& real, ModeState* mode, std::optio
   if (mode == nullptr || real.is_inference() || !real.is_view()) return {};
   const at::Tensor base(real._base());
   if (base.dtype() != real.dtype() || base.is_conj() || base.is_neg()) return {};
-  const at::Tensor fake_base = fake_of_real(base, mode, device);
+  // The base of another mode's fake is a fake as well, and gets one of its own.
+  const at::Tensor fake_base = is_fake(real) ? new_fake_of(base, mode, device) : fake_of_real(base, mode, device);
   const Unobserved unobserved(mode);
   const ProgramLevel level;
   const c10::InferenceMode no_inference(false);

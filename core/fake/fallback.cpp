@@ -133,7 +133,13 @@ class OperandDevices {
 bool is_adopted(const at::Tensor& real, ModeState* mode) {
   if (mode == nullptr) return false;
   const std::lock_guard lock(mode->memo_mutex);
-  return mode->memo.adopted.count(real.unsafeGetTensorImpl()) != 0;
+  if (mode->memo.adopted.empty()) return false;
+  if (mode->memo.adopted.count(real.unsafeGetTensorImpl()) != 0) return true;
+  // Or another tensor of the same storage: optimizers write to `p.data()`.
+  const c10::StorageImpl* storage = real.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  return std::any_of(mode->memo.adopted.begin(), mode->memo.adopted.end(), [&](const auto& entry) {
+    return entry.first->unsafe_storage().unsafeGetStorageImpl() == storage;
+  });
 }
 
 // Walks the tensor operands once: replaces real tensors by fakes and finds the common device.
@@ -553,9 +559,17 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
 
 namespace {
 
+// libtorch's set_data is no operator, but it asks this one first.
+bool is_asked_before_data_is_replaced(const c10::OperatorHandle& op) {
+  static const size_t asked = std::hash<c10::OperatorHandle>{}(
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_has_compatible_shallow_copy_type", ""));
+  return std::hash<c10::OperatorHandle>{}(op) == asked;
+}
+
 // `.data =` and Module::to would leave a real tensor object with a fake's insides.
-void refuse_to_replace_data(const OperatorInfo& info, const at::Tensor& self) {
-  if (!self.defined() || is_fake(self)) return;
+void refuse_to_replace_data(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  const at::Tensor& self = stack[begin].toTensor();
+  if (!self.defined() || is_fake(self) || !is_fake(stack[begin + 1].toTensor())) return;
   throw RealTensorError(info.name + " would give a real tensor (" + c10::str(self.sizes()) +
                         ") the data of another one while fake tensors are in use (`.data =`, Module::to); nothing was "
                         "changed. Make the tensor or module inside the mode, or run this line under an UnfakeGuard");
@@ -582,9 +596,7 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   }
   const OperatorInfo& info = OperatorInfo::of(op);
   const size_t begin = stack->size() - info.argument_count;
-  static const OperatorInfo& set_data =
-      OperatorInfo::of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::set_data", ""));
-  if (C10_UNLIKELY(info.key == set_data.key)) refuse_to_replace_data(info, (*stack)[begin].toTensor());
+  if (C10_UNLIKELY(is_asked_before_data_is_replaced(op))) refuse_to_replace_data(info, *stack, begin);
   // Autocast, when on, must cast the operands first; its kernel calls the operator again with autocast off.
   const bool autocast_first =
       keys.has(c10::DispatchKey::AutocastCUDA) && op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
@@ -608,7 +620,7 @@ bool is_worth_a_region(const c10::OperatorHandle& op) {
            argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
   };
   const bool tensor_result = std::any_of(schema.returns().begin(), schema.returns().end(), returns_tensor);
-  return tensor_result || schema.returns().empty();
+  return tensor_result || schema.returns().empty() || is_asked_before_data_is_replaced(op);
 }
 
 }  // namespace shadowgraph
