@@ -572,7 +572,11 @@ void Functionalizer::node(NodeId n) {
     if (storage.valid() && images_.version(storage) != 0) return;
   }
   const OperatorFacts& facts = facts_.of(read_, target);
-  if (read_.target(n).schema().name() == "aten::set_") return;
+  if (read_.target(n).schema().name() == "aten::set_") {
+    // What set_ without a source gives has no other maker; the end may be too late, behind what is written back.
+    if (read_.arguments(n).size() == 1) read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
+    return;
+  }
   if (facts.unknown || has_opaque(read_, read_.arguments(n))) {
     bool tensors = false;
     read_.for_each_input(n, [&](ValueId v) { tensors = tensors || read_.value(v).kind == ValueKind::kTensor; });

@@ -50,7 +50,9 @@ void StorageImages::find_resized() {
       const ValueId source = arguments[alias.argument].ref.value;
       read_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
         if (read_.value(v).storage != read_.value(source).storage) return;
-        if (const uint8_t bits = std::as_const(bits_)[source] ^ toggled; bits != 0) bits_[v] = bits;
+        // set_ keeps those of its self.
+        const ValueId bits_of = name == "aten::set_.source_Tensor" ? arguments[0].ref.value : source;
+        if (const uint8_t bits = std::as_const(bits_)[bits_of] ^ toggled; bits != 0) bits_[v] = bits;
         if (!facts.written.empty() && read_.value(v).dtype == read_.value(source).dtype &&
             same_geometry(view_of(read_, v), view_of(read_, source))) {
           const ValueId origin = std::as_const(origins_)[source];
@@ -320,6 +322,22 @@ ValueId StorageImages::clone_with_strides_of(ValueId view, ValueId content) {
   return emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(content), Argument::of_int(0)});
 }
 
+// A tensor and where it is to go, both with one dimension more, which runs over the bytes of an element.
+ValueId StorageImages::in_bytes(ValueId content, Geometry& target) {
+  const int64_t item = target.itemsize();
+  content = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(content), Argument::of_int(0)});
+  content = emitter_.call(emitter_.target("aten::unsqueeze"),
+                          {Argument::of_value(content), Argument::of_int(static_cast<int64_t>(target.sizes.size()))});
+  content = emitter_.call(emitter_.target("aten::view", "dtype"),
+                          {Argument::of_value(content), Argument::of_int(static_cast<int64_t>(at::kByte))});
+  target.dtype = at::kByte;
+  for (int64_t& stride : target.strides) stride *= item;
+  target.offset *= item;
+  target.sizes.push_back(item);
+  target.strides.push_back(1);
+  return content;
+}
+
 bool StorageImages::write(ValueId view, ValueId content) {
   const Value& value = read_.value(view);
   const StorageId storage = value.storage;
@@ -347,11 +365,15 @@ bool StorageImages::write(ValueId view, ValueId content) {
     return true;
   }
   const int64_t end = view_of(read_, view).bytes().second;
-  ValueId base = base_as(storage, value.dtype, end);
+  // as_strided_scatter copies the storage as elements of its dtype: one that holds no whole number of them is written in
+  // smaller pieces.
+  Geometry target = geometry_of(read_, view);
+  const int64_t bytes = made_.storage(made_.value(images_[storage.index].base).storage).bytes;
+  if (bytes % target.itemsize() != 0) content = in_bytes(content, target);
+  ValueId base = base_as(storage, target.dtype, end);
   if (internal_overlap(view_of(made_, base)) != Overlap::kNone) {
-    base = emitter_.flat(base, value.dtype, std::max(end, images_[storage.index].bytes));
+    base = emitter_.flat(base, target.dtype, std::max(end, images_[storage.index].bytes));
   }
-  const Geometry target = geometry_of(read_, view);
   const NodeId node = emitter_.append(
       emitter_.target("aten::as_strided_scatter"),
       {Argument::of_value(base), Argument::of_value(content),

@@ -145,11 +145,12 @@ bool out_of(ProgramMaker& maker, RandomInstruction& i, at::IntArrayRef sizes, at
     if (t.scalar_type() != dtype) return false;
     if (t.sizes() != sizes && (t.numel() != 0 || !maker.options.resize || begins_after_its_storage(t))) return false;
     for (const int operand : i.in) {
-      if (overlap_partly(t, maker.tensor(operand))) return false;
+      if (operand >= 0 && overlap_partly(t, maker.tensor(operand))) return false;
     }
     // Resized without elements: its storage may be that of an operand, which would then move.
-    return t.sizes() == sizes ||
-           std::none_of(i.in.begin(), i.in.end(), [&](int operand) { return t.is_alias_of(maker.tensor(operand)); });
+    return t.sizes() == sizes || std::none_of(i.in.begin(), i.in.end(), [&](int operand) {
+             return operand >= 0 && t.is_alias_of(maker.tensor(operand));
+           });
   });
   i.in.push_back(out);
   return true;
