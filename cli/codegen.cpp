@@ -24,7 +24,8 @@ void generate_code(const CodegenRequest& request) {
   std::vector<std::string> files;
   for (const auto& [name, text] : code.files) files.push_back(name);
   if (!code.constants_file.empty()) files.push_back(code.constants_file);
-  fmt::print("{}: {}; {} functions for {} calls\n", request.directory, fmt::join(files, ", "), code.functions, code.calls);
+  fmt::print("{}: {}; {} functions for {} calls\n", request.directory, fmt::join(files, ", "), code.functions,
+             code.calls);
   for (const std::string& library : code.libraries_of) {
     fmt::print("  the code needs the library that defines the operators of {}\n", library);
   }

@@ -256,7 +256,8 @@ int run(int argc, char** argv) {
   shadowgraph::cli::CodegenRequest codegen_request;
   auto* codegen = app.add_subcommand("codegen", "Write a graph file as C++ or Python code");
   codegen->add_option("graph", codegen_request.file, "Graph file")->required();
-  codegen->add_option("-o,--output", codegen_request.directory, "Folder to write to; made if it is not there")->required();
+  codegen->add_option("-o,--output", codegen_request.directory, "Folder to write to; made if it is not there")
+      ->required();
   codegen->add_option("--lang", codegen_request.language, "cpp: against libtorch alone; python: over torch.ops")
       ->check(CLI::IsMember({"cpp", "python"}))
       ->capture_default_str();

@@ -60,7 +60,8 @@ class GraphModule::Checked : public Interpreter {
     if (!differentiable) return;
     const auto results = graph().results(node);
     for (size_t i = 0; i < results.size() && i < stack.size(); ++i) {
-      if (results[i].kind == ArgumentKind::kValue && stack[i].isTensor()) check(node, results[i].ref.value, stack[i].toTensor());
+      if (results[i].kind == ArgumentKind::kValue && stack[i].isTensor())
+        check(node, results[i].ref.value, stack[i].toTensor());
     }
   }
 
@@ -206,17 +207,18 @@ std::vector<at::Tensor> GraphModule::forward(const std::vector<at::Tensor>& inpu
   if (inputs.size() != input_names_.size()) {
     std::string names;
     for (const std::string& name : input_names_) names += (names.empty() ? "" : ", ") + name;
-    throw GraphModuleError("the module takes " + std::to_string(input_names_.size()) + " tensors (" + names + "), not " +
-                           std::to_string(inputs.size()));
+    throw GraphModuleError("the module takes " + std::to_string(input_names_.size()) + " tensors (" + names +
+                           "), not " + std::to_string(inputs.size()));
   }
   Bindings bindings;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto sizes = graph_.sizes(input_values_[i]);
     if (!inputs[i].defined() || !std::ranges::equal(inputs[i].sizes(), sizes)) {
-      throw GraphModuleError("the input '" + input_names_[i] + "' is " +
-                             (inputs[i].defined() ? shape_text(inputs[i].scalar_type(), inputs[i].sizes()) : "undefined") +
-                             ", but the graph was captured with " +
-                             shape_text(graph_.value(input_values_[i]).dtype, {sizes.data(), sizes.size()}));
+      throw GraphModuleError(
+          "the input '" + input_names_[i] + "' is " +
+          (inputs[i].defined() ? shape_text(inputs[i].scalar_type(), inputs[i].sizes()) : "undefined") +
+          ", but the graph was captured with " +
+          shape_text(graph_.value(input_values_[i]).dtype, {sizes.data(), sizes.size()}));
     }
     bindings.bind(input_names_[i], inputs[i]);
   }
@@ -243,13 +245,15 @@ std::shared_ptr<GraphModule> GraphModule::load(const std::string& graph_file, co
   std::map<std::string, at::Tensor> tensors;
   try {
     const auto value = torch::jit::pickle_load(std::vector<char>(content.begin(), content.end()));
-    for (const auto& entry : value.toGenericDict()) tensors.emplace(entry.key().toStringRef(), entry.value().toTensor());
+    for (const auto& entry : value.toGenericDict())
+      tensors.emplace(entry.key().toStringRef(), entry.value().toTensor());
   } catch (const std::exception& error) {
     throw GraphModuleError("'" + tensor_file + "' holds no dict of tensors that libtorch can read");
   }
   const auto hash = tensors.find(kHashKey);
   if (hash == tensors.end() || hash->second.scalar_type() != at::kLong || hash->second.numel() != 1) {
-    throw GraphModuleError("'" + tensor_file + "' was not written by GraphModule::save: it does not say which graph it is for");
+    throw GraphModuleError("'" + tensor_file +
+                           "' was not written by GraphModule::save: it does not say which graph it is for");
   }
   if (hash->second.item<int64_t>() != hash_of(graph)) {
     throw GraphModuleError("'" + tensor_file + "' belongs to another graph than '" + graph_file +
@@ -258,7 +262,8 @@ std::shared_ptr<GraphModule> GraphModule::load(const std::string& graph_file, co
   tensors.erase(hash);
   const auto parameter = [&](const std::string& name, bool requires_grad) {
     const auto found = tensors.find(name);
-    if (found != tensors.end() && requires_grad && found->second.is_floating_point()) found->second.requires_grad_(true);
+    if (found != tensors.end() && requires_grad && found->second.is_floating_point())
+      found->second.requires_grad_(true);
   };
   for (const NodeId node : graph.nodes()) {
     if (graph.node(node).target != target_of(Builtin::kParameter)) continue;

@@ -157,7 +157,8 @@ ReplayResult Interpreter::run(const Bindings& bindings) {
   try {
     for (step_ = 0; step_ < count; ++step_) {
       const Step& step = program_->steps[step_];
-      const bool grad_mode = options_.autograd ? caller_mode && (step.grad_mode || !program_->grad_mode) : step.grad_mode;
+      const bool grad_mode =
+          options_.autograd ? caller_mode && (step.grad_mode || !program_->grad_mode) : step.grad_mode;
       if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
       run_node(step.node);
       for (const ValueId value : program_->released(step)) values_[value.index] = c10::IValue();

@@ -105,7 +105,8 @@ std::vector<std::vector<uint32_t>> last_uses(const CodePlan& plan, const CodeBlo
   std::vector<std::vector<uint32_t>> at(block.items.size());
   for (const uint32_t variable : order) {
     const auto found = last.find(variable);
-    if (found != last.end() && plan.variables[variable].kind == ValueKind::kTensor) at[found->second].push_back(variable);
+    if (found != last.end() && plan.variables[variable].kind == ValueKind::kTensor)
+      at[found->second].push_back(variable);
   }
   return at;
 }

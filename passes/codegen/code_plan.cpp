@@ -44,8 +44,8 @@ class CodePlanner {
     for (const ReplayProgram::Step& step : program->steps) take(*program, step);
     for (size_t i = 0; i < options_.only.size(); ++i) {
       const bool named = options_.only_names.size() == options_.only.size();
-      plan_.outputs.push_back({named ? options_.only_names[i] : "value" + std::to_string(i),
-                               latest_[options_.only[i].index], false});
+      plan_.outputs.push_back(
+          {named ? options_.only_names[i] : "value" + std::to_string(i), latest_[options_.only[i].index], false});
     }
     std::stable_sort(plan_.rebound_.begin(), plan_.rebound_.end(), [](const auto& a, const auto& b) {
       return std::pair(a.value.index, a.step) < std::pair(b.value.index, b.step);
@@ -87,10 +87,9 @@ class CodePlanner {
         break;
       case ReplayProgram::StepKind::kOutput:
         for (const Argument& output : graph_.list(arguments[0])) {
-          plan_.outputs.push_back({"output" + std::to_string(returned_++),
-                                   output.kind == ArgumentKind::kValue ? latest_[output.ref.value.index]
-                                                                       : CodePlan::kNoVariable,
-                                   false});
+          plan_.outputs.push_back(
+              {"output" + std::to_string(returned_++),
+               output.kind == ArgumentKind::kValue ? latest_[output.ref.value.index] : CodePlan::kNoVariable, false});
         }
         return;
       case ReplayProgram::StepKind::kGradient:
@@ -105,7 +104,8 @@ class CodePlanner {
     CodeStep& made = plan_.steps.emplace_back();
     made.node = step.node;
     made.grad_mode = step.grad_mode;
-    const bool calls = step.kind == ReplayProgram::StepKind::kOperator || step.kind == ReplayProgram::StepKind::kFunction;
+    const bool calls =
+        step.kind == ReplayProgram::StepKind::kOperator || step.kind == ReplayProgram::StepKind::kFunction;
     plan_.uses_grad_mode |= calls && step.grad_mode;
     note_constants(arguments);
     for (const ValueId value : program.preserved(step)) {
@@ -137,8 +137,7 @@ class CodePlanner {
       uint32_t& variable = plan_.constant_variable_[argument.constant.index];
       if (variable != CodePlan::kNoVariable) continue;
       variable = static_cast<uint32_t>(plan_.variables.size());
-      plan_.variables.push_back(
-          {.defined = CodePlan::kGiven, .given = static_cast<uint32_t>(plan_.given.size())});
+      plan_.variables.push_back({.defined = CodePlan::kGiven, .given = static_cast<uint32_t>(plan_.given.size())});
       plan_.given.push_back(
           {variable, NodeId(), argument.constant, "constant." + std::to_string(constants_++), false, false});
     }
@@ -204,7 +203,7 @@ class CodePlanner {
     for (uint32_t step = 0; step < step_count(); ++step) {
       plan_.for_each_operand(step, [&](uint32_t variable) { plan_.variables[variable].last_use = step; });
       plan_.for_each_constant(graph_.arguments(plan_.steps[step].node),
-                        [&](uint32_t variable) { plan_.variables[variable].last_use = step; });
+                              [&](uint32_t variable) { plan_.variables[variable].last_use = step; });
       for (const uint32_t variable : plan_.steps[step].results) plan_.variables[variable].last_use = step;
     }
     for (const auto& output : plan_.outputs) {
@@ -294,7 +293,8 @@ class CodePlanner {
       } else {
         const uint32_t end = stop < block.items.size() ? block.items[stop].step : block.end;
         CodeBlock part{.region = block.region, .part = true, .phase = first, .begin = block.items[i].step, .end = end};
-        part.items.assign(block.items.begin() + static_cast<ptrdiff_t>(i), block.items.begin() + static_cast<ptrdiff_t>(stop));
+        part.items.assign(block.items.begin() + static_cast<ptrdiff_t>(i),
+                          block.items.begin() + static_cast<ptrdiff_t>(stop));
         items.push_back({.step = part.begin, .block = finish(std::move(part))});
       }
       i = stop;
@@ -362,8 +362,8 @@ class CodePlanner {
   int returned_ = 0;
   std::vector<uint32_t> latest_;  // by value: variable now
   std::vector<std::pair<ValueId, uint32_t>> rebind_later_;
-  std::vector<std::vector<RegionId>> chain_of_;    // by step: regions that are functions, outermost first
-  std::vector<uint32_t> stamp_;                    // by variable
+  std::vector<std::vector<RegionId>> chain_of_;  // by step: regions that are functions, outermost first
+  std::vector<uint32_t> stamp_;                  // by variable
   uint32_t stamp_now_ = 0;
 };
 

@@ -26,10 +26,10 @@ namespace shadowgraph {
 struct CodegenOptions;
 
 struct CodeVariable {
-  ValueId value;                         // the first that it holds
-  uint32_t defined = 0;                  // step; kGiven: before the first
-  uint32_t last_use = 0;                 // step; the number of steps: needed at the end
-  ValueKind kind = ValueKind::kTensor;   //
+  ValueId value;                                   // the first that it holds
+  uint32_t defined = 0;                            // step; kGiven: before the first
+  uint32_t last_use = 0;                           // step; the number of steps: needed at the end
+  ValueKind kind = ValueKind::kTensor;             //
   c10::TypeKind type = c10::TypeKind::TensorType;  // as C++ has it: Number for `item`
   uint32_t given = 0;                              // index into CodePlan::given, if defined is kGiven
 };
@@ -48,16 +48,16 @@ struct CodeStep {
 
 // Items of a block: its own steps, and blocks in it.
 struct CodeBlock {
-  RegionId region;         // module or checkpoint; the root for the whole and for parts
+  RegionId region;          // module or checkpoint; the root for the whole and for parts
   bool checkpoint = false;  // to be recomputed in backward
-  std::string path;        // the module that its names are seen from: "transformer.h.0"; "" for none
-  bool part = false;       // a piece of what would be too long
+  std::string path;         // the module that its names are seen from: "transformer.h.0"; "" for none
+  bool part = false;        // a piece of what would be too long
   PhaseId phase;
   uint32_t begin = 0;  // steps
   uint32_t end = 0;
   struct Item {
-    uint32_t step = 0;                 // valid if block is kStep
-    uint32_t block = 0xFFFFFFFFU;      // index into CodePlan::blocks
+    uint32_t step = 0;             // valid if block is kStep
+    uint32_t block = 0xFFFFFFFFU;  // index into CodePlan::blocks
     bool is_block() const { return block != 0xFFFFFFFFU; }
   };
   std::vector<Item> items;
@@ -76,11 +76,11 @@ class CodePlan {
   // Placeholders, and constants that are not written into the code, in program order.
   struct Given {
     uint32_t variable = 0;
-    NodeId node;            // invalid for a constant that a node names itself
-    ConstantId constant;    // valid for constants
-    std::string name;       // "transformer.wte.weight"; constants: "constant.0"
-    bool own = false;       // the run needs a tensor object of its own: it is changed in place
-    bool written = false;   // its contents are
+    NodeId node;           // invalid for a constant that a node names itself
+    ConstantId constant;   // valid for constants
+    std::string name;      // "transformer.wte.weight"; constants: "constant.0"
+    bool own = false;      // the run needs a tensor object of its own: it is changed in place
+    bool written = false;  // its contents are
   };
 
   const Graph* graph = nullptr;
@@ -89,9 +89,9 @@ class CodePlan {
   std::vector<CodeBlock> blocks;  // inner ones before outer ones; the last is the whole
   std::vector<Given> given;
   struct Output {
-    std::string name;       // "output0"
+    std::string name;                 // "output0"
     uint32_t variable = kNoVariable;  // none: an undefined tensor
-    bool gradient = false;  // then `name` is the parameter's
+    bool gradient = false;            // then `name` is the parameter's
   };
   std::vector<Output> outputs;
   bool uses_grad_mode = false;  // some operator ran with gradients on
@@ -127,7 +127,7 @@ class CodePlan {
     uint32_t step;  // for later steps
     uint32_t variable;
   };
-  std::vector<Rebound> rebound_;            // sorted by value, then step
+  std::vector<Rebound> rebound_;             // sorted by value, then step
   std::vector<uint32_t> constant_variable_;  // by constant
 };
 

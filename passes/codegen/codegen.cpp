@@ -2,10 +2,10 @@
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/ivalue.h>
-#include <fnmatch.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <filesystem>
+#include <fnmatch.h>
 #include <system_error>
 
 #include "ir/file.h"

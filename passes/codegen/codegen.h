@@ -44,12 +44,12 @@ class CodegenError : public Error {
 };
 
 struct GeneratedCode {
-  std::map<std::string, std::string> files;                    // name -> text
-  std::vector<std::pair<std::string, at::Tensor>> constants;   // of the side file
-  std::string constants_file;                                  // its name; "" if there is none
-  int64_t functions = 0;                                       // written
-  int64_t calls = 0;                                           // of them; more where one stands for repeated blocks
-  std::vector<std::string> libraries_of;                       // namespaces of operators that are not libtorch's own
+  std::map<std::string, std::string> files;                   // name -> text
+  std::vector<std::pair<std::string, at::Tensor>> constants;  // of the side file
+  std::string constants_file;                                 // its name; "" if there is none
+  int64_t functions = 0;                                      // written
+  int64_t calls = 0;                                          // of them; more where one stands for repeated blocks
+  std::vector<std::string> libraries_of;                      // namespaces of operators that are not libtorch's own
 };
 
 // Sets `only` to what patterns name: "%12" as the text of the graph numbers values, or "output0", "gradient.layer.weight",

@@ -173,12 +173,13 @@ CppCalls::Call CppCalls::call(uint32_t step, const NameOf& name_of) {
     case TargetKind::kFunction:
       if (const auto op = operator_of_functional_call(target)) {
         needs_.helpers.insert("functional_call");
-        return boxed_call(fmt::format("functional_call({}, {}, ", quoted(op->schema().name()),
-                                      quoted(op->schema().overload_name())),
-                          target, step);
+        return boxed_call(
+            fmt::format("functional_call({}, {}, ", quoted(op->schema().name()), quoted(op->schema().overload_name())),
+            target, step);
       }
-      fail(node, "a function of the user's own has no C++ text; write its body into the graph with inline_call "
-                 "(ir/group_call.h), or rewrite the node to operators (shadowgraph opt --pass rewrite)");
+      fail(node,
+           "a function of the user's own has no C++ text; write its body into the graph with inline_call "
+           "(ir/group_call.h), or rewrite the node to operators (shadowgraph opt --pass rewrite)");
     case TargetKind::kOperator:
       return operator_call(step, target);
   }

@@ -14,11 +14,11 @@ struct CodegenOptions;
 
 // What calls needed besides the operators: for the head of the file. Ordered, so that the same graph gives the same text.
 struct CppNeeds {
-  std::set<std::string> headers;      // "ATen/ops/add.h"
-  std::set<std::string> helpers;      // "number", see cpp_helpers.h
-  std::set<std::string> devices;      // "cuda:0"
-  std::set<std::string> libraries;    // namespaces of operators called through the dispatcher
-  std::set<uint32_t> constants;       // embedded ones, by ConstantId
+  std::set<std::string> headers;    // "ATen/ops/add.h"
+  std::set<std::string> helpers;    // "number", see cpp_helpers.h
+  std::set<std::string> devices;    // "cuda:0"
+  std::set<std::string> libraries;  // namespaces of operators called through the dispatcher
+  std::set<uint32_t> constants;     // embedded ones, by ConstantId
 };
 
 class CppCalls {

@@ -66,8 +66,8 @@ std::string embedded_constant(const Graph& graph, ConstantId id) {
   } else {
     text = elements<uint8_t>(bytes, [](uint8_t value) { return std::to_string(value); });
   }
-  return fmt::format("at::Tensor {}() {{\n  return embedded<{}>({}, {}, {}, {{{}}});\n}}\n", CppCalls::constant_name(id),
-                     type, CppCalls::dtype(content->dtype), CppCalls::ints(content->sizes),
+  return fmt::format("at::Tensor {}() {{\n  return embedded<{}>({}, {}, {}, {{{}}});\n}}\n",
+                     CppCalls::constant_name(id), type, CppCalls::dtype(content->dtype), CppCalls::ints(content->sizes),
                      CppCalls::ints(content->strides), text);
 }
 

@@ -215,10 +215,7 @@ class DrawFrom {
   at::Tensor before_;
 };
 )"},
-      {"load_constants",
-       {},
-       {"fstream", "iterator", "stdexcept", "torch/csrc/jit/serialization/pickle.h"},
-       ""},
+      {"load_constants", {}, {"fstream", "iterator", "stdexcept", "torch/csrc/jit/serialization/pickle.h"}, ""},
       {"checkpoint",
        {"drop"},
        {"ATen/Context.h", "functional", "mutex", "torch/csrc/autograd/autograd.h",
@@ -261,11 +258,11 @@ struct Recomputed : torch::CustomClassHolder {
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
                                                 const c10::intrusive_ptr<Recomputed>& recomputed,
-                                                torch::autograd::variable_list inputs) {
-    recomputed->states = random_states(inputs);
+                                                at::TensorList inputs) {
+    recomputed->states = random_states(inputs.vec());
     context->saved_data["recomputed"] = c10::IValue::make_capsule(recomputed);
-    context->save_for_backward(inputs);
-    return recomputed->function(std::move(inputs));
+    context->save_for_backward(inputs.vec());
+    return recomputed->function(inputs.vec());
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -304,7 +301,7 @@ std::vector<at::Tensor> checkpoint(Function function, std::vector<at::Tensor> in
   if (!c10::GradMode::is_enabled()) return function(std::move(inputs));
   auto recomputed = c10::make_intrusive<Recomputed>();
   recomputed->function = std::move(function);
-  return Checkpoint::apply(recomputed, std::move(inputs));
+  return Checkpoint::apply(recomputed, at::TensorList(inputs));  // autograd looks into no other list
 }
 )"},
   };

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "core/replay/functional_call.h"
 #include "ir/operator_facts.h"
 #include "ir/tensor_bytes.h"
 #include "ir/words.h"
-#include "core/replay/functional_call.h"
 #include "passes/codegen/code_names.h"
 #include "passes/codegen/cpp_call.h"
 #include "passes/codegen/cpp_constants.h"
@@ -49,7 +49,8 @@ class CppWriter {
   void refuse_backward() const {
     if (!options_.autograd) return;
     for (const CodeStep& step : plan_.steps) {
-      if (graph_.node(step.node).phase != Graph::kBackward && graph_.node(step.node).phase != Graph::kOptimizer) continue;
+      if (graph_.node(step.node).phase != Graph::kBackward && graph_.node(step.node).phase != Graph::kOptimizer)
+        continue;
       calls_.fail(step.node, "code for autograd is made from a forward graph, and this node belongs to the " +
                                  graph_.phase_name(graph_.node(step.node).phase) +
                                  "; capture the forward alone, choose values of the forward, or turn autograd off");
@@ -70,7 +71,7 @@ class CppWriter {
     BlockNames names(plan_, block);
     std::vector<std::string> parameters;
     for (const uint32_t variable : block.inputs) parameters.push_back(type_of(variable) + " " + names.of(variable));
-    std::string body = body_of(block, names, {}, "");
+    std::string body = body_of(block, names, {});
     std::string members;
     std::vector<std::string> returned;
     for (const uint32_t variable : block.outputs) {
@@ -106,9 +107,8 @@ class CppWriter {
     return block.path.empty() ? graph_.phase_name(block.phase) : block.path;
   }
 
-  // `kept`: variables to be there at the end besides the outputs. `given`: what stands before the names of inputs.
-  std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept,
-                      const std::string& indent_mode) {
+  // `kept`: variables to be there at the end besides the outputs.
+  std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept) {
     const auto last = last_uses(plan_, block, kept);
     const bool recomputed = in_checkpoint(block.region);
     std::string text;
@@ -139,8 +139,9 @@ class CppWriter {
     if (mode == wanted || (options_.autograd && !mode && wanted)) return;
     if (options_.autograd) {
       if (!declares_mode(text)) {
-        text += "  const bool with_gradients = c10::GradMode::is_enabled();\n"
-                "  const c10::AutoGradMode restore_grad_mode(with_gradients);\n";
+        text +=
+            "  const bool with_gradients = c10::GradMode::is_enabled();\n"
+            "  const c10::AutoGradMode restore_grad_mode(with_gradients);\n";
       }
       text += fmt::format("  c10::GradMode::set_enabled({});\n", wanted ? "with_gradients" : "false");
     } else if (!mode) {
@@ -174,7 +175,8 @@ class CppWriter {
       results.push_back(names.of(variable));
       if (is_last(variable)) unused.push_back(results.back());
     }
-    if (options_.autograd && block.checkpoint) return checkpoint_call(block, function, names, arguments, results) + drops(unused);
+    if (options_.autograd && block.checkpoint)
+      return checkpoint_call(block, function, names, arguments, results) + drops(unused);
     std::string text = fmt::format("{}({});\n", function.name, fmt::join(arguments, ", "));
     if (results.size() == 1) text = type_of(block.outputs[0]) + " " + results[0] + " = " + text;
     if (results.size() > 1) text = fmt::format("auto [{}] = ", fmt::join(results, ", ")) + text;
@@ -213,7 +215,7 @@ class CppWriter {
       body = fmt::format("auto [{}] = {};\n        return {{{}}};\n", fmt::join(results, ", "), call,
                          fmt::join(moved, ", "));
     }
-    const std::string list = results.empty() ? "" : names.take(function.name + "_results");
+    const std::string list = results.empty() ? "" : names.take("recomputed");
     std::string text = fmt::format(
         "  {}checkpoint(\n      [{}](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {{\n        {}      }},\n"
         "      {{{}}});\n",
@@ -335,7 +337,8 @@ class CppWriter {
       text += "  " + call.expression + ";\n";
       for (size_t i = 0; i < results.size(); ++i) {
         if (results[i].kind != ArgumentKind::kValue) continue;
-        if (wanted[flat]) text += fmt::format("  at::Tensor {} = {};\n", names.of(step.results[flat]), operand(number, i, names));
+        if (wanted[flat])
+          text += fmt::format("  at::Tensor {} = {};\n", names.of(step.results[flat]), operand(number, i, names));
         ++flat;
       }
       return text;
@@ -383,30 +386,28 @@ class CppWriter {
   std::string root() {
     const CodeBlock& block = plan_.blocks.back();
     BlockNames names(plan_, block);
-    const bool structs = plan_.given.size() > 6;
     std::string start;
     for (const auto& given : plan_.given) {
-      const std::string member = members_.take(given.name);
-      member_names_.push_back(member);
-      names.set(given.variable, structs ? "in." + member : names.take(member));
-      if (!structs) member_names_.back() = names.of(given.variable);
+      member_names_.push_back(names.take(given.name));
+      names.set(given.variable, (structs() ? "in." : "") + member_names_.back());
     }
     std::vector<uint32_t> kept;
     for (const auto& output : plan_.outputs) {
       if (output.variable != CodePlan::kNoVariable) kept.push_back(output.variable);
     }
     if (!options_.autograd) {
-      start += "  // Below autograd and autocast, where the graph was recorded.\n"
-               "  const c10::impl::ExcludeDispatchKeyGuard below_autograd("
-               "c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);\n"
-               "  const c10::AutoGradMode no_gradients(false);\n";
+      start +=
+          "  // Below autograd and autocast, where the graph was recorded.\n"
+          "  const c10::impl::ExcludeDispatchKeyGuard below_autograd("
+          "c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);\n"
+          "  const c10::AutoGradMode no_gradients(false);\n";
     }
     if (plan_.random) {
       needs_.helpers.insert("draw_from");
       start += "  const DrawFrom draws(generator);\n";
     }
     for (const auto& given : plan_.given) start += check_and_own(given, names.of(given.variable));
-    std::string body = body_of(block, names, kept, "");
+    std::string body = body_of(block, names, kept);
     // Outputs.
     Scope outputs;
     for (const auto& output : plan_.outputs) {
@@ -504,12 +505,13 @@ class CppWriter {
     std::string text = fmt::format("{} run_by_name(const {}& tensors{}) {{\n", kTensors, kTensors,
                                    plan_.random ? ", std::optional<at::Generator> generator" : "");
     if (!plan_.given.empty()) {
-      text += "  const auto find = [&](const char* name) {\n"
-              "    const auto found = tensors.find(name);\n"
-              "    if (found == tensors.end()) throw std::invalid_argument(std::string(\"there is no tensor for \") + "
-              "name);\n"
-              "    return found->second;\n"
-              "  };\n";
+      text +=
+          "  const auto find = [&](const char* name) {\n"
+          "    const auto found = tensors.find(name);\n"
+          "    if (found == tensors.end()) throw std::invalid_argument(std::string(\"there is no tensor for \") + "
+          "name);\n"
+          "    return found->second;\n"
+          "  };\n";
     } else {
       text += "  static_cast<void>(tensors);\n";
     }
@@ -575,7 +577,9 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     }
     if (plan_.random) text += "// Draws random numbers from `generator`, or else from the default one of the device.\n";
     text += fmt::format("{} run({});\n\n", output_type(), fmt::join(list, ", "));
-    text += "// The same with the names that the graph has: \"layer.weight\"; gives \"output0\", \"gradient.layer.weight\".\n";
+    text +=
+        "// The same with the names that the graph has: \"layer.weight\"; gives \"output0\", "
+        "\"gradient.layer.weight\".\n";
     text += fmt::format("{} run_by_name(const {}& tensors{});\n", kTensors, kTensors, generator);
     return text;
   }
@@ -634,7 +638,8 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     for (const Written& written : written_) {
       text += "\n// " + places(written.places) + "\n" + written.before + written.text;
     }
-    text += "\n}  // namespace\n\n" + prototypes_for_source() + constants + "\n" + run + "\n" + by_name + "\n}  // namespace " + name_ + "\n";
+    text += "\n}  // namespace\n\n" + prototypes_for_source() + constants + "\n" + run + "\n" + by_name +
+            "\n}  // namespace " + name_ + "\n";
     return text;
   }
 
@@ -655,7 +660,8 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
   }
 
   std::string cmake() const {
-    return fmt::format(R"(# cmake -S . -B build -DCMAKE_PREFIX_PATH=$(python -c 'import torch; print(torch.utils.cmake_prefix_path)')
+    return fmt::format(
+        R"(# cmake -S . -B build -DCMAKE_PREFIX_PATH=$(python -c 'import torch; print(torch.utils.cmake_prefix_path)')
 cmake_minimum_required(VERSION 3.18)
 project({0} LANGUAGES CXX)
 find_package(Torch REQUIRED)
@@ -664,7 +670,7 @@ target_compile_features({0} PUBLIC cxx_std_20)
 target_include_directories({0} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})
 target_link_libraries({0} PUBLIC ${{TORCH_LIBRARIES}})
 )",
-                       name_);
+        name_);
   }
 
   struct Written {
@@ -686,7 +692,6 @@ target_link_libraries({0} PUBLIC ${{TORCH_LIBRARIES}})
   std::vector<Written> written_;
   std::unordered_map<std::string, size_t> by_text_;
   Scope function_names_;
-  Scope members_;
   std::vector<std::string> member_names_;  // parallel to plan_.given
   std::vector<std::string> output_names_;  // parallel to plan_.outputs
 };

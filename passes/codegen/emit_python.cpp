@@ -76,7 +76,8 @@ class PythonWriter {
     text += "import math\nimport os\nimport struct\n\nimport torch\nimport torch.utils.checkpoint\n\n";
     if (!code_.constants_file.empty()) {
       text += fmt::format(
-          "CONSTANTS = torch.load(os.path.join(os.path.dirname(os.path.abspath(__file__)), {}), weights_only=False)\n\n",
+          "CONSTANTS = torch.load(os.path.join(os.path.dirname(os.path.abspath(__file__)), {}), "
+          "weights_only=False)\n\n",
           PythonCalls::quoted(code_.constants_file));
     }
     if (calls_.helpers().contains("alias_of")) text += kAliasOf;
@@ -91,9 +92,11 @@ class PythonWriter {
   void refuse_backward() const {
     if (!options_.autograd) return;
     for (const CodeStep& step : plan_.steps) {
-      if (graph_.node(step.node).phase != Graph::kBackward && graph_.node(step.node).phase != Graph::kOptimizer) continue;
-      calls_.fail(step.node, "code for autograd is made from a forward graph; capture the forward alone, choose values "
-                             "of the forward, or turn autograd off");
+      if (graph_.node(step.node).phase != Graph::kBackward && graph_.node(step.node).phase != Graph::kOptimizer)
+        continue;
+      calls_.fail(step.node,
+                  "code for autograd is made from a forward graph; capture the forward alone, choose values "
+                  "of the forward, or turn autograd off");
     }
   }
 
@@ -242,7 +245,7 @@ class PythonWriter {
     const CodeBlock& block = plan_.blocks.back();
     BlockNames names(plan_, block);
     std::string body;
-    const std::string indent = options_.autograd ? "        " : "        ";
+    const std::string indent = "        ";
     for (const auto& given : plan_.given) {
       const std::string name = names.take(given.name);
       names.set(given.variable, name);

@@ -57,8 +57,8 @@ std::string function_identifier(std::string_view class_name) {
   for (size_t i = 0; i < class_name.size(); ++i) {
     const auto c = static_cast<unsigned char>(class_name[i]);
     const bool after_lower = i != 0 && std::islower(static_cast<unsigned char>(class_name[i - 1])) != 0;
-    const bool before_lower = i != 0 && i + 1 < class_name.size() &&
-                              std::islower(static_cast<unsigned char>(class_name[i + 1])) != 0;
+    const bool before_lower =
+        i != 0 && i + 1 < class_name.size() && std::islower(static_cast<unsigned char>(class_name[i + 1])) != 0;
     if (std::isupper(c) != 0 && (after_lower || before_lower)) snake += '_';
     snake += static_cast<char>(std::tolower(c));
   }

@@ -188,8 +188,9 @@ std::string PythonCalls::call(uint32_t step, const NameOf& name_of) {
   if (target.kind() == TargetKind::kFunction) {
     behind = operator_of_functional_call(target);
     if (!behind) {
-      fail(node, "a function of the user's own has no Python text; write its body into the graph with inline_call "
-                 "(ir/group_call.h), or rewrite the node to operators (shadowgraph opt --pass rewrite)");
+      fail(node,
+           "a function of the user's own has no Python text; write its body into the graph with inline_call "
+           "(ir/group_call.h), or rewrite the node to operators (shadowgraph opt --pass rewrite)");
     }
   }
   const auto here = c10::Dispatcher::singleton().findSchema(target.schema().operator_name());
@@ -284,8 +285,9 @@ std::string PythonCalls::argument(const Argument& a, const FormalType& type) {
       return constant(a.constant);
     case ArgumentKind::kGenerator:
       if (type.optional) return "None";
-      return a.device().is_cpu() ? "torch.default_generator"
-                                 : fmt::format("torch.cuda.default_generators[{}]", std::max<int>(a.device().index(), 0));
+      return a.device().is_cpu()
+                 ? "torch.default_generator"
+                 : fmt::format("torch.cuda.default_generators[{}]", std::max<int>(a.device().index(), 0));
     case ArgumentKind::kOpaque:
       fail(plan_.steps[step_].node, "its argument is an object that a graph does not hold (" + graph_.text(a.string) +
                                         "); rewrite the node to operators first");

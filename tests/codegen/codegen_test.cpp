@@ -65,7 +65,8 @@ class EmittedCpp : public ::testing::Test {
     if (trains_with_adamw(name)) {
       optimizer = std::make_unique<torch::optim::AdamW>(eager.module->parameters(), torch::optim::AdamWOptions(1e-3));
     } else {
-      optimizer = std::make_unique<torch::optim::SGD>(eager.module->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      optimizer =
+          std::make_unique<torch::optim::SGD>(eager.module->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     }
     at::manual_seed(kSeed + 1);
     const at::Tensor loss = eager.loss(eager.forward(eager.inputs), eager.inputs);

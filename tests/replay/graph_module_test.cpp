@@ -111,11 +111,13 @@ INSTANTIATE_TEST_SUITE_P(Zoo, ModelAsGraphModule, testing::ValuesIn(model_names(
 // y = x @ weight + constant, captured without gradients.
 Graph linear_graph(const at::Tensor& constant) {
   const c10::NoGradGuard no_grad;
+  const at::Tensor real_x = at::ones({2, 3});
+  const at::Tensor real_weight = at::ones({3, 4}).requires_grad_();
   CaptureSession session;
-  const at::Tensor x = session.mode().from_real(at::ones({2, 3}));
-  const at::Tensor weight = session.mode().from_real(at::ones({3, 4}).requires_grad_());
-  session.name_input(x, "x");
-  session.name_input(weight, "layer.0.weight");
+  session.name_input(real_x, "x");
+  session.name_input(real_weight, "layer.0.weight");
+  const at::Tensor x = session.mode().from_real(real_x);
+  const at::Tensor weight = session.mode().from_real(real_weight);
   Graph graph = session.finish({at::mm(x, weight) + constant});
   for (const NodeId node : graph.nodes()) {
     if (graph.node(node).target != target_of(Builtin::kInput)) continue;
