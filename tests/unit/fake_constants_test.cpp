@@ -132,7 +132,7 @@ TEST(FakeConstants, AWriteThroughAnyAliasEndsThem) {
       [&](at::Tensor& t) { at::add_out(t, unknown, unknown); },
       [&](at::Tensor& t) { t.index_put_({at::tensor({0}, at::kLong)}, unknown[0]); },
       [&](at::Tensor& t) { t.resize_({100}); },
-      [&](at::Tensor& t) { at::_foreach_add_({t}, {unknown}); },
+      [&](at::Tensor& t) { at::_foreach_add_(std::vector<at::Tensor>{t}, std::vector<at::Tensor>{unknown}); },
       [&](at::Tensor& t) { t.detach().masked_fill_(unknown > 0, 1); },
       [&](at::Tensor& t) { t.set_data(unknown); },
   };
@@ -195,9 +195,10 @@ TEST(FakeConstants, ACapturedLiteralIsReplayed) {
     late.data_ptr<float>()[0] = 100;
     return y + late;
   };
+  const at::Tensor real = at::rand({2});
   Graph graph = [&] {
     CaptureSession session;
-    const at::Tensor x = at::rand({2});
+    const at::Tensor x = session.mode().from_real(real);
     session.name_input(x, "x");
     return session.finish({program(x)});
   }();
@@ -209,7 +210,7 @@ TEST(FakeConstants, ACapturedLiteralIsReplayed) {
   // The same text every time, and what the path depended on is listed.
   const auto text = [&] {
     CaptureSession session;
-    const at::Tensor input = at::rand({2});
+    const at::Tensor input = session.mode().from_real(real);
     session.name_input(input, "x");
     return shadowgraph::to_text(session.finish({program(input)}));
   };
