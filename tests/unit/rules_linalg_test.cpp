@@ -30,12 +30,12 @@ TEST(RulesLinalg, TriangularSystemsInEachLayout) {
 TEST(RulesLinalg, OutFormsMakeEmptyResultsColumnMajorAndKeepTheStridesOfOthers) {
   const at::Tensor a = positive_definite({3, 3});
   for (const at::Tensor& out : {at::empty({0}), at::empty({3, 3}), at::empty({3, 3}).t(), at::empty({2})}) {
-    expect_like_eager([](const Tensors& t) { return Tensors{at::cholesky_inverse_out(t[1], t[0])}; }, {a, out});
-    expect_like_eager([](const Tensors& t) { return Tensors{at::linalg_solve_triangular_out(t[1], t[0], t[0], true)}; },
+    expect_like_eager([](Tensors t) { return Tensors{at::cholesky_inverse_out(t[1], t[0])}; }, {a, out});
+    expect_like_eager([](Tensors t) { return Tensors{at::linalg_solve_triangular_out(t[1], t[0], t[0], true)}; },
                       {a, out});
   }
   expect_like_eager(
-      [](const Tensors& t) {
+      [](Tensors t) {
         const auto [factors, scales] = at::geqrf_out(t[1], t[2], t[0]);
         return Tensors{factors, scales};
       },
@@ -46,17 +46,17 @@ TEST(RulesLinalg, OutFormsThatNobodyWroteFollowTheirFunctionalForm) {
   const at::Tensor x = at::randn({4, 5});
   const at::Tensor index = at::tensor({1, 0, 3});
   for (const at::Tensor& out : {at::empty({0}), at::empty({3, 5}), at::empty({5, 3}).t()}) {
-    expect_like_eager([](const Tensors& t) { return Tensors{at::index_select_out(t[2], t[0], 0, t[1])}; },
+    expect_like_eager([](Tensors t) { return Tensors{at::index_select_out(t[2], t[0], 0, t[1])}; },
                       {x, index, out});
   }
   expect_like_eager(
-      [](const Tensors& t) {
+      [](Tensors t) {
         const auto [values, indices] = at::mode_out(t[1], t[2], t[0], 1, true);
         return Tensors{values, indices};
       },
       {x, at::empty({0}), at::empty({0}, at::kLong)});
   // A result that cannot be cast is refused, as by eager.
-  expect_like_eager([](const Tensors& t) { return Tensors{at::index_select_out(t[2], t[0], 0, t[1])}; },
+  expect_like_eager([](Tensors t) { return Tensors{at::index_select_out(t[2], t[0], 0, t[1])}; },
                     {x, index, at::empty({0}, at::kInt)});
 }
 
