@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "core/deferred/errors.h"
-#include "core/deferred/real_world.h"
 #include "core/deferred/record.h"
+#include "core/fake/constants.h"
 #include "core/replay/interpreter.h"
 #include "ir/formals.h"
 #include "ir/printer.h"
@@ -223,10 +223,16 @@ void DeferredRecord::run(Recipe::Group group, const ComputeOptions& options,
     };
     graph().for_each_output(step.node, touch);
     if (step.role != Recipe::Role::kAllocate) graph().for_each_input(step.node, touch);
+    // A check may throw: what it is about is handed over afterwards.
+    if (graph().results(step.node).empty()) {
+      for (auto& [storage, last] : last_touch) {
+        if (last.valid()) last = step.node;
+      }
+    }
   }
   for (const StorageId storage : group.wanted) hooks.finished[last_touch.at(storage)].push_back(storage);
   const DefaultDtype dtype(default_dtype_);
-  const RealWorld real;
+  const RealCalls real;
   Replay interpreter(graph(), std::move(replay), std::move(hooks), streams_, options.independent_streams, done);
   try {
     interpreter.run({});
@@ -251,7 +257,7 @@ void DeferredRecord::compute(const std::vector<StorageId>& storages, const Compu
 at::Tensor DeferredRecord::value_of(const FakeTensorImpl& fake, const ComputeOptions& options) {
   at::Tensor first;
   compute({storage_of(fake)}, options, [&](Computed computed) { first = std::move(computed.tensor); });
-  const RealWorld real;
+  const RealCalls real;
   auto impl = first.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true);
   impl->set_storage_and_dtype(first.storage(), fake.dtype());
   impl->set_sizes_and_strides(fake.sizes(), fake.strides(), fake.storage_offset());
@@ -272,7 +278,7 @@ RandomState DeferredRecord::run_draw(NodeId node, const RandomState& before) {
     if (step.role != Recipe::Role::kRun) hooks.roles[step.node] = step.role;
   }
   const DefaultDtype dtype(default_dtype_);
-  const RealWorld real;
+  const RealCalls real;
   const std::function<void(Computed)> none = [](Computed) {};
   Replay interpreter(graph(), std::move(replay), std::move(hooks), streams_, std::nullopt, none);
   interpreter.given_draw = node;

@@ -6,8 +6,8 @@
 #include <torch/nn/module.h>
 
 #include "core/deferred/errors.h"
-#include "core/deferred/real_world.h"
 #include "core/deferred/record.h"
+#include "core/fake/constants.h"
 #include "core/fake/dispatch_keys.h"
 #include "ir/printer.h"
 
@@ -68,7 +68,7 @@ at::Tensor on_storage(c10::Storage storage, FakeTensorImpl& fake, caffe2::TypeMe
 
 // All elements of the storage, converted.
 c10::Storage converted(const c10::Storage& storage, caffe2::TypeMeta from, c10::Device device, at::ScalarType to) {
-  const RealWorld real;
+  const RealCalls real;
   at::Tensor flat = at::empty({0}, at::TensorOptions().dtype(from).device(storage.device()));
   const auto count = static_cast<int64_t>(storage.nbytes() / from.itemsize());
   flat.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
@@ -83,6 +83,7 @@ class Batch {
       : record_(std::move(record)), options_(options) {}
 
   void add(Named named) {
+    show_host_writes(named.tensor, *record_);
     const FakeTensorImpl& fake = *as_fake(named.tensor);
     const StorageId storage = record_->storage_of(fake);
     auto& entry = storages_[storage];

@@ -13,7 +13,7 @@
 #include <map>
 
 #include "core/deferred/mt19937_jump.h"
-#include "core/deferred/real_world.h"
+#include "core/fake/constants.h"
 #include "ir/formals.h"
 
 namespace shadowgraph {
@@ -99,7 +99,7 @@ struct Line {
 };
 
 Line measure(Sampler sample, at::ScalarType dtype) {
-  const RealWorld real;
+  const RealCalls real;
   const auto drawn_for = [&](int64_t n) -> uint64_t {
     const at::Generator generator = at::detail::createCPUGenerator(1);
     at::Tensor tensor = at::empty({n}, at::TensorOptions().dtype(dtype).device(at::kCPU));
@@ -259,7 +259,7 @@ void skip(RandomState& state, const Consumption& consumption) {
     return;
   }
   // The second half of the last pair stays in the generator: it must be made.
-  const RealWorld real;
+  const RealCalls real;
   const at::Generator generator = at::detail::createCPUGenerator();
   state.put_into(generator);
   at::empty({1}, at::TensorOptions().dtype(at::kDouble).device(at::kCPU)).normal_(0, 1, generator);

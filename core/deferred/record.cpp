@@ -4,7 +4,7 @@
 #include <c10/core/DefaultDtype.h>
 
 #include "core/deferred/errors.h"
-#include "core/deferred/real_world.h"
+#include "core/fake/constants.h"
 #include "core/fake/converter.h"
 #include "core/fake/operator_info.h"
 
@@ -172,7 +172,10 @@ void DeferredRecord::begin_call(const OperatorInfo& info, std::span<const CallAr
       } else if (argument.kind() == CallArgument::Kind::kBoxed) {
         const c10::IValue& value = argument.boxed();
         if (value.isGenerator()) generator_ = value.toGenerator();
-        if (!is_plain(value)) {
+        // A storage of a described tensor is recorded as an alias of it.
+        const bool described =
+            value.isStorage() && find_storage_id(*value.toStorage().unsafeGetStorageImpl(), session_).valid();
+        if (!described && !is_plain(value)) {
           throw UnrecordableCallError(info.name + ": argument '" + info.op.schema().arguments()[i].name() + "' is a " +
                                       value.type()->str() +
                                       ", which cannot be kept for later; run this line under an UnfakeGuard, on real "
@@ -265,6 +268,7 @@ bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack)
     const FakeTensorImpl* fake = as_fake(tensor);
     if (fake == nullptr) return tensor;
     device = fake->pretended_device();
+    show_host_writes(tensor, *this);
     if (real_storage(storage_of(*fake))) check_operand(info, tensor, false);
     if (!storage_of(*fake).valid()) {
       const at::Tensor outside = real_of_fake(*fake, *mode_);
@@ -296,7 +300,7 @@ bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack)
   }
   if (foreign) return false;
   {
-    const RealWorld real;
+    const RealCalls real;
     info.op.callBoxed(real_stack);
   }
   const KernelDepth depth;

@@ -14,8 +14,8 @@
 #include "core/deferred/errors.h"
 #include "core/deferred/materialize.h"
 #include "core/deferred/mt19937_jump.h"
-#include "core/deferred/real_world.h"
 #include "core/deferred/record.h"
+#include "core/fake/constants.h"
 #include "core/replay/interpreter.h"
 
 namespace shadowgraph {
@@ -241,6 +241,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
     throw NotDeferredError(c10::str("a fake tensor with sizes ", tensor.sizes(), " that no deferred_init describes"));
   }
   const std::lock_guard lock(record->mutex());
+  show_host_writes(tensor, *record);
   const Graph& graph = record->graph();
   const StorageId storage = record->storage_of(*fake);
   const int64_t numel = tensor.numel();
@@ -272,11 +273,11 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
                    " shares a storage that has been materialised; materialise it and take a slice"));
     }
     const at::Tensor whole = record->value_of(*fake, {c10::Device(c10::kCPU), options.independent_streams});
-    const RealWorld real;
+    const RealCalls real;
     return whole.narrow(dim, start, length).to(device, dtype).clone(at::MemoryFormat::Contiguous);
   }
 
-  const RealWorld real;
+  const RealCalls real;
   at::Tensor result = at::empty(sizes, at::TensorOptions().dtype(dtype).device(device));
   if (result.numel() == 0) return result;
   const at::Tensor flat = result.view({-1});

@@ -266,6 +266,8 @@ c10::StorageImpl& storage_of(const at::Tensor& tensor) {
 
 bool in(uint64_t mask, uint16_t position) { return position < 64 && ((mask >> position) & 1) != 0; }
 
+}  // namespace
+
 // What the host wrote since the observer last saw this tensor.
 void show_host_writes(const at::Tensor& fake, CallObserver& observer) {
   KnownContents* contents = contents_of(storage_of(fake));
@@ -288,8 +290,6 @@ void show_host_writes(const at::Tensor& fake, CallObserver& observer) {
   }
   observer.host_wrote(fake, value);
 }
-
-}  // namespace
 
 ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin) : info_(info) {
   CallObserver* observer = thread_state.mode != nullptr ? thread_state.mode->observer : nullptr;

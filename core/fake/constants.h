@@ -65,6 +65,10 @@ inline void close_open_literal() {
   if (C10_UNLIKELY(thread_state.literal != nullptr)) close_literal();
 }
 
+class CallObserver;
+// Shows the observer what the host wrote into `fake`, through a pointer, since it was last shown.
+void show_host_writes(const at::Tensor& fake, CallObserver& observer);
+
 // What becomes of contents in one boxed call.
 class ContentsOfCall {
  public:

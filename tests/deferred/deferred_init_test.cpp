@@ -240,7 +240,7 @@ TEST(DeferredInit, WhatCannotBeRecordedIsRefused) {
   message_of<UnrecordableCallError>([&] {
     deferred_init([&] {
       at::Tensor x = torch::zeros({3});
-      x.set_(x.storage(), 0, {2}, {1});
+      x.set_(outside.storage(), 0, {2}, {1});
     });
   });
   const at::Tensor other = deferred_init([] { return torch::zeros({2}); });

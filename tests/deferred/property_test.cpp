@@ -156,10 +156,23 @@ TEST(DeferredProperty, LargeConstructorsInSampledOrders) {
 TEST(DeferredProperty, AnyProgramInSampledOrders) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const RandomProgram program = RandomProgram::make(seed, 25);
+    // Whole storages, so that inputs have the strides, offsets and aliases that the program was made for.
     const Tensors outside = program.inputs();
+    Tensors storages;
+    for (const at::Tensor& input : outside) {
+      const auto elements = static_cast<int64_t>(input.storage().nbytes() / input.element_size());
+      storages.push_back(at::empty({0}, input.options()).set_(input.storage(), 0, {elements}, {1}));
+    }
     const auto make = [&] {
       Tensors inputs;
-      for (const at::Tensor& input : outside) inputs.push_back(input.clone());
+      Tensors copies;
+      for (size_t i = 0; i < outside.size(); ++i) {
+        copies.push_back(storages[i].clone());
+        for (size_t j = 0; j < i; ++j) {
+          if (storages[j].is_alias_of(storages[i])) copies[i] = copies[j];
+        }
+        inputs.push_back(copies[i].as_strided(outside[i].sizes(), outside[i].strides(), outside[i].storage_offset()));
+      }
       Tensors all = program.run(inputs);
       all.insert(all.end(), inputs.begin(), inputs.end());
       return all;
