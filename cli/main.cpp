@@ -44,6 +44,7 @@ constexpr const char* kExamples =
     "  shadowgraph profile resnet50 --mode train --batch 32 --device cuda -o out/resnet50\n"
     "  shadowgraph profile resnet50 --mode train --batch 1..256 --memory 24GiB\n"
     "  shadowgraph profile llama3_8b --mode train --optimizer adamw --dtype bf16 --seq 4096 --json\n"
+    "  shadowgraph profile gpt2 --mode train --checkpoint 'transformer.h.*'\n"
     "  shadowgraph profile net.pt --input 'f32[8,3,224,224]' --mode train\n"
     "  shadowgraph capture gpt2 --mode train -o gpt2.sg\n"
     "  shadowgraph print gpt2.sg | less\n"
@@ -144,6 +145,10 @@ void add_capture_options(CLI::App& command, CaptureRequest& request, std::string
                   "Dtype and shape of one input of a TorchScript file, e.g. 'f32[8,3,224,224]'; repeat for several")
       ->take_all()
       ->delimiter('\0');
+  command.add_option(
+      "--checkpoint", request.checkpoint,
+      "Activation checkpoints: modules whose activations backward computes again, 'transformer.h.*', or auto "
+      "for numbered layers; policies: opt --pass checkpoint{...}");
 }
 
 // The first lines of a libtorch error are the message; what follows is for its developers.

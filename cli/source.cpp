@@ -6,6 +6,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
@@ -18,6 +19,7 @@
 #include "ir/verifier.h"
 #include "models/program.h"
 #include "models/registry.h"
+#include "passes/pipeline.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -148,7 +150,9 @@ SourceKind kind_of_source(const std::string& source) {
   return SourceKind::kGraph;  // the parser says what is wrong with it if it is not
 }
 
-LoadedGraph load(const CaptureRequest& request) {
+namespace {
+
+LoadedGraph load_as_it_is(const CaptureRequest& request) {
   switch (kind_of_source(request.source)) {
     case SourceKind::kModel:
       return capture_model(request);
@@ -162,6 +166,21 @@ LoadedGraph load(const CaptureRequest& request) {
   const auto model = loaded.graph.metadata.find("model");
   loaded.name =
       model != loaded.graph.metadata.end() ? model->second : std::filesystem::path(request.source).stem().string();
+  return loaded;
+}
+
+}  // namespace
+
+LoadedGraph load(const CaptureRequest& request) {
+  LoadedGraph loaded = load_as_it_is(request);
+  if (request.checkpoint.empty()) return loaded;
+  const PassResult done = run_pass(loaded.graph, "checkpoint", {{"modules", request.checkpoint}});
+  if (!done.changed) {
+    std::fputs(fmt::format("shadowgraph: --checkpoint {} changes nothing: no backward reads what these modules make\n",
+                           request.checkpoint)
+                   .c_str(),
+               stderr);
+  }
   return loaded;
 }
 

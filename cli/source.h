@@ -20,6 +20,7 @@ struct CaptureRequest {
   int64_t seq = 0;
   bool steady_state = false;        // record the second step, with optimizer state present
   std::vector<std::string> inputs;  // TorchScript: one spec an input
+  std::string checkpoint;           // modules whose activations backward computes again; patterns as of the pass
 };
 
 struct LoadedGraph {

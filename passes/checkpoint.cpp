@@ -66,9 +66,9 @@ class Rewrite {
     std::stable_sort(outer_first.begin(), outer_first.end(),
                      [&](size_t a, size_t b) { return plan_.levels()[a].depth < plan_.levels()[b].depth; });
     note_touched_storages();
+    for (const size_t level : outer_first) wrap(level);
     for (const size_t level : outer_first) compute_again(level);
     for (const size_t level : outer_first) redirect(level);
-    for (const size_t level : outer_first) wrap(level);
     drop_saved();
     end_lives();
     put_parents_first(graph_);
@@ -82,10 +82,12 @@ class Rewrite {
   void compute_again(size_t index) {
     const CheckpointLevel& level = plan_.levels()[index];
     const RegionId region = add_recompute_region(*level.segment);
+    const RegionId first = level.segment->regions[0];
+    const bool marked = !is_wrapped(*level.segment);
     copiers_[index] = std::make_unique<NodeCopier>(graph_, graph_, region);
     NodeCopier& copier = *copiers_[index];
     copier.reserve(level.recomputed.size());
-    copier.bind(graph_.region(level.segment->regions[0]).parent, region);
+    copier.bind(marked ? first : graph_.region(first).parent, region);
     size_t next_run = 0;
     std::unordered_map<NodeId, std::vector<std::pair<c10::Device, ValueId>>> ends;  // states to be put back
     for (const NodeId n : level.recomputed) {
@@ -115,14 +117,14 @@ class Rewrite {
 
   // Operands that are not made again here: another level's copy, or the original.
   void bind_operands(NodeCopier& copier, size_t index, NodeId n) {
+    const CheckpointLevel& level = plan_.levels()[index];
     const auto bind = [&](ValueId v) {
       if (copier.value(v).valid()) return;
       const StorageId storage = graph_.value(v).storage;
-      const bool here = storage.valid() && plan_.levels()[index].made_again.contains(storage);
-      if (here) return;  // made by a copy, before
-      const int32_t home = plan_.home_for(plan_.levels()[index].outer, v);
-      const ValueId stands_in = home < 0 ? ValueId() : copiers_[static_cast<size_t>(home)]->value(v);
-      copier.bind(v, stands_in.valid() ? stands_in : v);
+      if (storage.valid() && level.made_again.contains(storage)) return;  // made by a copy
+      const int32_t home = plan_.home_for(level.outer, v);
+      const ValueId stands_in = home < 0 ? v : copiers_[static_cast<size_t>(home)]->value(v);
+      if (stands_in.valid()) copier.bind(v, stands_in);
     };
     graph_.for_each_input(n, bind);
     for (const SavedTensor& saved : graph_.saved(n)) {
@@ -210,11 +212,16 @@ class Rewrite {
 
   // ---- Regions
 
+  // Unless it is a region of kind checkpoint already.
+  bool is_wrapped(const CheckpointSegment& segment) const {
+    return segment.regions.size() != 1 || graph_.region(segment.regions[0]).kind != RegionKind::kCheckpoint;
+  }
+
   void wrap(size_t index) {
     const CheckpointLevel& level = plan_.levels()[index];
     const CheckpointSegment& segment = *level.segment;
     const RegionId parent = graph_.region(segment.regions[0]).parent;
-    if (segment.regions.size() == 1 && graph_.region(segment.regions[0]).kind == RegionKind::kCheckpoint) return;
+    if (!is_wrapped(segment)) return;
     Region region;
     region.kind = RegionKind::kCheckpoint;
     region.parent = parent;
@@ -238,10 +245,33 @@ class Rewrite {
 
   // ---- What is kept, and how long
 
-  // The storages whose lives may end earlier, before anything is changed.
+  // The storages whose lives may end earlier, before anything is changed: what is made again, and what nodes of segments
+  // save, as far as no node outside saves it too, whether backward reads it or not.
   void note_touched_storages() {
     for (const CheckpointLevel& level : plan_.levels()) {
       for (const CheckpointDemand& demand : level.accepted) touched_[graph_.value(demand.value).storage] = 1;
+    }
+    const std::set<size_t> outermost = outermost_with_copies();
+    std::vector<bool> dealt_with(graph_.node_capacity(), false);
+    for (const size_t level : outermost) {
+      for (const NodeId n : plan_.levels()[level].nodes) dealt_with[n.index] = true;
+    }
+    IdMap<StorageId, uint8_t> saved_outside;
+    for (const NodeId n : graph_.nodes()) {
+      if (dealt_with[n.index]) continue;
+      for (const SavedTensor& saved : graph_.saved(n)) {
+        if (const StorageId s = graph_.value(saved.value).storage; s.valid()) saved_outside[s] = 1;
+      }
+    }
+    for (const size_t level : outermost) {
+      for (const NodeId n : plan_.levels()[level].nodes) {
+        for (const SavedTensor& saved : graph_.saved(n)) {
+          const StorageId s = graph_.value(saved.value).storage;
+          if (!s.valid() || std::as_const(saved_outside)[s] != 0) continue;
+          const NodeId born = graph_.storage(s).born;
+          if (born.valid() && !graph_.is_erased(born) && dealt_with[born.index]) touched_[s] = 1;
+        }
+      }
     }
   }
 

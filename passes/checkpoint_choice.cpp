@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fnmatch.h>
+#include <unordered_map>
 
 #include "ir/checkpoint_region.h"
 #include "ir/clone.h"
@@ -42,12 +43,12 @@ std::vector<RegionId> nameable_regions(const Graph& graph) {
   return result;
 }
 
-// "layers.12" is number 12 of "layers".
+// "layers.12" is number 12 of "layers", "encoder_layer_3" number 3 of "encoder_layer".
 std::string_view family_of(std::string_view path) {
-  const size_t dot = path.rfind('.');
-  const bool numbered = dot != std::string_view::npos && dot + 1 < path.size() &&
-                        path.find_first_not_of("0123456789", dot + 1) == std::string_view::npos;
-  return numbered ? path.substr(0, dot) : std::string_view();
+  const size_t last = path.find_last_not_of("0123456789");
+  const bool numbered =
+      last != std::string_view::npos && last + 1 < path.size() && last > 0 && (path[last] == '.' || path[last] == '_');
+  return numbered ? path.substr(0, last) : std::string_view();
 }
 
 std::vector<RegionId> longest_family(const Graph& graph, const std::vector<RegionId>& nameable) {

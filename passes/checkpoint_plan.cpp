@@ -172,12 +172,8 @@ int32_t CheckpointPlan::candidate_level(int32_t from, ValueId id) const {
 }
 
 int32_t CheckpointPlan::home_for(int32_t level, ValueId id) const {
-  const Value& value = graph_.value(id);
-  if (value.kind != ValueKind::kTensor || !value.storage.valid()) return -1;
-  for (int32_t l = level; l >= 0; l = levels_[size_t(l)].outer) {
-    if (levels_[size_t(l)].made_again.contains(value.storage)) return l;
-  }
-  return -1;
+  const int32_t home = candidate_level(level, id);
+  return home >= 0 && levels_[size_t(home)].made_again.contains(graph_.value(id).storage) ? home : -1;
 }
 
 // ---- Who needs what
@@ -247,6 +243,7 @@ class CheckpointPlan::Decision {
   }
 
   void run() {
+    if (level_.demands.empty()) return;
     find_obstacles();
     accept();
     if (level_.accepted.empty()) return;

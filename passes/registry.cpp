@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "passes/builtin_passes.h"
+#include "passes/checkpoint.h"
 #include "passes/decompose.h"
 #include "passes/functionalize.h"
 #include "passes/partition.h"
@@ -40,6 +41,15 @@ std::vector<Pass> built_in_passes() {
       {.name = "canonicalize",
        .summary = "One way of writing for what can be written in many: no-op views and copies, view chains, arguments",
        .run = canonicalize},
+      {.name = "checkpoint",
+       .summary = "Activation checkpointing: backward computes again what forward then need not keep",
+       .run = checkpoint_pass,
+       .options = {{"modules", "",
+                    "patterns of paths joined by '+', or auto: the longest run of numbered modules; none: "
+                    "regions marked as checkpoints"},
+                   {"policy", "each", "each, every (k-th), sqrt (segments), or budget (the fewest from the first on)"},
+                   {"every", "2", "with policy=every: k"},
+                   {"bytes", "1", "with policy=budget: the peak of live bytes that is allowed"}}},
       {.name = "collapse",
        .summary = "One node for each call of a module or composite operator: the graph at the level of torch.fx",
        .run = collapse,
@@ -74,6 +84,9 @@ std::vector<Pass> built_in_passes() {
        .summary = "Finds chains of elementwise operators that one kernel could do; notes fuse=\"g0\"",
        .run = fuse_groups,
        .options = {{"min_nodes", "2", "nodes of the smallest group"}}},
+      {.name = "free-at-last-use",
+       .summary = "Storages die after their last use, as a replay frees them, not when the program let go",
+       .run = free_at_last_use},
       {.name = "functionalize",
        .summary = "Resolves aliases and writes: no mutation but write-backs to what was given, at the end",
        .run = functionalize_pass},
