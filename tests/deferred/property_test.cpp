@@ -4,13 +4,11 @@
 #include <random>
 
 #include "tests/deferred/check.h"
-#include "tests/replay/random_program.h"
 
 namespace shadowgraph {
 namespace {
 
 using testing::process_state;
-using testing::RandomProgram;
 using testing::same_bits;
 using testing::Tensors;
 
@@ -150,40 +148,6 @@ TEST(DeferredProperty, LargeConstructorsInSampledOrders) {
       expect_as_eager(make, order, c10::str("seed ", seed));
       if (HasFatalFailure()) return;
     }
-  }
-}
-
-TEST(DeferredProperty, AnyProgramInSampledOrders) {
-  for (uint64_t seed = 0; seed < 300; ++seed) {
-    const RandomProgram program = RandomProgram::make(seed, 25);
-    // Whole storages, so that inputs have the strides, offsets and aliases that the program was made for.
-    const Tensors outside = program.inputs();
-    Tensors storages;
-    for (const at::Tensor& input : outside) {
-      const auto elements = static_cast<int64_t>(input.storage().nbytes() / input.element_size());
-      storages.push_back(at::empty({0}, input.options()).set_(input.storage(), 0, {elements}, {1}));
-    }
-    const auto make = [&] {
-      Tensors inputs;
-      Tensors copies;
-      for (size_t i = 0; i < outside.size(); ++i) {
-        copies.push_back(storages[i].clone());
-        for (size_t j = 0; j < i; ++j) {
-          if (storages[j].is_alias_of(storages[i])) copies[i] = copies[j];
-        }
-        inputs.push_back(copies[i].as_strided(outside[i].sizes(), outside[i].strides(), outside[i].storage_offset()));
-      }
-      Tensors all = program.run(inputs);
-      all.insert(all.end(), inputs.begin(), inputs.end());
-      return all;
-    };
-    at::manual_seed(99);
-    std::vector<size_t> order(make().size());
-    std::iota(order.begin(), order.end(), 0U);
-    std::mt19937 shuffle(static_cast<uint32_t>(seed));
-    std::shuffle(order.begin(), order.end(), shuffle);
-    expect_as_eager(make, order, program.describe());
-    if (HasFatalFailure()) return;
   }
 }
 
