@@ -66,14 +66,6 @@ class CommonDevice {
   bool mixed_ = false;
 };
 
-// Printing a tensor with << makes a copy in double on the CPU and reads that: a fake one says that it is fake.
-void set_data_error(c10::StorageImpl& storage);
-inline void explain_missing_data(const c10::TensorImpl& fake, c10::Device device) {
-  if (C10_LIKELY(fake.dtype() != caffe2::TypeMeta::Make<double>()) || !device.is_cpu()) return;
-  c10::StorageImpl& storage = *fake.unsafe_storage().unsafeGetStorageImpl();
-  if (!has_contents(storage)) set_data_error(storage);
-}
-
 // A kernel's result as a fake on `device`, unless it is undefined or a fake already: an operand, or made by a rule. Only
 // now are reads of its sizes watched: a kernel may still have to set them.
 inline void wrap_result(at::Tensor& result, c10::Device device, bool watch) {
@@ -82,11 +74,9 @@ inline void wrap_result(at::Tensor& result, c10::Device device, bool watch) {
   if (fake == nullptr) {
     result = FakeTensorImpl::wrap(*result.unsafeGetTensorImpl(), device);
     if (watch) static_cast<FakeTensorImpl*>(result.unsafeGetTensorImpl())->watch_size_reads();
-    explain_missing_data(*result.unsafeGetTensorImpl(), device);
   } else if (fake->take_fresh()) {
     if (C10_UNLIKELY(fake->pretended_device() != device)) fake->move_to(device);
     if (watch) fake->watch_size_reads();
-    explain_missing_data(*fake, device);
   }
 }
 

@@ -161,12 +161,6 @@ std::string to_string(const at::Tensor& tensor) {
   return text;
 }
 
-void set_data_error(c10::StorageImpl& storage) {
-  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
-      "this is a fake tensor (shadowgraph): it has no data to print or read. shadowgraph::to_string says what it is; "
-      "to compute with numbers, run this part on real tensors under an UnfakeGuard");
-}
-
 void note_size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept {
   const ModeState* mode = thread_state.mode;
   if (mode != nullptr && mode->observer != nullptr) mode->observer->size_read(tensor, what, dimension);

@@ -1,6 +1,7 @@
 // Pointwise operators: TensorIterator configurations. Each row of register_elementwise names an operator and how its
 // operands and result are typed; the functional, in-place and out= forms follow from that.
 #include <ATen/Dispatch.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
@@ -138,7 +139,9 @@ Tensor& where_out(const Tensor& condition, const Tensor& x, const Tensor& y, Ten
 Tensor& masked_fill_(Tensor& x, const Tensor& mask) {
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_fill_ only supports boolean masks, but got mask with dtype ",
               mask.scalar_type());
-  (void)mask.expand(x.sizes());  // throws if it does not fit
+  const auto shape = at::infer_size(x.sizes(), mask.sizes());
+  TORCH_CHECK(x.sizes().equals(shape), "output with shape ", x.sizes(), " doesn't match the broadcast shape ",
+              at::IntArrayRef(shape));
   return x;
 }
 

@@ -21,11 +21,12 @@ Tensor column_major(IntArrayRef sizes, ScalarType dtype) {
 
 Tensor column_major_like(const Tensor& x) { return column_major(x.sizes(), x.scalar_type()); }
 
-// The out= form of a rule: `result`'s sizes, and its strides where there was nothing.
+// The out= form of a rule: `result`'s sizes, and its strides where there was nothing; what is too small becomes contiguous.
 void write_into(Tensor& out, const Tensor& result) {
   TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()), "result type ", result.scalar_type(),
               " can't be cast to the desired output type ", out.scalar_type());
-  if (at::native::resize_output(out, result.sizes())) out.as_strided_(result.sizes(), result.strides());
+  const bool was_empty = out.numel() == 0;
+  if (at::native::resize_output(out, result.sizes()) && was_empty) out.as_strided_(result.sizes(), result.strides());
 }
 
 template <auto rule>

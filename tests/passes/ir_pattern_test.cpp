@@ -80,7 +80,9 @@ TEST(IrPattern, InnerValuesMustNotBeUsedOutside) {
 TEST(IrPattern, NotAcrossAWriteToWhatIsRead) {
   const std::string write = "%3 = aten::add_.Tensor(self=%0, other=%1) : f32[2,2] @s0\n";
   const std::string sum = "%4 = aten::add.Tensor(self=%2, other=%1) : f32[2,2] @s3\n";
-  EXPECT_EQ(matches(kProduct + write + sum, kMmAdd), 0U);  // mm reads x before, its replacement would after
+  EXPECT_EQ(matches(kProduct + write + sum, kMmAdd), 1U);  // put before the write
+  const std::string late = "%4 = aten::add.Tensor(self=%2, other=%3) : f32[2,2] @s3\n";
+  EXPECT_EQ(matches(kProduct + write + late, kMmAdd), 0U);  // mm reads x before, its replacement would after
   const std::string fits =
       "%2 = aten::add_.Tensor(self=%0, other=%1) : f32[2,2] @s0\n"
       "%3 = aten::mm(self=%0, mat2=%1) : f32[2,2] @s2\n"
@@ -88,11 +90,13 @@ TEST(IrPattern, NotAcrossAWriteToWhatIsRead) {
   EXPECT_EQ(matches(fits, kMmAdd), 1U);
 }
 
-TEST(IrPattern, NotIfAReturnedValueIsUsedBeforeTheLastNode) {
+TEST(IrPattern, NotIfAReturnedValueIsNeededForTheRest) {
   const char* both = "%p = aten::mm(self=%x, mat2=%w)\n%y = aten::add.Tensor(self=%p, other=%b)\nreturn %p, %y";
   const std::string use = "%3 = aten::relu(self=%2) : f32[2,2] @s3\n";
   const std::string sum = "%4 = aten::add.Tensor(self=%2, other=%1) : f32[2,2] @s4\n";
-  EXPECT_EQ(matches(kProduct + use + sum, both), 0U);
+  EXPECT_EQ(matches(kProduct + use + sum, both), 1U);  // put before that use
+  const std::string of_use = "%4 = aten::add.Tensor(self=%2, other=%3) : f32[2,2] @s4\n";
+  EXPECT_EQ(matches(kProduct + use + of_use, both), 0U);  // which is needed itself
   EXPECT_EQ(matches(kProduct + "%3 = aten::add.Tensor(self=%2, other=%1) : f32[2,2] @s4\n"
                                "%4 = aten::relu(self=%2) : f32[2,2] @s3\n",
                     both),

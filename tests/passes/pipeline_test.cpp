@@ -76,7 +76,7 @@ TEST(Pipeline, ReadsAndWritesItsText) {
 TEST(Pipeline, SaysWhatIsWrongWithAText) {
   EXPECT_THAT(parse_error("dce,cze"), HasSubstr("there is no pass 'cze'; did you mean cse?\n  dce,cze\n      ^"));
   EXPECT_THAT(parse_error("fuse"), HasSubstr("did you mean fuse-groups?"));
-  EXPECT_THAT(parse_error("xxxxxxxxxxxx"), HasSubstr("the passes: canonicalize, collapse"));
+  EXPECT_THAT(parse_error("xxxxxxxxxxxx"), HasSubstr("the passes: canonicalize, checkpoint, collapse"));
   EXPECT_THAT(parse_error("dce{randon=drop}"), HasSubstr("pass 'dce' has no option 'randon'; did you mean random?"));
   EXPECT_THAT(parse_error("dce{xxxxxxxxxxxx=1}"), HasSubstr("options: random"));
   EXPECT_THAT(parse_error("canonicalize{x=1}"), HasSubstr("it has no options"));

@@ -74,8 +74,9 @@ TEST(CallRecord, ResultsAreFreshValues) {
 }
 
 TEST(CallRecord, AFakeAsAValueAndItsStorage) {
+  const at::Tensor real = at::empty({4, 6}, at::kHalf).slice(1, 1, 6, 2);
   FakeTensorMode mode;
-  const at::Tensor x = mode.from_real(at::empty({4, 6}, at::kHalf).slice(1, 1, 6, 2), c10::Device(at::kCUDA, 1));
+  const at::Tensor x = mode.from_real(real, c10::Device(at::kCUDA, 1));
   const FakeTensorImpl& fake = *as_fake(x);
   const TensorSpec spec = spec_of(fake, StorageId(5));
   EXPECT_EQ(spec.dtype, at::kHalf);

@@ -24,7 +24,7 @@ struct BoxedCall {
 
 // One of each kind of argument and result.
 std::vector<BoxedCall> calls() {
-  const auto x = [] { return at::ones({2, 4, 6}); };
+  const auto x = [] { return at::rand({2, 4, 6}); };
   return {
       {"aten::add", "Tensor",
        [x] {
@@ -75,16 +75,16 @@ std::vector<BoxedCall> calls() {
        }},
       {"aten::native_layer_norm", "",
        [x] {
-         return Stack{x(), std::vector<int64_t>{6}, at::ones({6}), c10::IValue(), 1e-5};
+         return Stack{x(), std::vector<int64_t>{6}, at::rand({6}), c10::IValue(), 1e-5};
        }},
       {"aten::native_layer_norm_backward", "",
        [x] {
          return Stack{x(),
                       x(),
                       std::vector<int64_t>{6},
-                      at::ones({2, 4, 1}),
-                      at::ones({2, 4, 1}),
-                      at::ones({6}),
+                      at::rand({2, 4, 1}),
+                      at::rand({2, 4, 1}),
+                      at::rand({6}),
                       c10::IValue(),
                       c10::List<bool>({true, true, false})};
        }},
