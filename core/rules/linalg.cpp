@@ -21,12 +21,11 @@ Tensor column_major(IntArrayRef sizes, ScalarType dtype) {
 
 Tensor column_major_like(const Tensor& x) { return column_major(x.sizes(), x.scalar_type()); }
 
-// The out= form of a rule: `result`'s sizes, and its strides where there was nothing; what is too small becomes contiguous.
+// The out= form of a rule: `result`'s sizes, and its strides where it is resized.
 void write_into(Tensor& out, const Tensor& result) {
   TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()), "result type ", result.scalar_type(),
               " can't be cast to the desired output type ", out.scalar_type());
-  const bool was_empty = out.numel() == 0;
-  if (at::native::resize_output(out, result.sizes()) && was_empty) out.as_strided_(result.sizes(), result.strides());
+  if (at::native::resize_output(out, result.sizes())) out.as_strided_(result.sizes(), result.strides());
 }
 
 template <auto rule>
@@ -73,6 +72,12 @@ Tensor cholesky(const Tensor& x, bool /*upper*/) {
 Tensor cholesky_inverse(const Tensor& x, bool /*upper*/) {
   at::native::squareCheckInputs(x, "cholesky_inverse");
   return column_major_like(x);
+}
+
+// What is not empty and too small becomes contiguous.
+Tensor& cholesky_inverse_out(const Tensor& x, bool upper, Tensor& out) {
+  if (out.numel() != 0) at::native::resize_output(out, x.sizes());
+  return Out<&cholesky_inverse>::run(x, upper, out);
 }
 
 // ---- Orthogonal factors
@@ -151,7 +156,7 @@ void register_linalg(RuleRegistry& registry) {
   registry.add("aten::_cholesky_solve_helper", &cholesky_solve_helper);
   registry.add("aten::cholesky", &cholesky);
   registry.add("aten::cholesky_inverse", &cholesky_inverse);
-  registry.add("aten::cholesky_inverse.out", &Out<&cholesky_inverse>::run);
+  registry.add("aten::cholesky_inverse.out", &cholesky_inverse_out);
   registry.add("aten::geqrf", &geqrf);
   registry.add("aten::geqrf.a", &Out<&geqrf>::run);
   registry.add("aten::linalg_householder_product", &householder_product);

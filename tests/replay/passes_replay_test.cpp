@@ -25,13 +25,13 @@ const char* const kPipelines[] = {
     "canonicalize",
     "dead-storage",
     "canonicalize,cse,const-fold,dead-storage,dce,canonicalize,cse,dead-storage,dce",
-    "collapse{level=composite,bodies=keep}",
+    "collapse{level=composite;bodies=keep}",
 };
 
 // Of models alone: random programs have no modules, and nothing in them is decomposed.
 const char* const kModelPipelines[] = {
     "collapse{bodies=keep}",
-    "collapse{depth=2,bodies=keep}",
+    "collapse{depth=2;bodies=keep}",
     "functionalize,collapse{bodies=keep}",
     "functionalize,canonicalize,cse,const-fold,dead-storage,dce,reinplace",
     "find-repeats,fuse-groups,partition,shape-prop",

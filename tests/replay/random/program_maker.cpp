@@ -130,8 +130,14 @@ int ProgramMaker::operand_for(const at::Tensor& written) {
   });
 }
 
+// Eager copies operands to the common dtype before it looks at strides, if they are on the CPU; Meta kernels do not. The
+// strides of the result differ when the copy is laid out otherwise, so operands with gaps have the same dtype here.
 int ProgramMaker::broadcastable_with(const at::Tensor& other) {
-  return any_where([&](const at::Tensor& t) { return at::are_expandable(t.sizes(), other.sizes()); });
+  return any_where([&](const at::Tensor& t) {
+    return at::are_expandable(t.sizes(), other.sizes()) &&
+           (t.scalar_type() == other.scalar_type() ||
+            (t.is_non_overlapping_and_dense() && other.is_non_overlapping_and_dense()));
+  });
 }
 
 std::vector<int64_t> ProgramMaker::shape() {
