@@ -200,8 +200,10 @@ class UnboxedCall<Operator, Return(Args...)> {
     (operands.see(args), ...);
     constexpr bool has_operands = (kIsOperand<std::decay_t<Args>> || ...);
     if (C10_UNLIKELY(
-            !operands.are_fakes() || !operands.are_plain(info->touched_arguments != 0) || MakesContents<Operator>::in(args...) ||
-            (has_operands && !operands.device().known()) ||
+            !operands.are_fakes() ||
+            // An observer is shown what the host wrote into known contents since.
+            !operands.are_plain(info->touched_arguments != 0 || (mode != nullptr && mode->observer != nullptr)) ||
+            MakesContents<Operator>::in(args...) || (has_operands && !operands.device().known()) ||
             (mode != nullptr && (mode->kind == ModeKind::kObserve || (mode->reads_data && info->depends_on_data))) ||
             may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);

@@ -50,7 +50,7 @@ Graph reinplaced(const Graph& graph) {
 class FunctionalizedPrograms : public ::testing::TestWithParam<int> {};
 
 TEST_P(FunctionalizedPrograms, ReplayAsTheyRun) {
-  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(10000), 100000, functionalized);
+  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(4000), 100000, functionalized);
 }
 TEST_P(FunctionalizedPrograms, ReplayAsTheyRunWhenInPlaceAgain) {
   expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(5000), 200000, there_and_back);

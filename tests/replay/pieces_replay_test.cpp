@@ -39,7 +39,7 @@ TEST_P(PiecesOfPrograms, RunOneAfterTheOtherAsTheWhole) {
   size_t parts = 0;
   uint64_t seed = 0;
   const auto rewrite = [&](const Graph& graph) { return in_parts(graph, ++seed, parts); };
-  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(2000), 600000, rewrite);
+  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(1000), 600000, rewrite);
   EXPECT_GT(parts, 0U);
 }
 
