@@ -59,7 +59,11 @@ int64_t names_in(std::string_view path) {
 class Collapse {
  public:
   Collapse(Graph& graph, bool modules, int64_t depth, bool bodies)
-      : graph_(graph), modules_(modules), bodies_(bodies), effects_(Effects::run(graph)), doomed_(graph.node_capacity(), false) {
+      : graph_(graph),
+        modules_(modules),
+        bodies_(bodies),
+        effects_(Effects::run(graph)),
+        doomed_(graph.node_capacity(), false) {
     choose_regions(depth);
   }
 

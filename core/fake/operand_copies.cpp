@@ -17,10 +17,11 @@ using torch::jit::Stack;
 
 // Iterators over operands that are promoted, without the tag `pointwise` on every overload.
 constexpr std::array kUntagged = {
-    "aten::elu_backward",         "aten::floor_divide",       "aten::gelu_backward",     "aten::hardshrink_backward",
-    "aten::hardsigmoid_backward", "aten::hardswish_backward", "aten::hardtanh_backward", "aten::leaky_relu_backward",
-    "aten::mse_loss",           "aten::smooth_l1_loss",    "aten::softplus_backward",
-    "aten::softshrink_backward",  "aten::threshold_backward",
+    "aten::elu_backward",        "aten::floor_divide",         "aten::gelu_backward",
+    "aten::hardshrink_backward", "aten::hardsigmoid_backward", "aten::hardswish_backward",
+    "aten::hardtanh_backward",   "aten::leaky_relu_backward",  "aten::mse_loss",
+    "aten::smooth_l1_loss",      "aten::softplus_backward",    "aten::softshrink_backward",
+    "aten::threshold_backward",
 };
 // Tagged, but what they do with operands of other dtypes they do themselves, and their rules know.
 constexpr std::array kOwnWay = {

@@ -47,9 +47,9 @@ struct OperatorInfo {
   bool random = false;
   bool depends_on_data = false;  // results or their sizes come from contents: item, nonzero, index by a mask
   bool copies_operands = false;  // on the CPU, to a common dtype (core/fake/operand_copies.h)
-  bool evaluable = false;       // may be run for real on operands whose contents are known
-  bool is_view = false;         // results share memory with operands, nothing is written
-  bool inplace_view = false;    // t_, squeeze_: changes the geometry of its operand
+  bool evaluable = false;        // may be run for real on operands whose contents are known
+  bool is_view = false;          // results share memory with operands, nothing is written
+  bool inplace_view = false;     // t_, squeeze_: changes the geometry of its operand
   bool mixes_cpu_scalars = true;
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   // Bit i: argument i, of the first 64.

@@ -142,10 +142,10 @@ TEST_P(OtherDevices, AModelTrains) {
   if (GetParam() != at::kCPU) {
     EXPECT_THROW(x + at::rand({2, 3, 8, 8}, at::kCPU), DeviceMismatchError);
   }
-  if (has_backward) {  // elsewhere libtorch looks for a kernel of the device before anybody is asked: Limits
-    torch::nn::LSTM lstm(4, 4);
-    EXPECT_EQ(std::get<0>(lstm->forward(at::rand({2, 3, 4}))).device(), device);
-  }
+  torch::nn::LSTM lstm(4, 4);
+  EXPECT_EQ(std::get<0>(lstm->forward(at::rand({2, 3, 4}))).device(), device);
+  // libtorch asks a kernel of these devices, which is not there, how to do it: docs/fake-tensors.md, Limits.
+  if (GetParam() == at::kXPU || GetParam() == at::kMPS) return;
   EXPECT_EQ(
       at::scaled_dot_product_attention(at::rand({1, 2, 4, 8}), at::rand({1, 2, 4, 8}), at::rand({1, 2, 4, 8})).device(),
       device);

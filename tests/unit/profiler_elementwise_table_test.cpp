@@ -224,7 +224,8 @@ TEST(ElementwiseTable, EveryRowNamesAnOperator) {
   const auto exists = [&](std::string name) {
     name = std::string(without_overload(name));
     const std::string in_place = name + "_";
-    return name.starts_with("sg::") || name.starts_with("sg_random::") || known.contains(name) || known.contains(in_place);
+    return name.starts_with("sg::") || name.starts_with("sg_random::") || known.contains(name) ||
+           known.contains(in_place);
   };
   for (const ElementwiseRow& row : elementwise_table()) EXPECT_TRUE(exists(std::string(row.name))) << row.name;
   for (const FlopRow& row : flop_table()) EXPECT_TRUE(exists(std::string(row.name))) << row.name;

@@ -46,8 +46,7 @@ TEST(RulesLinalg, OutFormsThatNobodyWroteFollowTheirFunctionalForm) {
   const at::Tensor x = at::randn({4, 5});
   const at::Tensor index = at::tensor({1, 0, 3});
   for (const at::Tensor& out : {at::empty({0}), at::empty({3, 5}), at::empty({5, 3}).t()}) {
-    expect_like_eager([](Tensors t) { return Tensors{at::index_select_out(t[2], t[0], 0, t[1])}; },
-                      {x, index, out});
+    expect_like_eager([](Tensors t) { return Tensors{at::index_select_out(t[2], t[0], 0, t[1])}; }, {x, index, out});
   }
   expect_like_eager(
       [](Tensors t) {
