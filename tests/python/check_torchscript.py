@@ -61,7 +61,7 @@ def source_problems(tool, module, facts):
 
 def main():
     tool, folder = sys.argv[1], pathlib.Path(sys.argv[2])
-    modules = sorted(folder.glob("*.pt"))
+    modules = sorted(file for file in folder.glob("*.pt") if file.with_suffix(".json").exists())
     failed = 0
     for module in modules:
         facts = json.loads(module.with_suffix(".json").read_text())
