@@ -11,20 +11,12 @@
 
 #include "core/capture/call_record.h"
 #include "core/fake/converter.h"
+#include "core/fake/kernel_depth.h"
 #include "core/fake/operator_info.h"
 #include "core/fake/saved_data.h"
 
 namespace shadowgraph {
 namespace {
-
-// Fakes must answer as within a kernel while the recorder looks at them from outside one.
-class KernelDepth {
- public:
-  KernelDepth() { ++thread_state.kernel_depth; }
-  ~KernelDepth() { --thread_state.kernel_depth; }
-  KernelDepth(const KernelDepth&) = delete;
-  KernelDepth& operator=(const KernelDepth&) = delete;
-};
 
 class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
  public:

@@ -6,18 +6,11 @@
 #include "core/deferred/errors.h"
 #include "core/fake/constants.h"
 #include "core/fake/converter.h"
+#include "core/fake/kernel_depth.h"
 #include "core/fake/operator_info.h"
 
 namespace shadowgraph {
 namespace {
-
-class KernelDepth {
- public:
-  KernelDepth() { ++thread_state.kernel_depth; }
-  ~KernelDepth() { --thread_state.kernel_depth; }
-  KernelDepth(const KernelDepth&) = delete;
-  KernelDepth& operator=(const KernelDepth&) = delete;
-};
 
 bool is_deferred_link(const SessionLink& link) { return dynamic_cast<const DeferredLink*>(&link) != nullptr; }
 
