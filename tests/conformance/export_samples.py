@@ -375,63 +375,57 @@ def some(items, whole):
     return [items[math.floor(i * len(items) / FEW)] for i in range(FEW)]
 
 
-def samples_of(op, dtype, requires_grad, calls):
-    try:
-        yield from op.sample_inputs("cpu", dtype, requires_grad=requires_grad)
-    except Exception as error:
-        calls.skipped[f"sample_inputs raised: {op.full_name}: {type(error).__name__}"] += 1
+def run_sample(calls, function, sample, gradients):
+    run(calls, lambda: function(sample.input, *sample.args, **sample.kwargs),
+        (sample.input, sample.args, sample.kwargs), gradients)
 
 
-def run_opinfo(calls, op, whole):
+def samples_by_dtype(calls, op, **how):
+    """For each dtype that `op` takes: the dtype, its samples, whether they ask for gradients."""
+    calls.origin = op.full_name
     for dtype in DTYPES:
         if dtype not in op.supported_dtypes("cpu"):
             continue
-        calls.origin = op.full_name
         calls.dtype = str(dtype).removeprefix("torch.")
-        requires_grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
+        gradients = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
         torch.manual_seed(0)
-        samples = list(samples_of(op, dtype, requires_grad, calls))
+        samples = []
+        try:
+            samples.extend(op.sample_inputs("cpu", dtype, requires_grad=gradients, **how))
+        except Exception as error:
+            calls.skipped[f"sample_inputs raised: {op.full_name}: {type(error).__name__}"] += 1
+        yield dtype, samples, gradients
+
+
+def run_opinfo(calls, op, whole):
+    for dtype, samples, gradients in samples_by_dtype(calls, op):
         for sample in samples if dtype == torch.float32 else some(samples, whole):
-            run(calls, lambda: op(sample.input, *sample.args, **sample.kwargs),
-                (sample.input, sample.args, sample.kwargs), requires_grad)
+            run_sample(calls, op, sample, gradients)
         for sample in some(samples, whole):
             try:
                 sample = sample.noncontiguous()
             except Exception:
                 calls.skipped["no non-contiguous variant"] += 1
                 continue
-            run(calls, lambda: op(sample.input, *sample.args, **sample.kwargs),
-                (sample.input, sample.args, sample.kwargs), requires_grad)
+            run_sample(calls, op, sample, gradients)
     # What must raise. (Generators of these may themselves raise.)
     calls.dtype = "errors"
     if op.error_inputs_func is not None:
         try:
             for error in some(op.error_inputs("cpu"), whole):
-                sample = error.sample_input
-                run(calls, lambda: op(sample.input, *sample.args, **sample.kwargs), (), False)
+                run_sample(calls, op, error.sample_input, False)
         except Exception as error:
             calls.skipped[f"error_inputs raised: {op.full_name}: {type(error).__name__}"] += 1
 
 
 def run_foreach(calls, op, whole):
-    for dtype in DTYPES:
-        if dtype not in op.supported_dtypes("cpu"):
-            continue
-        calls.origin = op.name
-        calls.dtype = str(dtype).removeprefix("torch.")
-        requires_grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
-        torch.manual_seed(0)
-        try:
-            samples = list(op.sample_inputs("cpu", dtype, requires_grad=requires_grad, noncontiguous=False))
-        except Exception as error:
-            calls.skipped[f"sample_inputs raised: {op.name}: {type(error).__name__}"] += 1
-            continue
+    for _, samples, gradients in samples_by_dtype(calls, op, noncontiguous=False):
         for sample in some(samples, whole):
-            for method, gradients in ((op.method_variant, requires_grad), (op.inplace_variant, False)):
-                if method is None:
-                    continue
-                inputs = [t.detach() for t in sample.input] if method is op.inplace_variant else sample.input
-                run(calls, lambda: method(inputs, *sample.args, **sample.kwargs), (inputs, sample.args), gradients)
+            if op.method_variant is not None:
+                run_sample(calls, op.method_variant, sample, gradients)
+            if op.inplace_variant is not None:
+                sample.input = [t.detach() for t in sample.input]
+                run_sample(calls, op.inplace_variant, sample, False)
 
 
 def run_module(calls, info, whole):
