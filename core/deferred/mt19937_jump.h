@@ -1,7 +1,7 @@
 // Skipping draws of libtorch's CPU generator without making them.
 //
 //     at::mt19937_data_pod engine = generator.engine().data();
-//     advance(engine, 60'000'000'000);   // 2 ms; making the draws takes a minute
+//     advance(engine, 60'000'000'000);   // 0.5 ms; making the draws takes a minute
 //
 // The Mersenne twister is linear over GF(2): what it gives J words on is x^J modulo the characteristic polynomial of its
 // recurrence, applied to what it gives now (Haramoto, Matsumoto, Nishimura, Panneton, L'Ecuyer, "Efficient jump ahead for
