@@ -1,8 +1,7 @@
 #include "core/deferred/mt19937_jump.h"
 
+#include <algorithm>
 #include <array>
-#include <bit>
-#include <memory>
 #include <vector>
 
 // Compiled for wider vectors too; the machine's are chosen when the library is loaded.

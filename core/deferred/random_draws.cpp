@@ -201,10 +201,10 @@ RandomState RandomState::of(const at::Generator& generator) {
 }
 
 void RandomState::put_into(const at::Generator& generator) const {
-  at::mt19937 moved;
-  moved.set_data(engine);
   at::CPUGeneratorImpl& impl = impl_of(generator);
   const std::lock_guard lock(impl.mutex_);
+  at::mt19937 moved = impl.engine();  // a new one would seed itself, which takes longer than a draw's record
+  moved.set_data(engine);
   impl.set_engine(moved);
   impl.set_next_float_normal_sample(next_float);
   impl.set_next_double_normal_sample(next_double);

@@ -70,17 +70,17 @@ void RandomStreams::observe(uint32_t number) {
   if (!stream.has_ticket) return;
   const RandomState found = RandomState::of(stream.generator);
   const auto position = static_cast<uint32_t>(stream.draws.size());
-  const at::mt19937_data_pod expected = ticket(stream);
+  const auto& noise = stream.noise.state_;
   const auto& words = found.engine.state_;
-  const bool ours = words[0] == kMagic && words[1] == expected.state_[1] && words[2] == expected.state_[2] &&
-                    words[10] == expected.state_[10] && found.engine.left_ == 1 && found.engine.next_ == 0;
+  const bool ours = words[0] == kMagic && words[1] == noise[1] && words[2] == noise[2] && words[10] == noise[10] &&
+                    found.engine.left_ == 1 && found.engine.next_ == 0;
   if (ours && words[3] == position) return;
   if (ours && words[3] < position) {
     const RandomState restored = state_at(number, words[3]);
     keep(streams_[number], position, restored, /*pinned=*/true);
     return;
   }
-  at::mt19937_data_pod drawn_from = expected;
+  at::mt19937_data_pod drawn_from = ticket(stream);
   for (uint64_t block = 0; block < kForeignBlocks; ++block) {
     advance(drawn_from, drawn_from.left_ == 1 && drawn_from.next_ == 0 ? 1 : 624);
     if (drawn_from.state_ != words) continue;
