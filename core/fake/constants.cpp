@@ -294,6 +294,8 @@ void show_host_writes(const at::Tensor& fake, CallObserver& observer) {
 ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin) : info_(info) {
   CallObserver* observer = thread_state.mode != nullptr ? thread_state.mode->observer : nullptr;
   known_ = info.evaluable;
+  bool reads = info.name.starts_with("aten::arange");
+  int64_t most_overwritten = 0;
   for (const uint16_t position : info.tensor_arguments) {
     const bool overwritten = in(info.overwritten_arguments, position);
     const bool unread = in(info.unread_arguments, position);
@@ -303,12 +305,16 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
       if (observer != nullptr && has_contents(storage)) show_host_writes(tensor, *observer);
       if (!known_ || unread) return;
       if (overwritten) {
-        known_ = storage.nbytes() <= kMostKnownBytes && tensor.numel() <= kMostKnownElements;
+        known_ = storage.nbytes() <= kMostKnownBytes;
+        most_overwritten = std::max(most_overwritten, tensor.numel());
       } else {
         known_ = is_known(tensor);
+        reads = true;
       }
     });
   }
+  most_elements_ = reads ? kMostKnownElements : kMostFilledElements;
+  known_ = known_ && most_overwritten <= most_elements_;
   if (known_) {
     arguments_.assign(stack.begin() + static_cast<ptrdiff_t>(begin), stack.end());
   } else if (info.touched_arguments != 0) {
@@ -406,7 +412,7 @@ void ContentsOfCall::run_after(const torch::jit::Stack& stack, size_t results) {
   if (!known_ || info_.is_view) return;
   bool few = true;
   for (size_t i = results; i < stack.size(); ++i) {
-    for_each_tensor(stack[i], [&](const at::Tensor& fake) { few = few && fake.numel() <= kMostKnownElements; });
+    for_each_tensor(stack[i], [&](const at::Tensor& fake) { few = few && fake.numel() <= most_elements_; });
   }
   if (!few) {
     forget_written();

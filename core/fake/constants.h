@@ -6,7 +6,8 @@
 //
 //   known      literals (at::tensor, torch::tensor), factories that take numbers (zeros, full, arange, scalar_tensor, ...),
 //              real CPU tensors of one element, and results of aten operators on known operands alone
-//   never      random numbers, uninitialised memory, more than kMostKnownElements elements, operators of the user's own
+//   never      random numbers, uninitialised memory, more than kMostKnownElements elements (kMostFilledElements for what is
+//              filled with a number), operators of the user's own
 //
 // The contents are a real CPU buffer. On a pretended CPU it can be read as a real tensor's can (data_ptr, accessor), and
 // written: what the host wrote is noticed at the next use, and shown to the observer.
@@ -26,6 +27,7 @@ namespace shadowgraph {
 struct OperatorInfo;
 
 inline constexpr int64_t kMostKnownElements = 1024;
+inline constexpr int64_t kMostFilledElements = 64;  // made from a number: optimizer states begin so, and are not literals
 inline constexpr size_t kMostKnownBytes = 8 * kMostKnownElements;
 
 struct KnownContents {
@@ -92,6 +94,7 @@ class ContentsOfCall {
   const OperatorInfo& info_;
   bool known_ = false;
   torch::jit::Stack arguments_;  // of a known call
+  int64_t most_elements_ = kMostKnownElements;
 };
 
 }  // namespace shadowgraph

@@ -79,7 +79,7 @@ struct MakesFewElements {
   static bool in(c10::SymIntArrayRef sizes, const Rest&...) {
     int64_t elements = 1;
     for (const c10::SymInt& size : sizes) elements *= size.expect_int();
-    return elements <= kMostKnownElements;
+    return elements <= kMostFilledElements;
   }
 };
 template <>
@@ -89,7 +89,8 @@ struct MakesContents<at::_ops::full> : MakesFewElements {};
 struct WritesFewBytes {
   template <class... Rest>
   static bool in(const at::Tensor& written, const Rest&...) {
-    return written.unsafeGetTensorImpl()->unsafe_storage().nbytes() <= kMostKnownBytes;
+    return written.unsafeGetTensorImpl()->numel() <= kMostFilledElements &&
+           written.unsafeGetTensorImpl()->unsafe_storage().nbytes() <= kMostKnownBytes;
   }
 };
 template <>
