@@ -7,6 +7,7 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <numeric>
 
@@ -29,10 +30,9 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
       a.storage_offset() != b.storage_offset() || a.device() != b.device() || a.requires_grad() != b.requires_grad()) {
     return false;
   }
-  const auto bytes = [](const at::Tensor& t) {
-    return t.detach().resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
-  };
-  return a.numel() == 0 || at::equal(bytes(a), bytes(b));
+  const at::Tensor x = a.detach().resolve_conj().resolve_neg().contiguous();
+  const at::Tensor y = b.detach().resolve_conj().resolve_neg().contiguous();
+  return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
 // What `make` makes eagerly and what is left of the generator, against describing it and materialising in `order`
