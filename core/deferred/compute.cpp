@@ -175,6 +175,22 @@ class Replay final : public Interpreter {
   at::Generator generator_;
 };
 
+void run_nodes(Replay& replay) {
+  try {
+    replay.run({});
+  } catch (const ReplayError& error) {
+    // What `done` throws passes through as it is.
+    if (const auto* nested = dynamic_cast<const std::nested_exception*>(&error)) {
+      try {
+        nested->rethrow_nested();
+      } catch (const DeferredError&) {
+        throw;
+      } catch (...) {}
+    }
+    std::throw_with_nested(MaterializeError(error.what(), error.node()));
+  }
+}
+
 ValueId first_value(const Graph& graph, StorageId storage) {
   ValueId first;
   graph.for_each_output(graph.storage(storage).born, [&](ValueId value) {
@@ -234,19 +250,7 @@ void DeferredRecord::run(Recipe::Group group, const ComputeOptions& options,
   const DefaultDtype dtype(default_dtype_);
   const RealCalls real;
   Replay interpreter(graph(), std::move(replay), std::move(hooks), streams_, options.independent_streams, done);
-  try {
-    interpreter.run({});
-  } catch (const ReplayError& error) {
-    // What `done` throws passes through as it is.
-    if (const auto* nested = dynamic_cast<const std::nested_exception*>(&error)) {
-      try {
-        nested->rethrow_nested();
-      } catch (const DeferredError&) {
-        throw;
-      } catch (...) {}
-    }
-    std::throw_with_nested(MaterializeError(error.what(), error.node()));
-  }
+  run_nodes(interpreter);
 }
 
 void DeferredRecord::compute(const std::vector<StorageId>& storages, const ComputeOptions& options,
@@ -283,7 +287,7 @@ RandomState DeferredRecord::run_draw(NodeId node, const RandomState& before) {
   Replay interpreter(graph(), std::move(replay), std::move(hooks), streams_, std::nullopt, none);
   interpreter.given_draw = node;
   interpreter.given_state = before;
-  interpreter.run({});
+  run_nodes(interpreter);
   return interpreter.given_state;
 }
 

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <queue>
 #include <unordered_map>
+#include <utility>
 
 namespace shadowgraph {
 namespace {
@@ -57,7 +58,18 @@ bool Recipe::overwrites(NodeId node, StorageId storage) const {
   return !reads_itself;
 }
 
+void Recipe::note_growth(NodeId node) {
+  graph_.for_each_output(node, [&](ValueId value) {
+    const StorageId storage = graph_.value(value).storage;
+    if (!storage.valid()) return;
+    if (storage.index >= bytes_.size()) bytes_.resize(std::max<size_t>(storage.index + 1, bytes_.size() * 2), -1);
+    const int64_t before = std::exchange(bytes_[storage.index], graph_.storage(storage).bytes);
+    if (before >= 0 && before < bytes_[storage.index]) growers_[storage].push_back(node);
+  });
+}
+
 void Recipe::add(NodeId node) {
+  note_growth(node);
   const OperatorFacts& facts = facts_of(node);
   const auto arguments = graph_.arguments(node);
   if (graph_.target(node).name() == kCheck && arguments[0].kind == ArgumentKind::kValue) {
@@ -153,6 +165,15 @@ class Recipe::Walk {
     reach(graph_.storage(storage).born, kContents);
   }
 
+  // A view that a node with id `before` takes of `storage` lies within it.
+  void need_size(StorageId storage, uint32_t before) {
+    const auto found = recipe_.growers_.find(storage);
+    if (found == recipe_.growers_.end()) return;
+    const auto& growers = found->second;
+    const auto later = std::ranges::lower_bound(growers, before, {}, [](NodeId node) { return node.index; });
+    if (later != growers.begin()) reach(*std::prev(later), kContents);
+  }
+
   void visit(NodeId node, Need need) {
     const auto arguments = graph_.arguments(node);
     const auto results = graph_.results(node);
@@ -182,7 +203,10 @@ class Recipe::Walk {
     const bool overwrites = self.valid() && recipe_.overwrites(node, graph_.value(self).storage);
     graph_.for_each_value(arguments, [&](ValueId value) {
       need_tensor(value);
-      if (geometry || (overwrites && value == self)) return;
+      if (geometry || (overwrites && value == self)) {
+        need_size(graph_.value(value).storage, node.index);
+        return;
+      }
       need_contents(graph_.value(value).storage, node.index);
     });
   }

@@ -9,6 +9,8 @@
 //     %2 = aten::normal_(%1)
 //     %3 = aten::add_(%2, 1)
 //
+// A view reads nothing of its storage, but the storage must be large enough: what has made it larger runs, too.
+//
 // An operator that was left out but whose result is used (normal_ above takes %1) gives its operand back; a factory whose
 // contents nobody reads becomes an empty tensor.
 #pragma once
@@ -58,11 +60,14 @@ class Recipe {
   };
   class Walk;
   bool overwrites(NodeId node, StorageId storage) const;
+  void note_growth(NodeId node);
 
   const Graph& graph_;
   OperatorFactsCache facts_;
-  std::vector<std::vector<Writer>> writers_;   // by storage
-  std::unordered_map<NodeId, NodeId> checks_;  // of results that nothing else may read
+  std::vector<std::vector<Writer>> writers_;                    // by storage
+  std::vector<int64_t> bytes_;                                  // of each storage, as last seen
+  std::unordered_map<StorageId, std::vector<NodeId>> growers_;  // what made a storage larger (resize_, out=), in order
+  std::unordered_map<NodeId, NodeId> checks_;                   // of results that nothing else may read
 };
 
 }  // namespace shadowgraph
