@@ -116,22 +116,45 @@ void Pass(benchmark::State& state) {
 BENCHMARK(Pass)->Arg(10000)->Arg(100000)->Arg(1000000)->Unit(benchmark::kMillisecond);
 
 // Twenty blocks of two products of 32 x 32: forward and backward, where the work is small and the overhead shows.
-void eager(benchmark::State& state, bool with) {
+constexpr int kBlocks = 20;
+
+void eager(benchmark::State& state, bool with, bool backward) {
   at::set_num_threads(1);
   const at::Tensor w = at::randn({32, 32}).set_requires_grad(true);
   const auto block = [&](const at::Tensor& x) { return at::mm(at::mm(x, w).tanh(), w); };
   for (auto _ : state) {
-    at::Tensor x = at::ones({32, 32}).set_requires_grad(true);
+    const at::Tensor x = at::ones({32, 32}).set_requires_grad(true);
     at::Tensor y = x;
-    for (int i = 0; i < 20; ++i) y = with ? checkpoint(block, y) : block(y);
-    y.sum().backward();
+    for (int i = 0; i < kBlocks; ++i) y = with ? checkpoint(block, y) : block(y);
+    if (backward) y.sum().backward();
   }
 }
-void EagerWithout(benchmark::State& state) { eager(state, false); }
-void EagerWith(benchmark::State& state) { eager(state, true); }
+void EagerForward(benchmark::State& state) { eager(state, false, false); }
+void EagerWithout(benchmark::State& state) { eager(state, false, true); }
+void EagerWith(benchmark::State& state) { eager(state, true, true); }
+BENCHMARK(EagerForward)->Unit(benchmark::kMillisecond);
 BENCHMARK(EagerWithout)->Unit(benchmark::kMillisecond);
 BENCHMARK(EagerWith)->Unit(benchmark::kMillisecond);
 
+// A call adds a second forward and what checkpoint() itself does.
+void print_overhead(const bench::Growth& measured) {
+  const auto microseconds = [&](const char* name) {
+    const auto found = measured.milliseconds.find(name);
+    return found == measured.milliseconds.end() ? 0.0 : found->second.begin()->second * 1e3 / kBlocks;
+  };
+  const double forward = microseconds("EagerForward");
+  const double without = microseconds("EagerWithout");
+  const double with = microseconds("EagerWith");
+  if (forward == 0 || without == 0 || with == 0) return;
+  std::printf("\n| us a block | forward | forward and backward | with checkpoint() | above a second forward |\n");
+  std::printf("|---|---|---|---|---|\n| | %.1f | %.1f | %.1f | %.1f |\n", forward, without, with,
+              with - without - forward);
+}
+
 }  // namespace
 
-int main(int argc, char** argv) { return shadowgraph::bench::report_growth(argc, argv); }
+int main(int argc, char** argv) {
+  const shadowgraph::bench::Growth measured = shadowgraph::bench::run_benchmarks(argc, argv);
+  shadowgraph::bench::print_growth(measured);
+  print_overhead(measured);
+}

@@ -18,6 +18,12 @@ void generate_code(const CodegenRequest& request) {
   options.name = request.name.empty() ? std::filesystem::path(request.file).stem().string() : request.name;
   options.autograd = request.autograd;
   if (!request.device.empty()) options.device = parse_device(request.device);
+  for (const std::string& text : request.functions) {
+    const size_t equals = text.find('=');
+    const size_t at = text.find('@', equals);
+    options.functions[text.substr(0, equals)] = {.callee = text.substr(equals + 1, at - equals - 1),
+                                                 .from = at == text.npos ? "" : text.substr(at + 1)};
+  }
   choose_values(graph, request.only, options);
   const GeneratedCode code = request.language == "cpp" ? emit_cpp(graph, options) : emit_python(graph, options);
   write_code(code, request.directory);

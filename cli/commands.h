@@ -50,10 +50,11 @@ struct MaterializeRequest {
 struct CodegenRequest {
   std::string file;
   std::string directory;
-  std::string language = "cpp";   // cpp | python
-  std::string name;               // empty: that of the file
-  std::vector<std::string> only;  // "%12", "gradient.*"; empty: the whole graph
-  std::string device;             // empty: those of the graph
+  std::string language = "cpp";        // cpp | python
+  std::string name;                    // empty: that of the file
+  std::vector<std::string> only;       // "%12", "gradient.*"; empty: the whole graph
+  std::string device;                  // empty: those of the graph
+  std::vector<std::string> functions;  // "my::op=callee@header"
   bool autograd = false;
 };
 

@@ -279,6 +279,14 @@ int run(int argc, char** argv) {
         return device && (device->is_cpu() || device->is_cuda()) ? std::string()
                                                                  : "'" + text + "' is not cpu, cuda or cuda:i";
       });
+  codegen
+      ->add_option("--function", codegen_request.functions,
+                   "What the code calls for a function of your own: my::op=library::callee@header.h, in Python "
+                   "my::op=callee@module (repeat for several)")
+      ->take_all()
+      ->check([](const std::string& text) {
+        return text.find('=') == text.npos ? "'" + text + "' is not NAME=CALLEE or NAME=CALLEE@FROM" : std::string();
+      });
   codegen->add_flag("--autograd", codegen_request.autograd,
                     "Forward graphs: code that autograd differentiates; checkpoint regions are recomputed in backward");
 

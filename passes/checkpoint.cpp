@@ -67,8 +67,18 @@ class Rewrite {
                      [&](size_t a, size_t b) { return plan_.levels()[a].depth < plan_.levels()[b].depth; });
     note_touched_storages();
     for (const size_t level : outer_first) wrap(level);
-    for (const size_t level : outer_first) compute_again(level);
-    for (const size_t level : outer_first) redirect(level);
+    std::vector<bool> has_inner(plan_.levels().size(), false);
+    for (const size_t level : outer_first) {
+      for (int32_t outer = plan_.levels()[level].outer; outer >= 0;
+           outer = plan_.levels()[static_cast<size_t>(outer)].outer) {
+        has_inner[static_cast<size_t>(outer)] = true;
+      }
+    }
+    for (const size_t level : outer_first) {
+      compute_again(level);
+      redirect(level);
+      if (!has_inner[level]) copiers_[level].reset();  // else inner ones read what it made; many hold much memory
+    }
     drop_saved();
     end_lives();
     put_parents_first(graph_);
@@ -332,9 +342,11 @@ class Rewrite {
       graph_.for_each_input(n, touch);
       graph_.for_each_output(n, touch);
     }
-    std::unordered_map<NodeId, std::vector<StorageId>> deaths;
+    // By node the first storage that dies there, by storage the next one.
+    std::vector<StorageId> first_death(graph_.node_capacity());
+    std::vector<StorageId> next_death(graph_.storage_count());
     std::vector<bool> moved(graph_.storage_count(), false);
-    for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
+    for (uint32_t i = graph_.storage_count(); i-- > 0;) {
       const StorageId s(i);
       const Storage& storage = graph_.storage(s);
       if (!last_use[i].valid()) continue;
@@ -349,24 +361,31 @@ class Rewrite {
       moved[i] = true;
       const TargetId user = graph_.node(last_use[i]).target;
       if (user == target_of(Builtin::kOutput) || user == target_of(Builtin::kGradient)) continue;  // never
-      deaths[last_use[i]].push_back(s);
+      next_death[i] = first_death[last_use[i].index];
+      first_death[last_use[i].index] = s;
     }
-    std::vector<StorageId> list;
+    struct Frees {
+      NodeId node;
+      size_t begin = 0;
+    };
+    std::vector<Frees> changed;
+    std::vector<StorageId> storages;
     for (const NodeId n : graph_.nodes()) {
-      const auto found = deaths.find(n);
       const auto frees = graph_.frees(n);
       const bool loses = std::any_of(frees.begin(), frees.end(), [&](StorageId s) { return moved[s.index]; });
-      if (found == deaths.end() && !loses) continue;
-      list.clear();
+      if (!first_death[n.index].valid() && !loses) continue;
+      changed.push_back({n, storages.size()});
       for (const StorageId s : frees) {
-        if (!moved[s.index]) list.push_back(s);
+        if (!moved[s.index]) storages.push_back(s);
       }
-      if (found != deaths.end()) list.insert(list.end(), found->second.begin(), found->second.end());
-      pending_frees_.emplace_back(n, list);
+      for (StorageId s = first_death[n.index]; s.valid(); s = next_death[s.index]) storages.push_back(s);
     }
     // A storage leaves one list before it enters another.
-    for (const auto& [n, frees] : pending_frees_) graph_.set_frees(n, {});
-    for (const auto& [n, frees] : pending_frees_) graph_.set_frees(n, frees);
+    for (const Frees& frees : changed) graph_.set_frees(frees.node, {});
+    for (size_t i = 0; i < changed.size(); ++i) {
+      const size_t end = i + 1 < changed.size() ? changed[i + 1].begin : storages.size();
+      graph_.set_frees(changed[i].node, {storages.data() + changed[i].begin, end - changed[i].begin});
+    }
   }
 
   Graph& graph_;
@@ -378,7 +397,6 @@ class Rewrite {
   IdMap<StorageId, uint8_t> is_state_;          // of a generator
   std::unordered_map<NodeId, ValueId> states_;  // by the first random node of a run
   std::map<std::pair<RegionId, StringId>, uint32_t> calls_;
-  std::vector<std::pair<NodeId, std::vector<StorageId>>> pending_frees_;
 };
 
 }  // namespace

@@ -68,7 +68,7 @@ std::string function_name(const CodePlan& plan, const CodeBlock& block) {
         const size_t dot = path.rfind('.');
         const std::string_view word = dot == std::string_view::npos ? path : path.substr(dot + 1);
         if (word.find_first_not_of("0123456789") != std::string_view::npos) {
-          name = identifier(word);
+          name = plain_identifier(word);
           break;
         }
         path = dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
@@ -77,7 +77,7 @@ std::string function_name(const CodePlan& plan, const CodeBlock& block) {
     }
   }
   const std::string& phase = graph.phase_name(block.phase);
-  if (block.phase != Graph::kForward || name.empty()) name += (name.empty() ? "" : "_") + identifier(phase);
+  if (block.phase != Graph::kForward || name.empty()) name += (name.empty() ? "" : "_") + plain_identifier(phase);
   return "run_" + (block.part ? name + "_part" : name);
 }
 

@@ -2,57 +2,39 @@
 
 #include <algorithm>
 
+#include "core/replay/random_state.h"
 #include "core/replay/replay_program.h"
+#include "ir/tensor_bytes.h"
+#include "passes/codegen/code_blocks.h"
 #include "passes/codegen/codegen.h"
+#include "passes/codegen/function_bodies.h"
 #include "passes/identity.h"
 
 namespace shadowgraph {
-namespace {
-
-constexpr size_t kMaxDepth = 32;  // of functions in functions; deeper modules are written where they are
-
-bool is_function_region(const Graph& graph, RegionId id) {
-  const Region& region = graph.region(id);
-  switch (region.kind) {
-    case RegionKind::kCheckpoint:
-      return true;
-    case RegionKind::kModule:
-    case RegionKind::kScope:
-      return !graph.text_or_empty(region.name).empty();
-    case RegionKind::kRoot:
-    case RegionKind::kComposite:
-      return false;
-  }
-  return false;
-}
-
-}  // namespace
-
 // Fills a CodePlan.
 class CodePlanner {
  public:
-  CodePlanner(const Graph& graph, const CodegenOptions& options) : graph_(graph), options_(options) {}
+  CodePlanner(const Graph& graph, const CodegenOptions& options, std::vector<ValueId> only)
+      : graph_(graph), options_(options), only_(std::move(only)) {}
 
   CodePlan run() {
     plan_.graph = &graph_;
     const auto program =
-        ReplayProgram::compile(graph_, {.only = options_.only, .device = options_.device, .defer_errors = true});
+        ReplayProgram::compile(graph_, {.only = only_, .device = options_.device, .defer_errors = true});
     plan_.random = program->random;
     plan_.variable_of_.assign(graph_.value_capacity(), CodePlan::kNoVariable);
     plan_.constant_variable_.assign(graph_.constant_count(), CodePlan::kNoVariable);
     latest_.assign(graph_.value_capacity(), CodePlan::kNoVariable);
     for (const ReplayProgram::Step& step : program->steps) take(*program, step);
-    for (size_t i = 0; i < options_.only.size(); ++i) {
-      const bool named = options_.only_names.size() == options_.only.size();
+    for (size_t i = 0; i < only_.size(); ++i) {
+      const bool named = options_.only_names.size() == only_.size();
       plan_.outputs.push_back(
-          {named ? options_.only_names[i] : "value" + std::to_string(i), latest_[options_.only[i].index], false});
+          {named ? options_.only_names[i] : "value" + std::to_string(i), latest_[only_[i].index], false});
     }
     std::stable_sort(plan_.rebound_.begin(), plan_.rebound_.end(), [](const auto& a, const auto& b) {
       return std::pair(a.value.index, a.step) < std::pair(b.value.index, b.step);
     });
     find_last_uses();
-    find_regions();
-    build({.region = Graph::kRootRegion, .phase = Graph::kForward, .begin = 0, .end = step_count()}, 0);
     return std::move(plan_);
   }
 
@@ -97,9 +79,12 @@ class CodePlanner {
         return;
       case ReplayProgram::StepKind::kAlias:
       case ReplayProgram::StepKind::kOperator:
+        break;
       case ReplayProgram::StepKind::kFunction:
+        if (is_unused_state(step.node)) return;
         break;
     }
+    refuse_backward(step.node);
     const uint32_t number = step_count();
     CodeStep& made = plan_.steps.emplace_back();
     made.node = step.node;
@@ -117,6 +102,24 @@ class CodePlanner {
     take_results(step.node, made, number);
     for (const auto& [value, copy] : rebind_later_) latest_[value.index] = copy;
     rebind_later_.clear();
+  }
+
+  void refuse_backward(NodeId node) const {
+    const PhaseId phase = graph_.node(node).phase;
+    if (!options_.autograd || (phase != Graph::kBackward && phase != Graph::kOptimizer)) return;
+    refuse_node(graph_, node,
+                "code for autograd is made from a forward graph, and this node belongs to the " +
+                    graph_.phase_name(phase) +
+                    "; capture the forward alone, choose values of the forward, or turn autograd off");
+  }
+
+  // What a checkpoint keeps of the generator for a backward that is not in the graph.
+  bool is_unused_state(NodeId node) const {
+    if (graph_.target(node).name() != get_random_state().name()) return false;
+    const ValueId state = graph_.results(node)[0].ref.value;
+    bool used = std::ranges::find(only_, state) != only_.end();
+    graph_.for_each_use(state, [&](NodeId) { used = true; });
+    return !used;
   }
 
   void give(const ReplayProgram::Step& step, std::string name, ConstantId constant) {
@@ -211,163 +214,30 @@ class CodePlanner {
     }
   }
 
-  // ---- Blocks
-
-  void find_regions() {
-    std::vector<std::vector<RegionId>> chains(graph_.region_count());
-    for (uint32_t r = 1; r < graph_.region_count(); ++r) {
-      const RegionId id(r);
-      const RegionId parent = graph_.region(id).parent;
-      if (parent.valid() && parent.index < r) chains[r] = chains[parent.index];
-      if (is_function_region(graph_, id) && chains[r].size() < kMaxDepth) chains[r].push_back(id);
-    }
-    chain_of_.resize(plan_.steps.size());
-    for (uint32_t step = 0; step < step_count(); ++step) {
-      const Node& node = graph_.node(plan_.steps[step].node);
-      if (node.region.valid() && node.region.index < chains.size()) chain_of_[step] = chains[node.region.index];
-      const bool after_forward = node.phase == Graph::kBackward || node.phase == Graph::kOptimizer;
-      if (chain_of_[step].empty() && after_forward && step != 0 && phase(step - 1) == node.phase) {
-        chain_of_[step] = chain_of_[step - 1];
-      }
-    }
-  }
-
-  PhaseId phase(uint32_t step) const { return graph_.node(plan_.steps[step].node).phase; }
-  RegionId region_at(uint32_t step, size_t depth) const {
-    return depth < chain_of_[step].size() ? chain_of_[step][depth] : RegionId();
-  }
-  bool has_checkpoint(uint32_t begin, uint32_t end, size_t depth) const {
-    for (uint32_t step = begin; step < end; ++step) {
-      for (size_t d = depth; d < chain_of_[step].size(); ++d) {
-        if (graph_.region(chain_of_[step][d]).kind == RegionKind::kCheckpoint) return true;
-      }
-    }
-    return false;
-  }
-
-  // Depth is that of the modules, at most kMaxDepth.
-  uint32_t build(CodeBlock block, size_t depth) {
-    fill(block, block.begin, block.end, depth);
-    while (block.items.size() > static_cast<size_t>(std::max(options_.max_function_items, 2))) {
-      const size_t before = block.items.size();
-      cut(block, /*by_phase=*/true);
-      if (block.items.size() == before) cut(block, /*by_phase=*/false);  // the phases alternate
-    }
-    return finish(std::move(block));
-  }
-
-  void fill(CodeBlock& block, uint32_t begin, uint32_t end, size_t depth) {
-    for (uint32_t step = begin; step < end;) {
-      const RegionId child = region_at(step, depth);
-      uint32_t stop = step + 1;
-      while (stop < end && region_at(stop, depth) == child && phase(stop) == phase(step)) ++stop;
-      if (!child.valid()) {
-        for (; step < stop; ++step) block.items.push_back({.step = step});
-        continue;
-      }
-      const bool checkpoint = graph_.region(child).kind == RegionKind::kCheckpoint;
-      if (checkpoint || stop - step >= static_cast<uint32_t>(std::max(options_.min_function_nodes, 1))) {
-        const uint32_t inner = build(
-            {.region = child, .checkpoint = checkpoint, .phase = phase(step), .begin = step, .end = stop}, depth + 1);
-        block.items.push_back({.step = step, .block = inner});
-      } else if (has_checkpoint(step, stop, depth + 1)) {
-        fill(block, step, stop, depth + 1);
-      } else {
-        for (uint32_t s = step; s < stop; ++s) block.items.push_back({.step = s});
-      }
-      step = stop;
-    }
-  }
-
-  void cut(CodeBlock& block, bool by_phase) {
-    const auto most = static_cast<size_t>(std::max(options_.max_function_items, 2));
-    std::vector<CodeBlock::Item> items;
-    for (size_t i = 0; i < block.items.size();) {
-      const PhaseId first = phase(block.items[i].step);
-      size_t stop = i;
-      while (stop < block.items.size() && stop - i < most && (!by_phase || phase(block.items[stop].step) == first)) {
-        ++stop;
-      }
-      if (stop - i == 1) {
-        items.push_back(block.items[i]);
-      } else {
-        const uint32_t end = stop < block.items.size() ? block.items[stop].step : block.end;
-        CodeBlock part{.region = block.region, .part = true, .phase = first, .begin = block.items[i].step, .end = end};
-        part.items.assign(block.items.begin() + static_cast<ptrdiff_t>(i),
-                          block.items.begin() + static_cast<ptrdiff_t>(stop));
-        items.push_back({.step = part.begin, .block = finish(std::move(part))});
-      }
-      i = stop;
-    }
-    block.items = std::move(items);
-  }
-
-  // Of a checkpoint or scope: what the modules in it have in common.
-  std::string path_of(const CodeBlock& block) const {
-    const RegionKind kind = graph_.region(block.region).kind;
-    if (kind != RegionKind::kCheckpoint && kind != RegionKind::kScope) return std::string(plan_.path_of(block.region));
-    std::optional<std::string> common;
-    for (const CodeBlock::Item& item : block.items) {
-      const std::string path = item.is_block()
-                                   ? plan_.blocks[item.block].path
-                                   : std::string(plan_.path_of(graph_.node(plan_.steps[item.step].node).region));
-      if (!common) common = path;
-      while (!common->empty() && path != *common && !path.starts_with(*common + ".")) {
-        const size_t dot = common->rfind('.');
-        common->resize(dot == std::string::npos ? 0 : dot);
-      }
-    }
-    return common.value_or("");
-  }
-
-  uint32_t finish(CodeBlock block) {
-    block.path = path_of(block);
-    stamp_.resize(plan_.variables.size(), 0);
-    ++stamp_now_;
-    const auto inside = [&](uint32_t variable) {
-      const uint32_t defined = plan_.variables[variable].defined;
-      return defined != CodePlan::kGiven && defined >= block.begin && defined < block.end;
-    };
-    const auto use = [&](uint32_t variable) {
-      if (inside(variable) || stamp_[variable] == stamp_now_) return;
-      stamp_[variable] = stamp_now_;
-      block.inputs.push_back(variable);
-    };
-    const auto make = [&](uint32_t variable) {
-      if (plan_.variables[variable].last_use >= block.end) block.outputs.push_back(variable);
-    };
-    for (const CodeBlock::Item& item : block.items) {
-      if (item.is_block()) {
-        for (const uint32_t variable : plan_.blocks[item.block].inputs) use(variable);
-        for (const uint32_t variable : plan_.blocks[item.block].outputs) make(variable);
-        continue;
-      }
-      const CodeStep& step = plan_.steps[item.step];
-      plan_.for_each_operand(item.step, use);
-      plan_.for_each_constant(graph_.arguments(step.node), use);
-      for (const CodeStep::Copy& copy : step.copies) make(copy.to);
-      for (size_t i = 0; i < step.results.size(); ++i) {
-        if (step.fresh[i]) make(step.results[i]);
-      }
-    }
-    plan_.blocks.push_back(std::move(block));
-    return static_cast<uint32_t>(plan_.blocks.size()) - 1;
-  }
-
   const Graph& graph_;
   const CodegenOptions& options_;
+  const std::vector<ValueId> only_;
   CodePlan plan_;
   OperatorFactsCache facts_;
   int constants_ = 0;
   int returned_ = 0;
   std::vector<uint32_t> latest_;  // by value: variable now
   std::vector<std::pair<ValueId, uint32_t>> rebind_later_;
-  std::vector<std::vector<RegionId>> chain_of_;  // by step: regions that are functions, outermost first
-  std::vector<uint32_t> stamp_;                  // by variable
-  uint32_t stamp_now_ = 0;
 };
 
-CodePlan CodePlan::make(const Graph& graph, const CodegenOptions& options) { return CodePlanner(graph, options).run(); }
+CodePlan CodePlan::make(const Graph& graph, const CodegenOptions& options) {
+  std::optional<InlinedBodies> inlined = inline_bodies(graph, options);
+  if (!inlined) {
+    CodePlan plan = CodePlanner(graph, options, options.only).run();
+    build_blocks(plan, options, {});
+    return plan;
+  }
+  auto own = std::make_unique<const Graph>(std::move(inlined->graph));
+  CodePlan plan = CodePlanner(*own, options, std::move(inlined->only)).run();
+  plan.own_graph_ = std::move(own);
+  build_blocks(plan, options, inlined->functions);
+  return plan;
+}
 
 uint32_t CodePlan::variable_of(ValueId value, uint32_t step) const {
   uint32_t variable = variable_of_[value.index];
@@ -384,6 +254,33 @@ std::string_view CodePlan::path_of(RegionId region) const {
     region = r.parent;
   }
   return {};
+}
+
+bool in_checkpoint(const Graph& graph, RegionId region) {
+  for (; region.valid(); region = graph.region(region).parent) {
+    if (graph.region(region).kind == RegionKind::kCheckpoint) return true;
+  }
+  return false;
+}
+
+std::vector<size_t> fresh_results(const OperatorFacts& facts, size_t results) {
+  std::vector<size_t> fresh;
+  for (size_t r = 0; r < results; ++r) {
+    if (std::ranges::find(facts.aliases, r, &OperatorFacts::Alias::result) == facts.aliases.end()) fresh.push_back(r);
+  }
+  return fresh;
+}
+
+void take_side_constants(const CodePlan& plan, const std::string& name, GeneratedCode& code) {
+  for (const auto& given : plan.given) {
+    if (!given.constant.valid()) continue;
+    const at::Tensor& tensor = plan.graph->constant(given.constant);
+    if (!tensor_bytes(tensor)) {
+      throw CodegenError("the contents of the constant " + given.name + " cannot be read, so no code can hold them");
+    }
+    code.constants.emplace_back(given.name, tensor);
+  }
+  if (!code.constants.empty()) code.constants_file = name + "_constants.pt";
 }
 
 std::optional<uint32_t> CodePlan::variable_of_constant(ConstantId constant) const {

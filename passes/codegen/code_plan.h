@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,6 +25,7 @@
 namespace shadowgraph {
 
 struct CodegenOptions;
+struct GeneratedCode;
 
 struct CodeVariable {
   ValueId value;                                   // the first that it holds
@@ -70,7 +72,8 @@ class CodePlan {
   static constexpr uint32_t kGiven = 0xFFFFFFFFU;
   static constexpr uint32_t kNoVariable = 0xFFFFFFFFU;
 
-  // Throws CodegenError.
+  // Throws CodegenError. The graph of the plan is `graph`, which must outlive it, or one of its own with the bodies of calls
+  // in their place.
   static CodePlan make(const Graph& graph, const CodegenOptions& options);
 
   // Placeholders, and constants that are not written into the code, in program order.
@@ -129,6 +132,22 @@ class CodePlan {
   };
   std::vector<Rebound> rebound_;             // sorted by value, then step
   std::vector<uint32_t> constant_variable_;  // by constant
+  std::unique_ptr<const Graph> own_graph_;
 };
+
+// Why a call of a function that is nowhere described is refused.
+inline constexpr const char* kNoFunctionText =
+    "a function of the user's own whose operators are not known; name the function that the code is to call "
+    "(CodegenOptions::functions, --function), keep a body with the call (pass collapse with bodies=keep), or put its "
+    "operators in its place (inline_call of ir/group_call.h, pass rewrite)";
+
+bool in_checkpoint(const Graph& graph, RegionId region);
+
+// Results of an operator that are no alias of an operand.
+std::vector<size_t> fresh_results(const OperatorFacts& facts, size_t results);
+
+// The constants that are not written into the code, and the name of their file, NAME_constants.pt. Throws CodegenError for
+// one whose contents are gone.
+void take_side_constants(const CodePlan& plan, const std::string& name, GeneratedCode& code);
 
 }  // namespace shadowgraph

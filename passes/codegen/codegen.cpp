@@ -10,6 +10,7 @@
 
 #include "ir/file.h"
 #include "ir/numbering.h"
+#include "ir/printer.h"
 #include "ir/words.h"
 
 namespace shadowgraph {
@@ -49,6 +50,10 @@ std::string some_names(const std::vector<NamedValue>& named) {
 }
 
 }  // namespace
+
+void refuse_node(const Graph& graph, NodeId node, const std::string& what) {
+  throw CodegenError("cannot write " + to_text(graph, node) + "\n  as code: " + what, node);
+}
 
 void choose_values(const Graph& graph, const std::vector<std::string>& patterns, CodegenOptions& options) {
   if (patterns.empty()) return;

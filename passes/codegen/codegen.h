@@ -22,6 +22,15 @@ struct CodegenOptions {
   std::vector<std::string> only_names;
   // Every device in the graph means this one: a capture on fake CUDA as code for the CPU.
   std::optional<c10::Device> device;
+  // What functions of the user's own are in the code, by name: {"my::add_relu", {"my_library::add_relu", "my/add_relu.h"}}.
+  // `from` is the header that declares it; in Python the module, of which `callee` is a member: {"add_relu", "my.kernels"}.
+  // It is called with the arguments that the schema has, in their order: tensors as at::Tensor, lists of them as
+  // at::TensorList, numbers as int64_t, double, bool or at::Scalar; several results are a std::tuple.
+  struct Function {
+    std::string callee;
+    std::string from;
+  };
+  std::map<std::string, Function> functions;
   // Forward graphs: code that autograd differentiates, with checkpoint regions recomputed in backward. Otherwise the code
   // runs below autograd, where it was recorded.
   bool autograd = false;
@@ -42,6 +51,9 @@ class CodegenError : public Error {
  private:
   NodeId node_;
 };
+
+// Throws CodegenError with the node's text.
+[[noreturn]] void refuse_node(const Graph& graph, NodeId node, const std::string& what);
 
 struct GeneratedCode {
   std::map<std::string, std::string> files;                   // name -> text

@@ -40,18 +40,12 @@ class CppCalls {
 
   // "kCuda0": a constant of the file for a device of the graph.
   std::string device(c10::Device device);
-  // "at::kFloat"
-  static std::string dtype(c10::ScalarType dtype);
-  // {2, 3}
-  static std::string ints(std::span<const int64_t> list);
-  static std::string quoted(std::string_view text);
-  // A literal that gives the same bits.
-  static std::string number(double value);
-  static std::string number(int64_t value);
   static std::string constant_name(ConstantId id) { return "embedded_constant_" + std::to_string(id.index); }
-  [[noreturn]] void fail(NodeId node, const std::string& what) const;
 
  private:
+  static Returns returns_of(const c10::FunctionSchema& schema);
+  Call function_call(uint32_t step, const Target& target);
+  Call call_by_schema(const std::string& callee, const Target& target);
   Call operator_call(uint32_t step, const Target& target);
   Call boxed_call(const std::string& callee, const Target& target, uint32_t step);
   Call alias(uint32_t step);

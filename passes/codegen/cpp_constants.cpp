@@ -8,6 +8,7 @@
 #include "ir/tensor_bytes.h"
 #include "passes/codegen/codegen.h"
 #include "passes/codegen/cpp_call.h"
+#include "passes/codegen/cpp_literals.h"
 
 namespace shadowgraph {
 namespace {
@@ -53,10 +54,10 @@ std::string embedded_constant(const Graph& graph, ConstantId id) {
     });
   } else if (content->dtype == at::kDouble && all_finite<double>(bytes)) {
     type = "double";
-    text = elements<double>(bytes, [](double value) { return CppCalls::number(value); });
+    text = elements<double>(bytes, [](double value) { return cpp::number(value); });
   } else if (content->dtype == at::kLong) {
     type = "int64_t";
-    text = elements<int64_t>(bytes, [](int64_t value) { return CppCalls::number(value); });
+    text = elements<int64_t>(bytes, [](int64_t value) { return cpp::number(value); });
   } else if (content->dtype == at::kInt) {
     type = "int32_t";
     text = elements<int32_t>(bytes, [](int32_t value) {
@@ -67,8 +68,8 @@ std::string embedded_constant(const Graph& graph, ConstantId id) {
     text = elements<uint8_t>(bytes, [](uint8_t value) { return std::to_string(value); });
   }
   return fmt::format("at::Tensor {}() {{\n  return embedded<{}>({}, {}, {}, {{{}}});\n}}\n",
-                     CppCalls::constant_name(id), type, CppCalls::dtype(content->dtype), CppCalls::ints(content->sizes),
-                     CppCalls::ints(content->strides), text);
+                     CppCalls::constant_name(id), type, cpp::dtype(content->dtype), cpp::ints(content->sizes),
+                     cpp::ints(content->strides), text);
 }
 
 }  // namespace shadowgraph

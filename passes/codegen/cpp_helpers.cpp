@@ -215,6 +215,30 @@ class DrawFrom {
   at::Tensor before_;
 };
 )"},
+      {"random_state",
+       {},
+       {"ATen/Context.h", "ATen/core/Generator.h", "mutex"},
+       R"(
+// Where the default generator of a device is.
+at::Tensor random_state(at::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+)"},
+      {"exchange_random_state",
+       {},
+       {"ATen/Context.h", "ATen/core/Generator.h", "mutex"},
+       R"(
+// Puts the default generator of a device elsewhere; gives where it was.
+at::Tensor exchange_random_state(const at::Tensor& state, at::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  at::Tensor before = generator.get_state();
+  generator.set_state(state);
+  return before;
+}
+)"},
       {"load_constants", {}, {"fstream", "iterator", "stdexcept", "torch/csrc/jit/serialization/pickle.h"}, ""},
       {"checkpoint",
        {"drop"},

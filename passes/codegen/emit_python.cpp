@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "ir/tensor_bytes.h"
 #include "ir/words.h"
 #include "passes/codegen/code_names.h"
 #include "passes/codegen/python_call.h"
+#include "passes/codegen/python_literals.h"
 
 namespace shadowgraph {
 namespace {
@@ -57,31 +57,47 @@ def functional_call(operator, written, fresh, arguments):
 
 )";
 
+constexpr const char* kRandomState = R"(
+def default_generator(device):
+    """The one that operators on the device draw from."""
+    return torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
+
+
+def exchange_random_state(state, device):
+    """Puts that generator elsewhere; gives where it was."""
+    before = default_generator(device).get_state()
+    default_generator(device).set_state(state)
+    return before
+
+)";
+
 class PythonWriter {
  public:
   PythonWriter(const Graph& graph, const CodegenOptions& options)
-      : graph_(graph),
-        options_(options),
+      : options_(options),
         name_(identifier(options.name)),
         plan_(CodePlan::make(graph, options)),
+        graph_(*plan_.graph),
         calls_(plan_, options) {}
 
   GeneratedCode run() {
-    refuse_backward();
     functions_.resize(plan_.blocks.size());
     for (uint32_t block = 0; block + 1 < plan_.blocks.size(); ++block) write_function(block);
     const std::string forward = root();
-    write_constants();
+    take_side_constants(plan_, name_, code_);
     std::string text = about();
-    text += "import math\nimport os\nimport struct\n\nimport torch\nimport torch.utils.checkpoint\n\n";
+    text += "import math\nimport os\nimport struct\n\nimport torch\nimport torch.utils.checkpoint\n";
+    for (const std::string& module : calls_.modules()) text += "import " + module + "\n";
+    text += "\n";
     if (!code_.constants_file.empty()) {
       text += fmt::format(
           "CONSTANTS = torch.load(os.path.join(os.path.dirname(os.path.abspath(__file__)), {}), "
           "weights_only=False)\n\n",
-          PythonCalls::quoted(code_.constants_file));
+          python::quoted(code_.constants_file));
     }
     if (calls_.helpers().contains("alias_of")) text += kAliasOf;
     if (calls_.helpers().contains("functional_call")) text += kFunctionalCall;
+    if (calls_.helpers().contains("random_state")) text += kRandomState;
     for (const std::string& function : written_) text += "\n" + function + "\n";
     code_.files[name_ + ".py"] = text + "\n" + forward;
     for (const std::string& library : calls_.libraries()) code_.libraries_of.push_back(library);
@@ -89,17 +105,6 @@ class PythonWriter {
   }
 
  private:
-  void refuse_backward() const {
-    if (!options_.autograd) return;
-    for (const CodeStep& step : plan_.steps) {
-      if (graph_.node(step.node).phase != Graph::kBackward && graph_.node(step.node).phase != Graph::kOptimizer)
-        continue;
-      calls_.fail(step.node,
-                  "code for autograd is made from a forward graph; capture the forward alone, choose values "
-                  "of the forward, or turn autograd off");
-    }
-  }
-
   std::string about() const {
     std::string text = fmt::format("\"\"\"{}: written by shadowgraph for PyTorch {}.\n\n", name_, libtorch_version());
     for (const auto& [key, value] : graph_.metadata) text += plain(key) + ": " + plain(value) + "\n";
@@ -135,17 +140,10 @@ class PythonWriter {
     code_.functions = static_cast<int64_t>(written_.size());
   }
 
-  bool in_checkpoint(RegionId region) const {
-    for (; region.valid(); region = graph_.region(region).parent) {
-      if (graph_.region(region).kind == RegionKind::kCheckpoint) return true;
-    }
-    return false;
-  }
-
   std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept,
                       const std::string& indent) {
     const auto last = last_uses(plan_, block, kept);
-    const bool recomputed = options_.autograd && in_checkpoint(block.region);
+    const bool recomputed = options_.autograd && in_checkpoint(graph_, block.region);
     std::string text;
     std::optional<bool> mode;
     for (size_t i = 0; i < block.items.size(); ++i) {
@@ -250,14 +248,14 @@ class PythonWriter {
       const std::string name = names.take(given.name);
       names.set(given.variable, name);
       const std::string from = given.constant.valid() ? "CONSTANTS" : "tensors";
-      body += fmt::format("{}{} = {}[{}]\n", indent, name, from, PythonCalls::quoted(given.name));
+      body += fmt::format("{}{} = {}[{}]\n", indent, name, from, python::quoted(given.name));
       if (given.constant.valid()) {
         if (given.written) body += fmt::format("{}{} = {}.clone()\n", indent, name, name);
         continue;
       }
       const ValueId id = graph_.results(given.node)[0].ref.value;
-      body += fmt::format("{}expect({}, {}, {}, {})\n", indent, name, PythonCalls::quoted(given.name),
-                          PythonCalls::dtype(graph_.value(id).dtype), PythonCalls::ints(graph_.sizes(id)));
+      body += fmt::format("{}expect({}, {}, {}, {})\n", indent, name, python::quoted(given.name),
+                          python::dtype(graph_.value(id).dtype), python::ints(graph_.sizes(id)));
       // A tensor object of the run's own: the caller's keeps its sizes.
       if (given.own && !options_.autograd) body += fmt::format("{}{} = {}.detach()\n", indent, name, name);
     }
@@ -269,7 +267,7 @@ class PythonWriter {
     body += indent + "return {\n";
     for (const auto& output : plan_.outputs) {
       const std::string key = output.gradient ? "gradient." + output.name : output.name;
-      body += fmt::format("{}    {}: {},\n", indent, PythonCalls::quoted(key),
+      body += fmt::format("{}    {}: {},\n", indent, python::quoted(key),
                           output.variable == CodePlan::kNoVariable ? "None" : names.of(output.variable));
     }
     body += indent + "}\n";
@@ -296,22 +294,10 @@ class PythonWriter {
            body;
   }
 
-  void write_constants() {
-    for (const auto& given : plan_.given) {
-      if (!given.constant.valid()) continue;
-      const at::Tensor& tensor = graph_.constant(given.constant);
-      if (!tensor_bytes(tensor)) {
-        throw CodegenError("the contents of the constant " + given.name + " cannot be read, so no code can hold them");
-      }
-      code_.constants.emplace_back(given.name, tensor);
-    }
-    if (!code_.constants.empty()) code_.constants_file = name_ + "_constants.pt";
-  }
-
-  const Graph& graph_;
   const CodegenOptions& options_;
   std::string name_;
   CodePlan plan_;
+  const Graph& graph_;  // the plan's
   PythonCalls calls_;
   GeneratedCode code_;
   std::vector<std::string> functions_;  // by block

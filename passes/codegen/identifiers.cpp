@@ -26,13 +26,15 @@ bool is_reserved(const std::string& name) {
       // what the generated code itself uses
       "at", "c10", "std", "torch", "aten", "ops", "outputs", "inputs", "generator", "constants", "Inputs", "Outputs",
       "Tensors", "run", "forward", "drop", "number", "alias_of", "own", "copy_of", "checkpoint", "call_operator",
-      "embedded", "shallow_copy", "below_autograd", "grad_mode", "device", "result", "detail", "device_guard"};
+      "embedded", "shallow_copy", "functional_call", "expect", "draws", "random_state", "exchange_random_state",
+      "no_gradients", "with_gradients", "restore_grad_mode", "out", "named", "tensors", "default_generator",
+      "below_autograd", "grad_mode", "device", "result", "detail", "device_guard"};
   return words.contains(name);
 }
 
 }  // namespace
 
-std::string identifier(std::string_view text) {
+std::string plain_identifier(std::string_view text) {
   std::string name;
   for (const char c : text) {
     if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
@@ -43,7 +45,12 @@ std::string identifier(std::string_view text) {
   }
   while (!name.empty() && name.back() == '_') name.pop_back();
   if (name.empty()) return "value";
-  if (std::isdigit(static_cast<unsigned char>(name[0])) != 0) name = "v" + name;
+  if (std::isdigit(static_cast<unsigned char>(name[0])) != 0) name.insert(name.begin(), 'v');
+  return name;
+}
+
+std::string identifier(std::string_view text) {
+  std::string name = plain_identifier(text);
   if (is_reserved(name)) name += "_value";
   // Functions of the generated code begin with run_ and embedded_.
   if (name.starts_with("run_") || name.starts_with("embedded_")) name = "value_" + name;

@@ -10,6 +10,8 @@ namespace shadowgraph {
 // Letters, digits and single underscores, beginning with a letter: "transformer.h.0.ln_1" gives transformer_h_0_ln_1.
 // "" gives "value". No keyword of either language, and none of the names that generated code uses itself.
 std::string identifier(std::string_view text);
+// The same where keywords do not matter: as part of a name.
+std::string plain_identifier(std::string_view text);
 // "shadowgraph::models::Gpt2BlockImpl" gives gpt2_block; "Conv1D" gives conv1d.
 std::string function_identifier(std::string_view class_name);
 

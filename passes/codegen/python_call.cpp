@@ -3,127 +3,22 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "core/replay/functional_call.h"
+#include "core/replay/random_state.h"
 #include "ir/operator_facts.h"
-#include "ir/printer.h"
 #include "ir/tensor_bytes.h"
 #include "passes/codegen/codegen.h"
 #include "passes/codegen/identifiers.h"
+#include "passes/codegen/python_literals.h"
 
 namespace shadowgraph {
-namespace {
-
-std::string python_layout(int64_t layout) {
-  switch (static_cast<c10::Layout>(layout)) {
-    case c10::Layout::Sparse:
-      return "torch.sparse_coo";
-    case c10::Layout::SparseCsr:
-      return "torch.sparse_csr";
-    case c10::Layout::SparseCsc:
-      return "torch.sparse_csc";
-    case c10::Layout::SparseBsr:
-      return "torch.sparse_bsr";
-    case c10::Layout::SparseBsc:
-      return "torch.sparse_bsc";
-    case c10::Layout::Mkldnn:
-      return "torch._mkldnn";
-    case c10::Layout::Jagged:
-      return "torch.jagged";
-    default:
-      return "torch.strided";
-  }
-}
-
-std::string python_memory_format(int64_t format) {
-  switch (static_cast<c10::MemoryFormat>(format)) {
-    case c10::MemoryFormat::Preserve:
-      return "torch.preserve_format";
-    case c10::MemoryFormat::ChannelsLast:
-      return "torch.channels_last";
-    case c10::MemoryFormat::ChannelsLast3d:
-      return "torch.channels_last_3d";
-    default:
-      return "torch.contiguous_format";
-  }
-}
-
-}  // namespace
-
-std::string PythonCalls::dtype(c10::ScalarType dtype) {
-  switch (dtype) {
-    case at::kByte:
-      return "torch.uint8";
-    case at::kChar:
-      return "torch.int8";
-    case at::kShort:
-      return "torch.int16";
-    case at::kInt:
-      return "torch.int32";
-    case at::kLong:
-      return "torch.int64";
-    case at::kHalf:
-      return "torch.float16";
-    case at::kFloat:
-      return "torch.float32";
-    case at::kDouble:
-      return "torch.float64";
-    case at::kComplexHalf:
-      return "torch.complex32";
-    case at::kComplexFloat:
-      return "torch.complex64";
-    case at::kComplexDouble:
-      return "torch.complex128";
-    case at::kBFloat16:
-      return "torch.bfloat16";
-    default: {
-      std::string name = c10::toString(dtype);
-      for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      return "torch." + name;
-    }
-  }
-}
-
-std::string PythonCalls::number(double value) {
-  if (std::isnan(value)) {
-    const auto bits = std::bit_cast<uint64_t>(value);
-    if (bits == 0x7ff8000000000000ULL) return "math.nan";
-    return fmt::format("struct.unpack('<d', ({:#x}).to_bytes(8, 'little'))[0]", bits);
-  }
-  if (std::isinf(value)) return value < 0 ? "-math.inf" : "math.inf";
-  std::string text = fmt::format("{}", value);
-  if (text.find_first_of(".e") == std::string::npos) text += ".0";
-  return text;
-}
-
-std::string PythonCalls::quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte >= 0x20 && byte < 0x7f) {
-      out += c;
-    } else {
-      out += fmt::format("\\x{:02x}", byte);
-    }
-  }
-  return out + '"';
-}
-
-std::string PythonCalls::ints(std::span<const int64_t> list) { return fmt::format("[{}]", fmt::join(list, ", ")); }
+namespace {}  // namespace
 
 std::string PythonCalls::device(c10::Device device) const {
   if (options_.device) device = *options_.device;
   return fmt::format("torch.device(\"{}\")", device.str());
-}
-
-void PythonCalls::fail(NodeId node, const std::string& what) const {
-  throw CodegenError("cannot write " + to_text(graph_, node) + "\n  as code: " + what, node);
 }
 
 std::string PythonCalls::constant(ConstantId id) const {
@@ -133,8 +28,8 @@ std::string PythonCalls::constant(ConstantId id) const {
                        " cannot be read, so no code can hold them");
   }
   if (content->bytes.empty()) {
-    return fmt::format("torch.empty_strided({}, {}, dtype={})", ints(content->sizes), ints(content->strides),
-                       dtype(content->dtype));
+    return fmt::format("torch.empty_strided({}, {}, dtype={})", python::ints(content->sizes),
+                       python::ints(content->strides), python::dtype(content->dtype));
   }
   std::string elements;
   if (content->dtype == at::kLong) {
@@ -146,9 +41,10 @@ std::string PythonCalls::constant(ConstantId id) const {
     elements = "torch.tensor([" + elements + "], dtype=torch.int64)";
   } else {
     for (const uint8_t byte : content->bytes) elements += fmt::format("{:02x}", byte);
-    elements = fmt::format("torch.frombuffer(bytearray.fromhex(\"{}\"), dtype={})", elements, dtype(content->dtype));
+    elements =
+        fmt::format("torch.frombuffer(bytearray.fromhex(\"{}\"), dtype={})", elements, python::dtype(content->dtype));
   }
-  return fmt::format("{}.as_strided({}, {})", elements, ints(content->sizes), ints(content->strides));
+  return fmt::format("{}.as_strided({}, {})", elements, python::ints(content->sizes), python::ints(content->strides));
 }
 
 std::string PythonCalls::operator_text(const c10::FunctionSchema& schema) {
@@ -161,53 +57,36 @@ std::string PythonCalls::operator_text(const c10::FunctionSchema& schema) {
   const std::string overload = schema.overload_name().empty() ? "default" : schema.overload_name();
   // random_.from is Python's own word.
   if (identifier(overload) == overload + "_value") {
-    return fmt::format("getattr(torch.ops.{}, {})", name, quoted(overload));
+    return fmt::format("getattr(torch.ops.{}, {})", name, python::quoted(overload));
   }
   return "torch.ops." + name + "." + overload;
 }
 
-std::string PythonCalls::call(uint32_t step, const NameOf& name_of) {
-  step_ = step;
-  name_of_ = &name_of;
-  const NodeId node = plan_.steps[step].node;
-  const Target& target = graph_.target(node);
-  const auto arguments = graph_.arguments(node);
-  if (target.kind() == TargetKind::kBuiltin) {
-    if (graph_.node(node).target != target_of(Builtin::kAlias)) return constant(arguments[0].constant);
-    const ValueId from = arguments[0].ref.value;
-    const ValueId to = graph_.results(node)[0].ref.value;
-    const Value& source = graph_.value(from);
-    const Value& result = graph_.value(to);
-    helpers_.insert("alias_of");
-    const int64_t bytes = result.offset * static_cast<int64_t>(c10::elementSize(result.dtype)) -
-                          source.offset * static_cast<int64_t>(c10::elementSize(source.dtype));
-    return fmt::format("alias_of({}, {}, {}, {}, {})", name_of(plan_.variable_of(from, step)), dtype(result.dtype),
-                       ints(graph_.sizes(to)), ints(graph_.strides(to)), bytes);
-  }
-  std::optional<Target> behind;
-  if (target.kind() == TargetKind::kFunction) {
-    behind = operator_of_functional_call(target);
-    if (!behind) {
-      fail(node,
-           "a function of the user's own has no Python text; write its body into the graph with inline_call "
-           "(ir/group_call.h), or rewrite the node to operators (shadowgraph opt --pass rewrite)");
-    }
-  }
-  const auto here = c10::Dispatcher::singleton().findSchema(target.schema().operator_name());
-  if (here && !behind && !target.find_operator()) {
-    fail(node, "this libtorch has the operator with another schema than " + target.schema_text() +
-                   "; capture the graph again with this libtorch");
-  }
+std::string PythonCalls::alias(NodeId node) {
+  const ValueId from = graph_.arguments(node)[0].ref.value;
+  const ValueId to = graph_.results(node)[0].ref.value;
+  const Value& source = graph_.value(from);
+  const Value& result = graph_.value(to);
+  helpers_.insert("alias_of");
+  const int64_t bytes = result.offset * static_cast<int64_t>(c10::elementSize(result.dtype)) -
+                        source.offset * static_cast<int64_t>(c10::elementSize(source.dtype));
+  return fmt::format("alias_of({}, {}, {}, {}, {})", (*name_of_)(plan_.variable_of(from, step_)),
+                     python::dtype(result.dtype), python::ints(graph_.sizes(to)), python::ints(graph_.strides(to)),
+                     bytes);
+}
+
+// Without defaults at the end, unless all are wanted.
+PythonCalls::Arguments PythonCalls::arguments_of(NodeId node, bool all_by_position) {
   const TargetFormals& formals = formals_.of(graph_, graph_.node(node).target);
-  const auto& schema = target.schema();
+  const auto& schema = graph_.target(node).schema();
+  const auto arguments = graph_.arguments(node);
   bool any_tensor = false;
   graph_.for_each_input(node, [&](ValueId) { any_tensor = true; });
   ValueId first;
-  graph_.for_each_output(node, [&](ValueId value) {
-    if (!first.valid()) first = value;
+  graph_.for_each_output(node, [&](ValueId v) {
+    if (!first.valid()) first = v;
   });
-  std::vector<std::string> positional;
-  std::vector<std::string> keywords;
+  Arguments spelled;
   size_t last = 0;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const FormalType type = i < formals.arguments.size() ? formals.arguments[i].type : FormalType{};
@@ -221,26 +100,62 @@ std::string PythonCalls::call(uint32_t step, const NameOf& name_of) {
       text = device(graph_.value(first).device());
       is_default = false;
     }
-    if (behind || !keyword) {
-      positional.push_back(text);
-      if (!is_default || behind) last = positional.size();
+    if (all_by_position || !keyword) {
+      spelled.positional.push_back(text);
+      if (!is_default || all_by_position) last = spelled.positional.size();
     } else if (!is_default) {
-      keywords.push_back(schema.arguments()[i].name() + "=" + text);
+      spelled.keywords.push_back(schema.arguments()[i].name() + "=" + text);
     }
   }
-  positional.resize(last);
-  if (behind) {
+  spelled.positional.resize(last);
+  return spelled;
+}
+
+std::string PythonCalls::call(uint32_t step, const NameOf& name_of) {
+  step_ = step;
+  name_of_ = &name_of;
+  const NodeId node = plan_.steps[step].node;
+  const Target& target = graph_.target(node);
+  switch (target.kind()) {
+    case TargetKind::kBuiltin:
+      if (graph_.node(node).target == target_of(Builtin::kAlias)) return alias(node);
+      return constant(graph_.arguments(node)[0].constant);
+    case TargetKind::kFunction:
+      return function_call(node, target);
+    case TargetKind::kOperator:
+      break;
+  }
+  if (c10::Dispatcher::singleton().findSchema(target.schema().operator_name()) && !target.find_operator()) {
+    refuse_node(graph_, node,
+                "this libtorch has the operator with another schema than " + target.schema_text() +
+                    "; capture the graph again with this libtorch");
+  }
+  Arguments arguments = arguments_of(node, false);
+  arguments.positional.insert(arguments.positional.end(), arguments.keywords.begin(), arguments.keywords.end());
+  return fmt::format("{}({})", operator_text(target.schema()), fmt::join(arguments.positional, ", "));
+}
+
+std::string PythonCalls::function_call(NodeId node, const Target& target) {
+  const std::string arguments = fmt::format("{}", fmt::join(arguments_of(node, true).positional, ", "));
+  if (const auto named = options_.functions.find(target.name()); named != options_.functions.end()) {
+    const auto& [callee, module] = named->second;
+    if (module.empty()) return callee + "(" + arguments + ")";
+    modules_.insert(module);
+    return module + "." + callee + "(" + arguments + ")";
+  }
+  if (const auto op = operator_of_functional_call(target)) {
     helpers_.insert("functional_call");
-    const OperatorFacts facts = facts_of(*behind);
-    std::vector<size_t> fresh;
-    for (size_t r = 0; r < behind->schema().returns().size(); ++r) {
-      if (std::ranges::find(facts.aliases, r, &OperatorFacts::Alias::result) == facts.aliases.end()) fresh.push_back(r);
-    }
-    return fmt::format("functional_call({}, [{}], [{}], [{}])", operator_text(behind->schema()),
-                       fmt::join(facts.written, ", "), fmt::join(fresh, ", "), fmt::join(positional, ", "));
+    const OperatorFacts facts = facts_of(*op);
+    return fmt::format("functional_call({}, [{}], [{}], [{}])", operator_text(op->schema()),
+                       fmt::join(facts.written, ", "),
+                       fmt::join(fresh_results(facts, op->schema().returns().size()), ", "), arguments);
   }
-  positional.insert(positional.end(), keywords.begin(), keywords.end());
-  return fmt::format("{}({})", operator_text(schema), fmt::join(positional, ", "));
+  const bool gets = target.name() == get_random_state().name();
+  if (gets || target.name() == exchange_random_state().name() || target.name() == set_random_state().name()) {
+    helpers_.insert("random_state");
+    return gets ? "default_generator(" + arguments + ").get_state()" : "exchange_random_state(" + arguments + ")";
+  }
+  refuse_node(graph_, node, kNoFunctionText);
 }
 
 std::string PythonCalls::argument(const Argument& a, const FormalType& type) {
@@ -252,28 +167,28 @@ std::string PythonCalls::argument(const Argument& a, const FormalType& type) {
     case ArgumentKind::kInt:
       switch (type.type) {
         case TypeClass::kDtype:
-          return dtype(static_cast<c10::ScalarType>(a.i));
+          return python::dtype(static_cast<c10::ScalarType>(a.i));
         case TypeClass::kLayout:
-          return python_layout(a.i);
+          return python::layout(a.i);
         case TypeClass::kMemoryFormat:
-          return python_memory_format(a.i);
+          return python::memory_format(a.i);
         default:
           return std::to_string(a.i);
       }
     case ArgumentKind::kFloat:
-      return number(a.d);
+      return python::number(a.d);
     case ArgumentKind::kBool:
       return a.b ? "True" : "False";
     case ArgumentKind::kComplex: {
       const auto parts = graph_.complex_parts(a);
-      return fmt::format("complex({}, {})", number(parts[0]), number(parts[1]));
+      return fmt::format("complex({}, {})", python::number(parts[0]), python::number(parts[1]));
     }
     case ArgumentKind::kString:
-      return quoted(graph_.text(a.string));
+      return python::quoted(graph_.text(a.string));
     case ArgumentKind::kDevice:
       return device(a.device());
     case ArgumentKind::kIntList:
-      return ints(graph_.ints(a));
+      return python::ints(graph_.ints(a));
     case ArgumentKind::kList: {
       std::vector<std::string> elements;
       const FormalType element{type.element, type.element_optional};
@@ -289,8 +204,9 @@ std::string PythonCalls::argument(const Argument& a, const FormalType& type) {
                  ? "torch.default_generator"
                  : fmt::format("torch.cuda.default_generators[{}]", std::max<int>(a.device().index(), 0));
     case ArgumentKind::kOpaque:
-      fail(plan_.steps[step_].node, "its argument is an object that a graph does not hold (" + graph_.text(a.string) +
-                                        "); rewrite the node to operators first");
+      refuse_node(graph_, plan_.steps[step_].node,
+                  "its argument is an object that a graph does not hold (" + graph_.text(a.string) +
+                      "); rewrite the node to operators first");
   }
   return {};
 }

@@ -23,19 +23,23 @@ class PythonCalls {
   std::string call(uint32_t step, const NameOf& name_of);
 
   std::string device(c10::Device device) const;
-  static std::string dtype(c10::ScalarType dtype);
-  static std::string ints(std::span<const int64_t> list);  // [2, 3]
-  static std::string quoted(std::string_view text);
-  static std::string number(double value);
   // The expression that makes it; throws CodegenError if its contents are not readable.
   std::string constant(ConstantId id) const;
-  [[noreturn]] void fail(NodeId node, const std::string& what) const;
 
   const std::set<std::string>& helpers() const { return helpers_; }
   const std::set<std::string>& libraries() const { return libraries_; }
+  const std::set<std::string>& modules() const { return modules_; }  // of functions that the options name
 
  private:
   std::string argument(const Argument& argument, const FormalType& type);
+  // Arguments as a call passes them.
+  struct Arguments {
+    std::vector<std::string> positional;
+    std::vector<std::string> keywords;
+  };
+  Arguments arguments_of(NodeId node, bool all_by_position);
+  std::string alias(NodeId node);
+  std::string function_call(NodeId node, const Target& target);
   std::string operator_text(const c10::FunctionSchema& schema);
 
   const CodePlan& plan_;
@@ -44,6 +48,7 @@ class PythonCalls {
   Formals formals_;
   std::set<std::string> helpers_;
   std::set<std::string> libraries_;
+  std::set<std::string> modules_;
   const NameOf* name_of_ = nullptr;
   uint32_t step_ = 0;
 };

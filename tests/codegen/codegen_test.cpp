@@ -7,10 +7,10 @@
 
 #include <cstring>
 
-#include "models/registry.h"
 #include "tests/codegen/fixtures/emitted.h"
 #include "tests/codegen/fixtures/fixture_list.h"
 #include "tests/codegen/fixtures/literals_program.h"
+#include "tests/codegen/fixtures/user_functions.h"
 #include "tests/replay/random_program.h"
 
 namespace shadowgraph {
@@ -28,7 +28,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 
 models::BuiltModel build_real(const std::string& name) {
   at::manual_seed(kSeed);
-  return models::build(name, {.tiny = true});
+  return build_tiny(name);
 }
 
 NamedTensors named_tensors(const models::BuiltModel& model) {
@@ -58,36 +58,68 @@ class EmittedCpp : public ::testing::Test {
   }
   void TearDown() override { at::set_num_threads(threads_); }
 
-  static void expect_same_step(const std::string& name, const std::string& fixture) {
-    SCOPED_TRACE(fixture);
-    const auto eager = build_real(name);
+  struct Step {
+    models::BuiltModel model;
+    at::Tensor loss;
+    at::Tensor next_random;
+  };
+  static Step eager_step(const std::string& name) {
+    Step step{.model = build_real(name), .loss = {}, .next_random = {}};
+    const auto parameters = step.model.module->parameters();
     std::unique_ptr<torch::optim::Optimizer> optimizer;
     if (trains_with_adamw(name)) {
-      optimizer = std::make_unique<torch::optim::AdamW>(eager.module->parameters(), torch::optim::AdamWOptions(1e-3));
+      optimizer = std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
     } else {
-      optimizer =
-          std::make_unique<torch::optim::SGD>(eager.module->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      optimizer = std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
     }
     at::manual_seed(kSeed + 1);
-    const at::Tensor loss = eager.loss(eager.forward(eager.inputs), eager.inputs);
-    loss.backward();
+    step.loss = step.model.loss(step.model.forward(step.model.inputs), step.model.inputs);
+    step.loss.backward();
     optimizer->step();
-    const at::Tensor next_number = at::rand({1});
+    step.next_random = at::rand({1});
+    return step;
+  }
 
-    const auto real = build_real(name);
+  static void expect_same_step(const StepFixture& fixture) {
+    SCOPED_TRACE(fixture.name);
+    const Step eager = eager_step(fixture.model);
+    const auto real = build_real(fixture.model);
     at::manual_seed(kSeed + 1);
-    const NamedTensors outputs = emitted().at(fixture)(named_tensors(real));
-    EXPECT_TRUE(same_bits(next_number, at::rand({1}))) << "the generator is elsewhere";
-    EXPECT_TRUE(same_bits(loss, outputs.at("output0"))) << loss;
+    const NamedTensors outputs = emitted().at(fixture.name)(named_tensors(real));
+    EXPECT_TRUE(same_bits(eager.next_random, at::rand({1}))) << "the generator is elsewhere";
+    EXPECT_TRUE(same_bits(eager.loss, outputs.at("output0"))) << eager.loss;
     size_t compared = 0;
-    for (const auto& entry : eager.module->named_parameters()) {
+    for (const auto& entry : eager.model.module->named_parameters()) {
       const auto found = outputs.find("gradient." + entry.key());
       if (found == outputs.end()) continue;  // the second name of a tied parameter
       EXPECT_TRUE(same_bits(entry.value().grad(), found->second)) << entry.key();
       ++compared;
     }
     EXPECT_EQ(compared + 1, outputs.size());
-    expect_same_module(eager, real);
+    expect_same_module(eager.model, real);
+  }
+
+  static void expect_same_slice(const SliceFixture& fixture) {
+    SCOPED_TRACE(fixture.name);
+    NamedTensors expected;
+    NamedTensors given;
+    if (fixture.initialisation) {
+      expected = named_tensors(build_real(fixture.model));
+      at::manual_seed(kSeed);
+    } else {
+      const Step eager = eager_step(fixture.model);
+      expected = named_tensors(eager.model);
+      expected["output0"] = eager.loss;
+      for (const auto& entry : eager.model.module->named_parameters()) {
+        expected["gradient." + entry.key()] = entry.value().grad();
+      }
+      given = named_tensors(build_real(fixture.model));
+      at::manual_seed(kSeed + 1);
+    }
+    const NamedTensors outputs = emitted().at(fixture.name)(given);
+    EXPECT_GE(outputs.size(), fixture.values.size());
+    EXPECT_LT(outputs.size(), expected.size());
+    for (const auto& [name, output] : outputs) EXPECT_TRUE(same_bits(expected.at(name), output)) << name;
   }
 
   // Forward code under autograd: outputs, and gradients of a loss on them.
@@ -122,31 +154,37 @@ class EmittedCpp : public ::testing::Test {
 };
 
 TEST_F(EmittedCpp, TrainsAsEager) {
-  for (const std::string& name : step_fixtures()) expect_same_step(name, name + "_step");
+  for (const StepFixture& fixture : step_fixtures()) expect_same_step(fixture);
 }
-TEST_F(EmittedCpp, TrainsAsEagerAfterFunctionalization) { expect_same_step("resnet50", "resnet50_functional"); }
 TEST_F(EmittedCpp, IsDifferentiatedByAutograd) {
-  for (const std::string& name : autograd_fixtures()) expect_same_gradients(name, name + "_forward");
+  for (const ForwardFixture& fixture : forward_fixtures()) expect_same_gradients(fixture.model, fixture.name);
 }
-TEST_F(EmittedCpp, RecomputesNestedCheckpointsWithTheSameRandomNumbers) {
-  expect_same_gradients("gpt2", "gpt2_checkpointed");
+TEST_F(EmittedCpp, ComputesWhatChosenValuesNeed) {
+  for (const SliceFixture& fixture : slice_fixtures()) expect_same_slice(fixture);
+}
+
+void expect_same_program(int seed, const std::string& fixture) {
+  const auto program = testing::RandomProgram::make(static_cast<uint64_t>(seed), 8 + seed % 25);
+  const testing::Outcome eager = testing::run_eagerly(program);
+  testing::Outcome run;
+  const auto inputs = program.inputs();
+  NamedTensors named;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    run.inputs.push_back(inputs[i].detach());
+    named.emplace("input" + std::to_string(i), inputs[i]);
+  }
+  at::manual_seed(program.seed());
+  const NamedTensors outputs = emitted().at(fixture)(named);
+  for (size_t i = 0; i < outputs.size(); ++i) run.outputs.push_back(outputs.at("output" + std::to_string(i)));
+  ASSERT_EQ(testing::difference(eager, run), "") << fixture << "\n" << program.describe();
 }
 
 TEST_F(EmittedCpp, RunsRandomProgramsAsEager) {
-  for (int seed = 1; seed <= kRandomPrograms; ++seed) {
-    const auto program = testing::RandomProgram::make(static_cast<uint64_t>(seed), 8 + seed % 25);
-    const testing::Outcome eager = testing::run_eagerly(program);
-    testing::Outcome run;
-    const auto inputs = program.inputs();
-    NamedTensors named;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      run.inputs.push_back(inputs[i].detach());
-      named.emplace("input" + std::to_string(i), inputs[i]);
-    }
-    at::manual_seed(program.seed());
-    const NamedTensors outputs = emitted().at("program_" + std::to_string(seed))(named);
-    for (size_t i = 0; i < outputs.size(); ++i) run.outputs.push_back(outputs.at("output" + std::to_string(i)));
-    ASSERT_EQ(testing::difference(eager, run), "") << program.describe();
+  for (int seed = 1; seed <= kRandomPrograms; ++seed) expect_same_program(seed, "program_" + std::to_string(seed));
+}
+TEST_F(EmittedCpp, RunsTheBodiesOfCallsAsEager) {
+  for (int seed = 1; seed <= kProgramsInParts; ++seed) {
+    expect_same_program(seed, "program_" + std::to_string(seed) + "_in_parts");
   }
 }
 
@@ -164,6 +202,17 @@ TEST_F(EmittedCpp, SpellsEveryLiteral) {
   for (size_t i = 0; i < expected.size(); ++i) {
     const at::Tensor& output = outputs.at("output" + std::to_string(i));
     EXPECT_TRUE(same_bits(expected[i], output)) << i << "\n" << expected[i] << "\n" << output;
+  }
+}
+
+TEST_F(EmittedCpp, CallsFunctionsOfTheUsersOwn) {
+  const at::Tensor x = at::randn({4, 4});
+  const at::Tensor y = at::randn({4, 4});
+  const auto expected = user_functions_program(x, y);
+  const NamedTensors outputs = emitted().at("user_functions")({{"x", x}, {"y", y}});
+  ASSERT_EQ(outputs.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(same_bits(expected[i], outputs.at("output" + std::to_string(i)))) << i;
   }
 }
 

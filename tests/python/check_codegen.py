@@ -91,7 +91,13 @@ def check_tool(tool):
         text = graph.read_text()
         broken = folder / "broken.sg"
         broken.write_text(text.replace("aten::relu_", "my::relu_").replace("operator my::", "function my::"))
-        expect(1, "function of the user's own", "codegen", broken, "-o", folder / "none")
+        expect(1, "my::relu_", "codegen", broken, "-o", folder / "none")
+        expect(1, "function of the user's own", "codegen", broken, "--lang", "python", "-o", folder / "none")
+        expect(2, "NAME=CALLEE", "codegen", broken, "--function", "my::relu_", "-o", folder / "none")
+        expect(0, "broken.cpp", "codegen", broken, "--function", "my::relu_=mine::relu@mine/relu.h", "-o", folder / "named")
+        named = (folder / "named" / "broken.cpp").read_text()
+        if "#include <mine/relu.h>" not in named or "mine::relu(" not in named:
+            wrong.append("--function is not in the code")
         if (folder / "none").exists():
             wrong.append("a refused graph left files")
     return wrong
@@ -100,6 +106,7 @@ def check_tool(tool):
 def main():
     torch.set_num_threads(1)
     tool, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    sys.path.insert(0, str(folder))  # my_functions.py
     cases = sorted(folder.glob("*_case.pt"))
     wrong = check_tool(tool)
     for path in cases:

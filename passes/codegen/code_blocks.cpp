@@ -1,0 +1,210 @@
+#include "passes/codegen/code_blocks.h"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_set>
+
+#include "core/replay/random_state.h"
+#include "passes/codegen/codegen.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr size_t kMaxDepth = 32;  // of functions in functions; deeper modules are written where they are
+
+bool is_function_region(const Graph& graph, RegionId id) {
+  const Region& region = graph.region(id);
+  switch (region.kind) {
+    case RegionKind::kCheckpoint:
+      return true;
+    case RegionKind::kModule:
+    case RegionKind::kScope:
+      return !graph.text_or_empty(region.name).empty();
+    case RegionKind::kRoot:
+    case RegionKind::kComposite:
+      return false;
+  }
+  return false;
+}
+
+class BlockBuilder {
+ public:
+  BlockBuilder(CodePlan& plan, const CodegenOptions& options, const std::vector<RegionId>& functions)
+      : plan_(plan), graph_(*plan.graph), options_(options), always_(functions.begin(), functions.end()) {}
+
+  void run() {
+    find_regions();
+    build({.region = Graph::kRootRegion, .phase = Graph::kForward, .begin = 0, .end = step_count()}, 0);
+  }
+
+ private:
+  uint32_t step_count() const { return static_cast<uint32_t>(plan_.steps.size()); }
+
+  void find_regions() {
+    std::vector<std::vector<RegionId>> chains(graph_.region_count());
+    for (uint32_t r = 1; r < graph_.region_count(); ++r) {
+      const RegionId id(r);
+      const RegionId parent = graph_.region(id).parent;
+      if (parent.valid() && parent.index < r) chains[r] = chains[parent.index];
+      if (is_function_region(graph_, id) && chains[r].size() < kMaxDepth) chains[r].push_back(id);
+    }
+    chain_of_.resize(plan_.steps.size());
+    for (uint32_t step = 0; step < step_count(); ++step) {
+      const Node& node = graph_.node(plan_.steps[step].node);
+      if (node.region.valid() && node.region.index < chains.size()) chain_of_[step] = chains[node.region.index];
+      const bool after_forward = node.phase == Graph::kBackward || node.phase == Graph::kOptimizer;
+      if (chain_of_[step].empty() && after_forward && step != 0 && phase(step - 1) == node.phase) {
+        chain_of_[step] = chain_of_[step - 1];
+      }
+    }
+  }
+
+  PhaseId phase(uint32_t step) const { return graph_.node(plan_.steps[step].node).phase; }
+  RegionId region_at(uint32_t step, size_t depth) const {
+    return depth < chain_of_[step].size() ? chain_of_[step][depth] : RegionId();
+  }
+  // A function that is one even if it is small.
+  bool is_function_always(RegionId region) const {
+    return graph_.region(region).kind == RegionKind::kCheckpoint || always_.contains(region);
+  }
+  bool has_function(uint32_t begin, uint32_t end, size_t depth) const {
+    for (uint32_t step = begin; step < end; ++step) {
+      for (size_t d = depth; d < chain_of_[step].size(); ++d) {
+        if (is_function_always(chain_of_[step][d])) return true;
+      }
+    }
+    return false;
+  }
+
+  // Depth is that of the modules, at most kMaxDepth.
+  uint32_t build(CodeBlock block, size_t depth) {
+    fill(block, block.begin, block.end, depth);
+    while (block.items.size() > static_cast<size_t>(std::max(options_.max_function_items, 2))) {
+      const size_t before = block.items.size();
+      cut(block, /*by_phase=*/true);
+      if (block.items.size() == before) cut(block, /*by_phase=*/false);  // the phases alternate
+    }
+    return finish(std::move(block));
+  }
+
+  void fill(CodeBlock& block, uint32_t begin, uint32_t end, size_t depth) {
+    for (uint32_t step = begin; step < end;) {
+      const RegionId child = region_at(step, depth);
+      uint32_t stop = step + 1;
+      while (stop < end && region_at(stop, depth) == child && phase(stop) == phase(step)) ++stop;
+      if (!child.valid()) {
+        for (; step < stop; ++step) block.items.push_back({.step = step});
+        continue;
+      }
+      const bool checkpoint = graph_.region(child).kind == RegionKind::kCheckpoint;
+      if (is_function_always(child) || stop - step >= static_cast<uint32_t>(std::max(options_.min_function_nodes, 1))) {
+        const uint32_t inner = build(
+            {.region = child, .checkpoint = checkpoint, .phase = phase(step), .begin = step, .end = stop}, depth + 1);
+        block.items.push_back({.step = step, .block = inner});
+      } else if (has_function(step, stop, depth + 1)) {
+        fill(block, step, stop, depth + 1);
+      } else {
+        for (uint32_t s = step; s < stop; ++s) block.items.push_back({.step = s});
+      }
+      step = stop;
+    }
+  }
+
+  void cut(CodeBlock& block, bool by_phase) {
+    const auto most = static_cast<size_t>(std::max(options_.max_function_items, 2));
+    std::vector<CodeBlock::Item> items;
+    for (size_t i = 0; i < block.items.size();) {
+      const PhaseId first = phase(block.items[i].step);
+      size_t stop = i;
+      while (stop < block.items.size() && stop - i < most && (!by_phase || phase(block.items[stop].step) == first)) {
+        ++stop;
+      }
+      if (stop - i == 1) {
+        items.push_back(block.items[i]);
+      } else {
+        const uint32_t end = stop < block.items.size() ? block.items[stop].step : block.end;
+        CodeBlock part{.region = block.region, .part = true, .phase = first, .begin = block.items[i].step, .end = end};
+        part.items.assign(block.items.begin() + static_cast<ptrdiff_t>(i),
+                          block.items.begin() + static_cast<ptrdiff_t>(stop));
+        items.push_back({.step = part.begin, .block = finish(std::move(part))});
+      }
+      i = stop;
+    }
+    block.items = std::move(items);
+  }
+
+  bool is_state(NodeId node) const {
+    const Target& target = graph_.target(node);
+    return target.kind() == TargetKind::kFunction && random_state_function(target) != nullptr;
+  }
+
+  // Of a checkpoint or scope: what the modules in it have in common.
+  std::string path_of(const CodeBlock& block) const {
+    const RegionKind kind = graph_.region(block.region).kind;
+    if (kind != RegionKind::kCheckpoint && kind != RegionKind::kScope) return std::string(plan_.path_of(block.region));
+    std::optional<std::string> common;
+    for (const CodeBlock::Item& item : block.items) {
+      if (!item.is_block() && is_state(plan_.steps[item.step].node))
+        continue;  // outside of them, in each of many alike
+      const std::string path = item.is_block()
+                                   ? plan_.blocks[item.block].path
+                                   : std::string(plan_.path_of(graph_.node(plan_.steps[item.step].node).region));
+      if (!common) common = path;
+      while (!common->empty() && path != *common && !path.starts_with(*common + ".")) {
+        const size_t dot = common->rfind('.');
+        common->resize(dot == std::string::npos ? 0 : dot);
+      }
+    }
+    return common.value_or("");
+  }
+
+  uint32_t finish(CodeBlock block) {
+    block.path = path_of(block);
+    stamp_.resize(plan_.variables.size(), 0);
+    ++stamp_now_;
+    const auto inside = [&](uint32_t variable) {
+      const uint32_t defined = plan_.variables[variable].defined;
+      return defined != CodePlan::kGiven && defined >= block.begin && defined < block.end;
+    };
+    const auto use = [&](uint32_t variable) {
+      if (inside(variable) || stamp_[variable] == stamp_now_) return;
+      stamp_[variable] = stamp_now_;
+      block.inputs.push_back(variable);
+    };
+    const auto make = [&](uint32_t variable) {
+      if (plan_.variables[variable].last_use >= block.end) block.outputs.push_back(variable);
+    };
+    for (const CodeBlock::Item& item : block.items) {
+      if (item.is_block()) {
+        for (const uint32_t variable : plan_.blocks[item.block].inputs) use(variable);
+        for (const uint32_t variable : plan_.blocks[item.block].outputs) make(variable);
+        continue;
+      }
+      const CodeStep& step = plan_.steps[item.step];
+      plan_.for_each_operand(item.step, use);
+      plan_.for_each_constant(graph_.arguments(step.node), use);
+      for (const CodeStep::Copy& copy : step.copies) make(copy.to);
+      for (size_t i = 0; i < step.results.size(); ++i) {
+        if (step.fresh[i]) make(step.results[i]);
+      }
+    }
+    plan_.blocks.push_back(std::move(block));
+    return static_cast<uint32_t>(plan_.blocks.size()) - 1;
+  }
+
+  CodePlan& plan_;
+  const Graph& graph_;
+  const CodegenOptions& options_;
+  const std::unordered_set<RegionId> always_;
+  std::vector<std::vector<RegionId>> chain_of_;  // by step: regions that are functions, outermost first
+  std::vector<uint32_t> stamp_;                  // by variable
+  uint32_t stamp_now_ = 0;
+};
+
+}  // namespace
+
+void build_blocks(CodePlan& plan, const CodegenOptions& options, const std::vector<RegionId>& functions) {
+  BlockBuilder(plan, options, functions).run();
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,24 @@
+// Literals of C++ that give the same value, bit for bit.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace shadowgraph::cpp {
+
+std::string number(int64_t value);
+std::string number(double value);
+std::string quoted(std::string_view text);
+std::string ints(std::span<const int64_t> list);   // {2, 3}
+std::string dtype(c10::ScalarType dtype);          // at::kFloat
+std::string layout(int64_t layout);                // at::kStrided
+std::string memory_format(int64_t memory_format);  // at::MemoryFormat::Preserve
+
+// Text that may stand after two slashes.
+std::string comment(std::string text);
+
+}  // namespace shadowgraph::cpp

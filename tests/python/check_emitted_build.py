@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""What emit_cpp wrote, built by its own CMakeLists.txt against the libtorch of the virtual environment, and run.
+
+    check_emitted_build.py CMAKE CXX FOLDER     FOLDER as make_fixtures (tests/codegen/fixtures) left it
+
+FOLDER/project is the emitted folder of the program `literals`; FOLDER/literals_case.pt holds what goes in and comes out.
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import torch
+
+TOP = """
+cmake_minimum_required(VERSION 3.18)
+project(caller LANGUAGES CXX)
+add_subdirectory({project} emitted)
+add_executable(caller main.cpp)
+target_link_libraries(caller literals)
+"""
+
+MAIN = """
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/jit/serialization/pickle.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "literals.h"
+
+int main(int, char** argv) {
+  std::ifstream in(argv[1], std::ios::binary);
+  const std::vector<char> bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  std::map<std::string, at::Tensor> tensors = literals::load_constants(argv[2]);
+  std::map<std::string, at::Tensor> expected;
+  for (const auto& entry : torch::jit::pickle_load(bytes).toGenericDict()) {
+    const std::string key = entry.key().toStringRef();
+    if (key.starts_with("in.")) tensors[key.substr(3)] = entry.value().toTensor();
+    if (key.starts_with("out.")) expected[key.substr(4)] = entry.value().toTensor();
+  }
+  at::manual_seed(7);
+  at::set_num_threads(1);
+  const auto outputs = literals::run_by_name(tensors);
+  int wrong = outputs.size() != expected.size();
+  for (const auto& [name, output] : outputs) {
+    const at::Tensor a = output.contiguous();
+    const at::Tensor b = expected.at(name).contiguous();
+    const bool same = a.dtype() == b.dtype() && a.sizes() == b.sizes() &&
+                      (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
+    if (!same) std::printf("%s differs\\n", name.c_str());
+    wrong += !same;
+  }
+  std::printf("%zu outputs, %d wrong\\n", outputs.size(), wrong);
+  return wrong != 0;
+}
+"""
+
+
+def main():
+    cmake, compiler, fixtures = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]).resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        (folder / "CMakeLists.txt").write_text(TOP.format(project=fixtures / "project"))
+        (folder / "main.cpp").write_text(MAIN)
+        build = folder / "build"
+        commands = [
+            [cmake, "-S", folder, "-B", build, f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}", f"-DCMAKE_CXX_COMPILER={compiler}"],
+            [cmake, "--build", build, "--parallel", "2"],
+            [build / "caller", fixtures / "literals_case.pt", fixtures / "project" / "literals_constants.pt"],
+        ]
+        for command in commands:
+            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                print(*command, "\n", done.stdout, done.stderr)
+                sys.exit(1)
+        print(done.stdout)
+
+
+if __name__ == "__main__":
+    main()
