@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <mutex>
 
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/fake_tensor_impl.h"
@@ -218,7 +219,54 @@ void open_for_literal(const at::Tensor& fake) {
   thread_state.literal = impl.release();
 }
 
+// ---- Printing
+
+namespace {
+
+// The storage whose readers are refused until the next call. Weak: who counts references must not notice. While there is
+// one, thread_state.literal is kRefused, which no tensor of a program is.
+c10::TensorImpl* const kRefused = c10::UndefinedTensorImpl::singleton();
+thread_local c10::weak_intrusive_ptr<c10::StorageImpl> refused{c10::intrusive_ptr<c10::StorageImpl>()};
+std::mutex refusing;  // a storage may be printed by two threads
+
+void stop_refusing() {
+  thread_state.literal = nullptr;
+  const auto storage =
+      std::exchange(refused, c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>())).lock();
+  if (!storage) return;
+  const std::lock_guard lock(refusing);
+  storage->clear_data_ptr_access_error_msg_();
+}
+
+}  // namespace
+
+void refuse_to_print(const at::Tensor& fake) {
+  if (as_fake(fake) == nullptr || fake.scalar_type() != at::kDouble || fake.unsafeGetTensorImpl()->numel() == 0) return;
+  if (!as_fake(fake)->pretended_device().is_cpu() || is_known(fake)) return;
+  close_open_literal();
+  static const std::string words = c10::str(
+      kPrintedFake,
+      ": shadowgraph::to_string(tensor) describes it; known contents (literals, and what is computed from them) can be "
+      "printed, and real tensors, under an UnfakeGuard");
+  const auto& storage = fake.unsafeGetTensorImpl()->unsafe_storage();
+  {
+    const std::lock_guard lock(refusing);
+    storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(words);
+  }
+  refused = storage.getWeakStorageImpl();
+  thread_state.literal = kRefused;
+}
+
+bool is_refused_to_print(const at::Tensor& fake) {
+  return thread_state.literal == kRefused && as_fake(fake) != nullptr &&
+         refused._unsafe_get_target() == fake.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
 void close_literal() {
+  if (thread_state.literal == kRefused) {
+    stop_refusing();
+    return;
+  }
   auto impl = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(
       std::exchange(thread_state.literal, nullptr));
   c10::StorageImpl& storage = *impl->unsafe_storage().unsafeGetStorageImpl();

@@ -17,6 +17,7 @@
 #include <ATen/core/stack.h>
 
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "core/fake/storage_context.h"
@@ -66,6 +67,15 @@ void close_literal();
 inline void close_open_literal() {
   if (C10_UNLIKELY(thread_state.literal != nullptr)) close_literal();
 }
+
+// Printing a tensor converts it to a CPU tensor of doubles, which it reads through a pointer: from a conversion to exactly
+// that until the next call on this thread, reading such a fake throws with words of ours. Later libtorch's own words have
+// to do: the same flag of a storage answers whoever asks where its data begins, to see whether tensors overlap.
+void refuse_to_print(const at::Tensor& fake);
+// Whether `fake` was just refused: a copy that printing makes of it is to be refused, too.
+bool is_refused_to_print(const at::Tensor& fake);
+// How that error begins.
+inline constexpr std::string_view kPrintedFake = "a fake tensor has no data to print or to read";
 
 class CallObserver;
 // Shows the observer what the host wrote into `fake`, through a pointer, since it was last shown.

@@ -6,6 +6,7 @@
 
 #include <typeinfo>
 
+#include "core/fake/accelerator.h"
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/errors.h"
 #include "core/fake/mode_state.h"
@@ -39,10 +40,13 @@ c10::DispatchKeySet fake_key_set(c10::Device device) {
     case c10::DeviceType::CPU:
       return kCpuKeys;
     case c10::DeviceType::XPU:
+      note_other_accelerator();
       return kXpuKeys;
     case c10::DeviceType::MPS:
+      note_other_accelerator();
       return kMpsKeys;
     case c10::DeviceType::PrivateUse1:
+      note_other_accelerator();
       return kPrivateUse1Keys;
     case c10::DeviceType::Meta:
       return kMetaKeys;

@@ -278,8 +278,9 @@ c10::Device result_device(const OperatorInfo& info, const OperandDevices& operan
 
 // Composites that copy a tensor to the CPU and read it through a pointer: what TensorImpl says then.
 bool reads_data(const c10::Error& error) {
-  return std::string_view(error.what_without_backtrace()).find("its data is not allocated yet") !=
-         std::string_view::npos;
+  const std::string_view words = error.what_without_backtrace();
+  return words.find("its data is not allocated yet") != std::string_view::npos ||
+         words.find(kPrintedFake) != std::string_view::npos;
 }
 
 // False if there is no functional form, or that calls the out= form itself (linalg_lstsq).
@@ -575,17 +576,32 @@ void refuse_to_replace_data(const OperatorInfo& info, const Stack& stack, size_t
                         "changed. Make the tensor or module inside the mode, or run this line under an UnfakeGuard");
 }
 
-bool first_operand_pretends_cuda(const OperatorInfo& info, const Stack& stack, size_t begin) {
+// Whether autocast is on and has a kernel for `op`.
+bool casts_first(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
+  for (const auto key :
+       {c10::DispatchKey::AutocastCUDA, c10::DispatchKey::AutocastXPU, c10::DispatchKey::AutocastMPS}) {
+    if (keys.has(key) && op.hasKernelForDispatchKey(key)) return true;
+  }
+  return false;
+}
+
+bool composite_rule_replaces(const OperatorInfo& info, const Stack& stack, size_t begin) {
   for (const uint16_t position : info.tensor_arguments) {
     const c10::IValue& argument = stack[begin + position];
     if (!argument.isTensor()) continue;
     const FakeTensorImpl* fake = as_fake(argument.toTensor());
-    return fake != nullptr && fake->pretended_device().is_cuda();
+    return fake != nullptr && composite_rule_replaces(info, fake->pretended_device().type());
   }
   return false;
 }
 
 }  // namespace
+
+bool composite_rule_replaces(const OperatorInfo& info, c10::DeviceType device) {
+  if (device == c10::DeviceType::CUDA) return true;
+  const bool asks_its_library = device == c10::DeviceType::XPU || device == c10::DeviceType::MPS;
+  return asks_its_library && info.name == "aten::scaled_dot_product_attention";
+}
 
 void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   static const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
@@ -598,11 +614,10 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   const size_t begin = stack->size() - info.argument_count;
   if (C10_UNLIKELY(is_asked_before_data_is_replaced(op))) refuse_to_replace_data(info, *stack, begin);
   // Autocast, when on, must cast the operands first; its kernel calls the operator again with autocast off.
-  const bool autocast_first =
-      keys.has(c10::DispatchKey::AutocastCUDA) && op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
+  const bool autocast_first = casts_first(op, keys);
   const CompositeScope scope(mode->observer, info, as_span(viewed(*stack, begin)));
   try {
-    if (info.composite_rule && !autocast_first && first_operand_pretends_cuda(info, *stack, begin)) {
+    if (info.composite_rule && !autocast_first && composite_rule_replaces(info, *stack, begin)) {
       info.composite_rule->kernel.callBoxed(op, keys & below, stack);
     } else {
       op.redispatchBoxed(keys & below, stack);

@@ -10,6 +10,7 @@
 #include <array>
 #include <mutex>
 
+#include "core/fake/accelerator.h"
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/errors.h"
 #include "core/fake/fallback.h"
@@ -114,7 +115,7 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
  public:
   explicit PretendedCudaHooks(at::CUDAHooksArgs) {}
   void init() const override {}
-  bool isBuilt() const override { return active_fake_mode() != nullptr; }
+  bool isBuilt() const override { return seems_built_for(c10::DeviceType::CUDA); }
   bool isAvailable() const override { return active_fake_mode() != nullptr; }
   bool hasCUDA() const override { return active_fake_mode() != nullptr; }
   bool hasCUDART() const override { return hasCUDA(); }
@@ -193,6 +194,18 @@ class ObservingEngine final : public torch::autograd::Engine {
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
     SavedTensorObserver* observer = scoped_observer != nullptr ? scoped_observer : saved_tensor_observer_of_mode();
     return observer == nullptr ? nullptr : observer->hooks_for_saved_tensor();
+  }
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs, bool keep_graph,
+                                         bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    const AcceleratorScope scope(roots);
+    try {
+      return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    } catch (const c10::Error&) {
+      explain_missing_accelerator(roots);
+      throw;
+    }
   }
   static torch::autograd::Engine& instance() {
     static auto* engine = new ObservingEngine;  // its threads may outlive static destruction

@@ -7,9 +7,10 @@
 //   - no-op device guards for CUDA, XPU, MPS and PrivateUse1, only where none is registered or the registered one has no
 //     device;
 //   - CUDA hooks, if none are registered or there is no GPU, before libtorch asks for them (static initialisation): "no
-//     CUDA" outside a mode.
+//     CUDA" outside a mode. XPU and MPS hooks, where none are registered (core/fake/accelerator.h); those of PrivateUse1
+//     at the first backward on fakes of it, if its backend has registered none.
 //
-// On a machine with a working GPU the last two are left alone.
+// On a machine with a working GPU its guard and hooks are left alone.
 #pragma once
 
 #include <memory>

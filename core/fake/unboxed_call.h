@@ -103,6 +103,12 @@ template <>
 struct MakesContents<at::_ops::ones_like> : WritesFewBytes {};
 // A copy's source must be known: then the operands have contents already.
 
+// What printing a tensor calls: the conversion to doubles, and copies and parts of what that gives.
+template <class Operator>
+inline constexpr bool kIsPrintedWith =
+    std::is_same_v<Operator, at::_ops::_to_copy> || std::is_same_v<Operator, at::_ops::clone> ||
+    std::is_same_v<Operator, at::_ops::select_int>;
+
 template <class T>
 inline constexpr bool kIsOperand = std::is_same_v<T, at::Tensor> || std::is_same_v<T, std::optional<at::Tensor>> ||
                                    std::is_same_v<T, at::TensorList> || std::is_same_v<T, at::ITensorListRef> ||
@@ -195,6 +201,10 @@ class UnboxedCall<Operator, Return(Args...)> {
       }
       return on_meta(*info, std::forward<Args>(args)...);
     }
+    [[maybe_unused]] bool is_printed = false;
+    if constexpr (kIsPrintedWith<Operator>) {
+      is_printed = C10_UNLIKELY(may_be_printed(args...));
+    }
     close_open_literal();
     ModeState* mode = thread_state.mode;
     OperandView operands;
@@ -232,6 +242,9 @@ class UnboxedCall<Operator, Return(Args...)> {
         if constexpr (std::is_same_v<Operator, at::_ops::empty_memory_format>) {
           if (may_hold_literal) open_if_literal(result);
         }
+        if constexpr (std::is_same_v<Return, at::Tensor>) {
+          if (C10_UNLIKELY(is_printed)) refuse_to_print(result);
+        }
         return result;
       }
     } catch (...) {
@@ -249,16 +262,42 @@ class UnboxedCall<Operator, Return(Args...)> {
     }
     const OperatorInfo* info = operator_().info();
     // Autocast casts the operands before a rule may see them.
-    if (info == nullptr || (info->composite_rule && keys.has(c10::DispatchKey::AutocastCUDA))) {
+    if (info == nullptr || (info->composite_rule && keys.has_any(c10::autocast_dispatch_keyset))) {
       return boxed<&composite_kernel>(keys, std::forward<Args>(args)...);
     }
-    if (mode->observer == nullptr) return decompose(*info, keys & below, std::forward<Args>(args)...);
-    const CallArgument views[] = {CallArgument::of(args)...};
-    const CompositeScope scope(mode->observer, *info, views);
-    return decompose(*info, keys & below, std::forward<Args>(args)...);
+    const auto run = [&]() -> Return {
+      if (mode->observer == nullptr) return decompose(*info, keys & below, std::forward<Args>(args)...);
+      const CallArgument views[] = {CallArgument::of(args)...};
+      const CompositeScope scope(mode->observer, *info, views);
+      return decompose(*info, keys & below, std::forward<Args>(args)...);
+    };
+    if constexpr (std::is_same_v<Operator, at::_ops::to_device>) {
+      const bool is_printed = may_be_printed(args...);
+      Return result = run();
+      if (C10_UNLIKELY(is_printed)) refuse_to_print(result);
+      return result;
+    } else {
+      return run();
+    }
   }
 
  private:
+  static bool may_be_printed(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
+                             std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                             std::optional<bool> pin_memory, bool, std::optional<c10::MemoryFormat> format) {
+    return dtype == c10::ScalarType::Double && device == c10::Device(c10::kCPU);
+  }
+  static bool may_be_printed(const at::Tensor& self, c10::Device device, c10::ScalarType dtype, bool, bool,
+                             std::optional<c10::MemoryFormat> format) {
+    return dtype == c10::ScalarType::Double && device == c10::Device(c10::kCPU);
+  }
+  static bool may_be_printed(const at::Tensor& self, std::optional<c10::MemoryFormat> format) {
+    return thread_state.literal != nullptr && is_refused_to_print(self);
+  }
+  static bool may_be_printed(const at::Tensor& self, int64_t dimension, const c10::SymInt& index) {
+    return thread_state.literal != nullptr && is_refused_to_print(self);
+  }
+
   template <c10::KernelFunction::BoxedKernelFunction_withDispatchKeys* function>
   static Return boxed(c10::DispatchKeySet keys, Args... args) {
     static const auto kernel = c10::BoxedKernel::makeFromFunction<function>();
@@ -285,19 +324,19 @@ class UnboxedCall<Operator, Return(Args...)> {
   }
 
   static Return decompose(const OperatorInfo& info, c10::DispatchKeySet keys, Args... args) {
-    if (info.composite_rule && first_operand_pretends_cuda(args...)) {
+    if (info.composite_rule && composite_rule_replaces_it(info, args...)) {
       return info.composite_rule->kernel.template call<Return, Args...>(info.op, keys, std::forward<Args>(args)...);
     }
     return Operator::redispatch(keys, std::forward<Args>(args)...);
   }
 
   template <class First, class... Rest>
-  static bool first_operand_pretends_cuda(const First& first, const Rest&... rest) {
+  static bool composite_rule_replaces_it(const OperatorInfo& info, const First& first, const Rest&... rest) {
     if constexpr (std::is_same_v<First, at::Tensor>) {
       const FakeTensorImpl* fake = as_fake(first);
-      return fake != nullptr && fake->pretended_device().is_cuda();
+      return fake != nullptr && composite_rule_replaces(info, fake->pretended_device().type());
     } else if constexpr (sizeof...(Rest) != 0) {
-      return first_operand_pretends_cuda(rest...);
+      return composite_rule_replaces_it(info, rest...);
     } else {
       return false;
     }

@@ -2,12 +2,17 @@
 //
 // On a CPU libtorch's own composite picks between one fused operator and the mathematical definition by looking at the
 // operands, so fakes need nothing but rules for the operator and its backward. On CUDA the choice is made inside
-// libtorch_cuda, which may not be there: sdpa_on_cuda repeats it for the profiled device, then pads and converts the
+// libtorch_cuda, which may not be there: sdpa_on_gpu repeats it for the profiled device, then pads and converts the
 // operands as the composite does and calls the chosen operator above autograd.
 //
 // The choice follows sdp_utils.cpp of 2.13 (native/transformers/cuda); the checks that libtorch keeps in a header are
 // called, those of the .cpp are written out here. cuDNN comes first on compute capability 9 and 10 with cuDNN newer
 // than 9.15, otherwise flash, efficient, math, cuDNN.
+//
+// XPU and MPS are asked through a function that a CPU build of libtorch lacks, so the same composite serves them:
+//   XPU  oneDNN's fused kernel where it fits, which is in inference, otherwise the mathematical definition
+//        (native/mkldnn/xpu/Attention.cpp). Its flash kernel, for some devices and 16-bit dtypes, is not pretended.
+//   MPS  the mathematical definition, as in training; in inference MPS has one operator for it.
 //
 // The random state of a dropout (seed and offset) is reported on the GPU. Eager keeps it on the CPU unless a CUDA graph
 // is being captured: 8 to 16 bytes.
@@ -20,6 +25,7 @@
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
 #include <ATen/ops/pad.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
@@ -168,13 +174,40 @@ SDPBackend choose_on_cuda(const sdp::sdp_params& params) {
   TORCH_CHECK(false, "No available kernel. Aborting execution.");
 }
 
+SDPBackend choose_on_xpu(const sdp::sdp_params& params) {
+  constexpr int64_t kLongestHead = 576;
+  const bool wants_gradients = at::GradMode::is_enabled() && sdp::input_requires_grad(params);
+  const bool fits =
+      has_dtype(params, {at::kFloat, at::kBFloat16, at::kHalf}) && !wants_gradients &&
+      sdp::check_for_dropout(params, false) && sdp::check_tensor_shapes(params, false) &&
+      sdp::check_batch_size_and_num_heads_dense<true>(params, false) && sdp::check_attn_mask_shape(params, false) &&
+      sdp::check_nonzero_sequence_lengths_dense(params, false) &&
+      sdp::check_last_dim_stride_equals_1_dense<false>(params, false) && params.query.size(-1) == params.key.size(-1) &&
+      std::max(params.query.size(-1), params.value.size(-1)) <= kLongestHead;
+  if (fits && at::globalContext().userEnabledOverrideableSDP()) return SDPBackend::overrideable;
+  TORCH_CHECK(at::globalContext().userEnabledMathSDP(), "No available kernel. Aborting execution.");
+  return SDPBackend::math;
+}
+
+SDPBackend choose_on(c10::DeviceType device, const sdp::sdp_params& params) {
+  switch (device) {
+    case c10::DeviceType::XPU:
+      return choose_on_xpu(params);
+    case c10::DeviceType::MPS:
+      return SDPBackend::math;
+    default:
+      return choose_on_cuda(params);
+  }
+}
+
 int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const OptionalTensor& mask, double dropout, bool is_causal, std::optional<double> scale,
                          bool enable_gqa) {
   const bool has_mask = given(mask);
-  if (on_cuda()) {
+  const c10::DeviceType device = pretended_device().type();
+  if (device == c10::DeviceType::CUDA || device == c10::DeviceType::XPU || device == c10::DeviceType::MPS) {
     return static_cast<int64_t>(
-        choose_on_cuda({query, key, value, has_mask ? mask : std::nullopt, dropout, is_causal, enable_gqa}));
+        choose_on(device, {query, key, value, has_mask ? mask : std::nullopt, dropout, is_causal, enable_gqa}));
   }
   if (has_mask && mask->requires_grad()) return static_cast<int64_t>(SDPBackend::math);
   return at::native::_fused_sdp_choice_cpp(stand_in(query), stand_in(key), stand_in(value),
@@ -182,7 +215,7 @@ int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const a
                                            is_causal, scale, enable_gqa);
 }
 
-// ---- The composite on CUDA
+// ---- The composite on a GPU
 
 // validate_sdpa_input (native/transformers/attention.cpp), word for word.
 void check_operands(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -230,9 +263,9 @@ at::Tensor aligned_bias(at::Tensor bias, const at::Tensor& query, const at::Tens
   return bias.expand({query.size(0), query.size(1), query.size(2), key.size(2)});
 }
 
-at::Tensor sdpa_on_cuda(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                        const OptionalTensor& attention_mask, double dropout, bool is_causal,
-                        std::optional<double> scale, bool enable_gqa) {
+at::Tensor sdpa_on_gpu(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                       const OptionalTensor& attention_mask, double dropout, bool is_causal,
+                       std::optional<double> scale, bool enable_gqa) {
   check_operands(query, key, value, attention_mask);
   if (query.numel() == 0 || key.numel() == 0 || value.numel() == 0) {
     c10::DimVector sizes(query.sizes());
@@ -240,7 +273,8 @@ at::Tensor sdpa_on_cuda(const at::Tensor& query, const at::Tensor& key, const at
     return at::zeros(sizes, query.options()) + (query.sum() + key.sum() + value.sum()) * 0;
   }
   const OptionalTensor given_mask = given(attention_mask) ? attention_mask : std::nullopt;
-  const SDPBackend backend = choose_on_cuda({query, key, value, given_mask, dropout, is_causal, enable_gqa});
+  const SDPBackend backend =
+      choose_on(query.device().type(), {query, key, value, given_mask, dropout, is_causal, enable_gqa});
   OptionalTensor mask = additive_mask(given_mask, query.scalar_type());
   const bool needs_backward =
       at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
@@ -260,6 +294,9 @@ at::Tensor sdpa_on_cuda(const at::Tensor& query, const at::Tensor& key, const at
       if (mask) mask = aligned_bias(*mask, query, key);
       return std::get<0>(at::_scaled_dot_product_efficient_attention(query, key, value, mask, needs_backward, dropout,
                                                                      is_causal, scale));
+    case SDPBackend::overrideable:
+      return std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(
+          query, key, value, mask, dropout, is_causal, /*return_debug_mask=*/false, scale));
     default:
       return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, mask, dropout, is_causal,
                                                                 /*dropout_mask=*/std::nullopt, scale, enable_gqa));
@@ -267,6 +304,8 @@ at::Tensor sdpa_on_cuda(const at::Tensor& query, const at::Tensor& key, const at
 }
 
 // ---- Results
+
+at::Tensor philox_word() { return rules::empty({}, at::kLong); }
 
 // [B, H, S, D] laid out as [B, S, H, D]
 at::Tensor empty_bshd(IntArrayRef sizes, ScalarType dtype) {
@@ -294,6 +333,14 @@ at::Tensor empty_with_layout_of(const at::Tensor& query, IntArrayRef sizes) {
     stride *= sizes[static_cast<size_t>(d)];
   }
   return rules::empty_strided(sizes, strides, query.scalar_type());
+}
+
+// oneDNN's kernel on XPU. Log-sum-exp and debug mask are not made; seed and offset are not used.
+FusedResults sdpa_overrideable(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                               const OptionalTensor& bias, double dropout, bool is_causal, bool return_debug_mask,
+                               std::optional<double> scale) {
+  const at::Tensor output = empty_with_layout_of(query, {query.size(0), query.size(1), query.size(2), value.size(3)});
+  return {output, {}, {}, {}, query.size(2), key.size(2), philox_word(), philox_word(), {}};
 }
 
 // ---- CPU (native/transformers/attention.cpp, native/cpu/FlashAttentionKernel.cpp)
@@ -324,7 +371,6 @@ ThreeTensors flash_for_cpu_backward(const at::Tensor& grad_out, const at::Tensor
 // Two 64-bit words of Philox state, and one operand that is no longer used.
 at::Tensor flash_random_state() { return rules::empty({2}, at::kUInt64); }
 at::Tensor flash_unused() { return rules::empty({}, at::kUInt64); }
-at::Tensor philox_word() { return rules::empty({}, at::kLong); }
 
 at::Tensor flash_debug_mask(const at::Tensor& query, int64_t heads, int64_t longest_query, int64_t longest_key,
                             bool wanted) {
@@ -525,7 +571,7 @@ at::Tensor transformer_encoder_layer(const at::Tensor& source, int64_t embedding
 }  // namespace
 
 void register_attention(RuleRegistry& registry) {
-  registry.add_composite("aten::scaled_dot_product_attention", &sdpa_on_cuda);
+  registry.add_composite("aten::scaled_dot_product_attention", &sdpa_on_gpu);
   registry.add("aten::_fused_sdp_choice", &fused_sdp_choice);
   registry.add("aten::_scaled_dot_product_flash_attention_for_cpu", &flash_for_cpu);
   registry.add("aten::_scaled_dot_product_flash_attention_for_cpu_backward", &flash_for_cpu_backward);
@@ -535,6 +581,7 @@ void register_attention(RuleRegistry& registry) {
   registry.add("aten::_scaled_dot_product_efficient_attention_backward", &sdpa_efficient_backward);
   registry.add("aten::_scaled_dot_product_cudnn_attention", &sdpa_cudnn);
   registry.add("aten::_scaled_dot_product_cudnn_attention_backward", &sdpa_cudnn_backward);
+  registry.add("aten::_scaled_dot_product_fused_attention_overrideable", &sdpa_overrideable);
   registry.add("aten::_flash_attention_forward", &flash_forward);
   registry.add("aten::_flash_attention_backward", &flash_backward);
   registry.add("aten::_efficient_attention_forward", &efficient_forward);

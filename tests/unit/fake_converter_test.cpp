@@ -175,24 +175,65 @@ TEST(FakeConverter, AFakeSaysWhatItIs) {
   EXPECT_EQ(to_string(at::Tensor()), "undefined");
 }
 
-TEST(FakeConverter, PrintingAFakeFails) {
+TEST(FakeConverter, PrintingAFakeFailsAndSaysWhy) {
   const auto print = [](const at::Tensor& tensor) {
     std::ostringstream out;
     out << tensor;
   };
-  const auto message = HasSubstr("its data is not allocated");  // libtorch's own
+  const auto ours = AllOf(HasSubstr("a fake tensor has no data to print"), HasSubstr("to_string"));
   at::Tensor kept;
   {
     const FakeTensorMode mode;
     kept = at::rand({2, 3});
-    EXPECT_THAT([&] { print(kept); }, ThrowsMessage<c10::Error>(message));
-    EXPECT_THAT([&] { print(at::rand({2}, at::kCUDA)); }, ThrowsMessage<c10::Error>(message));
-    EXPECT_THAT([&] { print(at::rand({2}, at::kDouble)); }, ThrowsMessage<c10::Error>(message));
-    EXPECT_THAT([&] { print(at::rand({})); }, ThrowsMessage<c10::Error>(message));
-    // What is known can be printed.
+    const std::vector<at::Tensor> fakes = {
+        kept,
+        kept.t(),
+        at::rand({}),
+        at::rand({5}).requires_grad_(),
+        at::rand({2, 2, 2}),
+        at::rand({2}, at::kCUDA),
+        at::rand({2}, at::kXPU),
+        at::randint(3, {2}, at::kLong),
+        at::rand({2}, at::kDouble),
+        at::rand({2, 3}, at::kDouble),
+        at::rand({2, 3}, at::kDouble).t(),
+    };
+    for (const at::Tensor& fake : fakes) {
+      EXPECT_THAT([&] { print(fake); }, ThrowsMessage<c10::Error>(ours)) << to_string(fake);
+      EXPECT_NO_THROW(fake + 1);
+    }
+    // What is known can be printed, and a tensor without elements.
     EXPECT_NO_THROW(print(at::tensor({1, 2})));
+    EXPECT_NO_THROW(print(at::tensor({1.0, 2.0}, at::kDouble)));
+    EXPECT_NO_THROW(print(at::rand({0, 3})));
+    // In two steps on MPS, the second of which is any conversion to double: libtorch's words.
+    EXPECT_THAT([&] { print(at::rand({2}, at::kMPS)); },
+                ThrowsMessage<c10::Error>(HasSubstr("its data is not allocated yet")));
   }
-  EXPECT_THAT([&] { print(kept); }, ThrowsMessage<c10::Error>(message));
+  EXPECT_THAT([&] { print(kept); }, ThrowsMessage<c10::Error>(ours));
+  EXPECT_NO_THROW(print(at::rand({2})));
+}
+
+// What a refusal to print must not disturb: kernels that ask where operands begin, references counted, storages' deaths.
+TEST(FakeConverter, ConversionsToDoubleAreUsedAsEver) {
+  const FakeTensorMode mode;
+  const at::Tensor x = at::rand({4, 4});
+  at::Tensor y = x.to(at::kCPU, at::kDouble);
+  EXPECT_EQ(y.use_count(), 1);
+  EXPECT_EQ(y.storage().use_count(), 1);
+  EXPECT_NO_THROW(y.add_(y));
+  EXPECT_ANY_THROW(y.slice(0, 1).add_(y.slice(0, 0, 3)));  // they overlap
+  EXPECT_EQ(y.to(at::kCPU, at::kDouble).unsafeGetTensorImpl(), y.unsafeGetTensorImpl());
+  EXPECT_NO_THROW(y.mul_(y));
+  EXPECT_TRUE(y.view({16}).is_alias_of(y));
+  y = y.to(at::kCPU, at::kDouble);
+  y.resize_({20});
+  EXPECT_EQ(y.numel(), 20);
+  // A gradient that is a conversion is taken over, not copied: one reference.
+  at::Tensor leaf = at::rand({3}, at::kDouble).requires_grad_();
+  leaf.to(at::kCPU, at::kFloat).sum().backward();
+  EXPECT_EQ(leaf.grad().scalar_type(), at::kDouble);
+  EXPECT_EQ(leaf.grad().use_count(), 1);
 }
 
 TEST(FakeConverter, DoublesCompute) {

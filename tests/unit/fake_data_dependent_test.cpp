@@ -54,6 +54,20 @@ TEST(FakeDataDependent, AFunctionIsAskedForSizes) {
                                              "unique0 aten::_unique2 8"}));
 }
 
+TEST(FakeDataDependent, AWriteAsksAgain) {
+  int asked = 0;
+  const FakeTensorMode mode(
+      {.data_size_hint = [&](const DataSizeQuestion&) -> std::optional<int64_t> { return ++asked; }});
+  at::Tensor x = at::rand({8});
+  const at::Tensor alias = x.view({8});
+  EXPECT_EQ(at::nonzero(x).size(0), 1);
+  EXPECT_EQ(at::nonzero(alias).size(0), 1);  // the same data
+  EXPECT_EQ(at::nonzero(x.slice(0, 4)).size(0), 2);
+  alias.add_(1);
+  EXPECT_EQ(at::nonzero(x).size(0), 3);
+  EXPECT_EQ(at::nonzero(x).size(0), 3);
+}
+
 TEST(FakeDataDependent, RepeatsAreASize) {
   const FakeTensorMode mode({.data_sizes = {{"repeats0", 7}}});
   const at::Tensor repeats = at::randint(5, {3}, at::kLong);
@@ -69,17 +83,20 @@ at::Tensor doubled_rows(const at::Tensor& x) { return at::cat({x, x}); }
 at::Tensor looked_up(const at::Tensor& table, const at::Tensor& keys) { return table.index_select(0, keys); }
 at::Tensor hidden_view(const at::Tensor& x) { return x.view({-1}); }
 at::Tensor& into(at::Tensor& x, const at::Tensor& y) { return x.add_(y); }
+at::Tensor& flattened_(at::Tensor& x) { return x.squeeze_(0); }
 TORCH_LIBRARY(sg_zeros, library) {
   library.def("doubled_rows(Tensor x) -> Tensor");
   library.def("lookup(Tensor table, Tensor keys) -> Tensor");
   library.def("hidden_view(Tensor x) -> Tensor");
   library.def("into(Tensor(a!) x, Tensor y) -> Tensor(a!)");
+  library.def("flattened_(Tensor(a!) x) -> Tensor(a!)", {at::Tag::inplace_view});
 }
 TORCH_LIBRARY_IMPL(sg_zeros, CPU, library) {
   library.impl("doubled_rows", doubled_rows);
   library.impl("lookup", looked_up);
   library.impl("hidden_view", hidden_view);
   library.impl("into", into);
+  library.impl("flattened_", flattened_);
 }
 template <class Signature, class... Args>
 auto call(const char* name, Args&&... args) {
@@ -109,6 +126,10 @@ TEST(FakeOnZeros, WhatZerosWouldFalsifyIsRefused) {
   EXPECT_THAT([&] { call<Binary>("sg_zeros::lookup", x, at::randint(2, {4}, at::kLong)); },
               ThrowsMessage<NoRuleError>(HasSubstr("indexes")));
   EXPECT_THAT([&] { call<Unary>("sg_zeros::hidden_view", x); }, ThrowsMessage<NoRuleError>(HasSubstr("shares memory")));
+  at::Tensor row = at::rand({1, 3});
+  EXPECT_THAT([&] { call<at::Tensor&(at::Tensor&)>("sg_zeros::flattened_", row); },
+              ThrowsMessage<NoRuleError>(HasSubstr("changes the geometry")));
+  EXPECT_EQ(row.sizes(), at::IntArrayRef({1, 3}));
   EXPECT_THROW(at::nonzero(x), DataDependentError);
 }
 

@@ -1,6 +1,7 @@
 // Modes and everything that is switched on around them: nesting, threads, exceptions, autocast, inference, hooks, transforms.
 #include <ATen/autocast_mode.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/functorch/DynamicLayer.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
@@ -257,16 +258,41 @@ TEST(FakeModes, AUsersDispatchKeyIsUndisturbed) {
   EXPECT_GE(program(), 4);
 }
 
-TEST(FakeModes, FunctorchTransformsAreRefused) {
-  const FakeTensorMode mode;
-  const at::Tensor x = at::rand({4, 2});
-  const at::Tensor batched = at::functorch::makeBatched(x, 0, 1);
-  EXPECT_ANY_THROW(batched + 1);
-  const at::Tensor real = [] {
-    const UnfakeGuard guard;
-    return at::functorch::makeBatched(at::rand({4, 2}), 0, 1);
-  }();
-  EXPECT_THAT([&] { FakeTensorMode().from_real(real); }, ThrowsMessage<RealTensorError>(HasSubstr("functorch")));
+struct Transform {
+  explicit Transform(at::functorch::TransformType type)
+      : level(at::functorch::initAndPushDynamicLayer(type, c10::SymInt(4), at::functorch::RandomnessType::Different,
+                                                     true)) {}
+  ~Transform() { at::functorch::popDynamicLayerAndDeleteMetadata(); }
+  const int64_t level;
+};
+
+// functorch works above the fake key: what it calls is fake. Its wrappers are not converted.
+TEST(FakeModes, FunctorchTransformsRunButTheirWrappersAreNoFakes) {
+  const auto mapped = [] {
+    const at::Tensor x = at::rand({4, 2, 3});
+    const at::Tensor weight = at::rand({3, 5});
+    const Transform vmap(at::functorch::TransformType::Vmap);
+    const at::Tensor y = at::functorch::makeBatched(x, 0, vmap.level).matmul(weight).softmax(-1).sum(0);
+    EXPECT_EQ(y.sizes(), at::IntArrayRef({5}));
+    return at::functorch::maybeGetBatchedImpl(y)->value();
+  };
+  const at::Tensor real = mapped();
+  {
+    const FakeTensorMode mode;
+    const at::Tensor fake = mapped();
+    EXPECT_TRUE(is_fake(fake));
+    EXPECT_EQ(fake.sizes(), real.sizes());
+    EXPECT_EQ(fake.strides(), real.strides());
+  }
+  const at::Tensor wrapper = at::functorch::makeBatched(at::rand({4, 2}), 0, 1);
+  FakeTensorMode mode;
+  EXPECT_THAT([&] { mode.from_real(wrapper); }, ThrowsMessage<RealTensorError>(HasSubstr("functorch")));
+  // Outside its transform: functorch's own words.
+  EXPECT_THAT(
+      [&] {
+        at::functorch::makeBatched(at::rand({4, 2}), 0, 1) + 1;
+      },
+      ThrowsMessage<c10::Error>(HasSubstr("escaped from inside a function being vmapped")));
 }
 
 }  // namespace

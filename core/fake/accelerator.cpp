@@ -1,0 +1,171 @@
+#include "core/fake/accelerator.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/detail/MPSHooksInterface.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/detail/XPUHooksInterface.h>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "core/fake/errors.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/thread_state.h"
+
+namespace shadowgraph {
+namespace {
+
+using c10::DeviceType;
+using torch::autograd::Node;
+
+constexpr DeviceType kNothing = DeviceType::CPU;
+thread_local DeviceType of_backward = kNothing;
+std::atomic<bool> others_are_pretended{false};
+
+bool in_fake_mode() { return thread_state.mode != nullptr && thread_state.mode->kind == ModeKind::kFake; }
+
+// The one kind of accelerator that the graph behind `roots` is on.
+DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
+  DeviceType found = kNothing;
+  std::vector<Node*> waiting;
+  std::unordered_set<Node*> seen;
+  const auto visit = [&](Node* node) {
+    if (node != nullptr && seen.insert(node).second) waiting.push_back(node);
+  };
+  for (const auto& edge : roots) visit(edge.function.get());
+  while (!waiting.empty()) {
+    Node* node = waiting.back();
+    waiting.pop_back();
+    for (uint32_t i = 0; i < node->num_inputs(); ++i) {
+      const DeviceType type = node->input_metadata(i).device().type();
+      if (!at::accelerator::isAccelerator(type) || type == found) continue;
+      if (found != kNothing) {
+        throw EnvironmentError("backward over tensors on " + c10::DeviceTypeName(found, true) + " and on " +
+                               c10::DeviceTypeName(type, true) +
+                               ": libtorch's autograd engine knows one kind of accelerator in a process. Run one "
+                               "backward for each kind, with .detach() between them");
+      }
+      found = type;
+    }
+    for (const auto& edge : node->next_edges()) visit(edge.function.get());
+  }
+  return found;
+}
+
+// ---- What a backward asks its accelerator
+
+class PretendedXpuHooks final : public at::XPUHooksInterface {
+ public:
+  void init() const override {}
+  bool isBuilt() const override { return seems_built_for(DeviceType::XPU); }
+  bool isAvailable() const override { return isBuilt(); }
+  bool hasXPU() const override { return isBuilt(); }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return isBuilt(); }
+  c10::DeviceIndex getNumGPUs() const override { return deviceCount(); }
+  c10::DeviceIndex deviceCount() const override {
+    return isBuilt() && in_fake_mode() ? static_cast<c10::DeviceIndex>(thread_state.mode->profile.device_count)
+                                       : c10::DeviceIndex{0};
+  }
+  void deviceSynchronize(c10::DeviceIndex index) const override {}
+};
+
+class PretendedMpsHooks final : public at::MPSHooksInterface {
+ public:
+  void init() const override {}
+  bool isBuilt() const override { return seems_built_for(DeviceType::MPS); }
+  bool isAvailable() const override { return isBuilt(); }
+  bool hasMPS() const override { return isBuilt(); }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return isBuilt(); }
+  c10::DeviceIndex deviceCount() const override { return isBuilt() ? 1 : 0; }
+  void deviceSynchronize() const override {}
+};
+
+class PretendedPrivateUse1Hooks final : public at::PrivateUse1HooksInterface {
+ public:
+  bool isBuilt() const override { return in_fake_mode(); }
+  bool isAvailable() const override { return in_fake_mode(); }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return in_fake_mode(); }
+};
+
+// The engine asks the backend's hooks, which a backend registers when it is loaded. Ours, if nobody did until now.
+void ensure_privateuse1_hooks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (!at::isPrivateUse1HooksRegistered()) at::RegisterPrivateUse1HooksInterface(new PretendedPrivateUse1Hooks);
+  });
+}
+
+[[maybe_unused]] const bool kHooksRegistered = (register_accelerator_hooks(), true);
+
+}  // namespace
+
+bool seems_built_for(DeviceType type) {
+  if (of_backward != kNothing) return type == of_backward;
+  if (!in_fake_mode()) return false;
+  const DeviceType standard = thread_state.mode->default_device.type();
+  const bool is_other = standard == DeviceType::XPU || standard == DeviceType::MPS;
+  return type == (is_other ? standard : DeviceType::CUDA);
+}
+
+void note_other_accelerator() noexcept {
+  if (!others_are_pretended.load(std::memory_order_relaxed)) {
+    others_are_pretended.store(true, std::memory_order_relaxed);
+  }
+}
+
+AcceleratorScope::AcceleratorScope(const torch::autograd::edge_list& roots) : outer_(of_backward) {
+  if (!in_fake_mode() || !others_are_pretended.load(std::memory_order_relaxed)) return;
+  const DeviceType type = find_accelerator(roots);
+  if (type == kNothing) return;
+  if (type == DeviceType::PrivateUse1) {
+    if (!c10::is_privateuse1_backend_registered()) {
+      throw EnvironmentError(
+          "backward on privateuseone: libtorch's autograd engine takes it for an accelerator once it has a name, which "
+          "it keeps for the life of the process. Load the backend, or call c10::register_privateuse1_backend(\"name\") "
+          "first");
+    }
+    ensure_privateuse1_hooks();
+  }
+  of_backward = type;
+  std::optional<DeviceType> told;
+  try {
+    told = at::accelerator::getAccelerator(/*checked=*/false);
+  } catch (const c10::Error&) {  // "Cannot have both": another one is there for real
+  }
+  if (told == type) return;
+  of_backward = outer_;
+  throw EnvironmentError("backward on fake " + c10::DeviceTypeName(type, true) +
+                         ": libtorch's autograd engine knows one kind of accelerator in a process, and here that is " +
+                         (told ? c10::DeviceTypeName(*told, true) : "one that is there for real") +
+                         ". Run it in a process without that one");
+}
+
+void explain_missing_accelerator(const torch::autograd::edge_list& roots) {
+  if (in_fake_mode()) return;
+  const DeviceType type = find_accelerator(roots);
+  if (type == kNothing || at::accelerator::getAccelerator(/*checked=*/false) == type) return;
+  throw EnvironmentError(
+      "backward over fake tensors on " + c10::DeviceTypeName(type, true) +
+      " outside a mode: libtorch's autograd engine finds no such device in this process. Run it inside "
+      "the mode (FakeTensorModeScope enters one again)");
+}
+
+AcceleratorScope::~AcceleratorScope() { of_backward = outer_; }
+
+void register_accelerator_hooks() {
+  if (!at::XPUHooksRegistry()->Has("XPUHooks")) {
+    at::XPUHooksRegistry()->Register(
+        "XPUHooks", [] { return std::unique_ptr<at::XPUHooksInterface>(new PretendedXpuHooks); }, "",
+        c10::REGISTRY_FALLBACK);
+  }
+  if (!at::MPSHooksRegistry()->Has("MPSHooks")) {
+    at::MPSHooksRegistry()->Register(
+        "MPSHooks", [] { return std::unique_ptr<at::MPSHooksInterface>(new PretendedMpsHooks); }, "",
+        c10::REGISTRY_FALLBACK);
+  }
+}
+
+}  // namespace shadowgraph
