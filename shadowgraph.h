@@ -21,6 +21,7 @@
 #include "ir/verifier.h"
 #include "passes/pass.h"
 #include "passes/pipeline.h"
+#include "profiler/register_operator.h"
 #include "profiler/report.h"
 #include "profiler/summary_table.h"
 #include "viz/dot_writer.h"

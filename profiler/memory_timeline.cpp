@@ -3,10 +3,18 @@
 #include <algorithm>
 
 #include "profiler/module_tree.h"
+#include "profiler/own_operators.h"
 #include "profiler/storage_kinds.h"
 #include "profiler/units.h"
 
 namespace shadowgraph {
+namespace {
+
+bool is_on(c10::Device device, const std::optional<c10::Device>& wanted) {
+  return !wanted || (device.type() == wanted->type() && (!wanted->has_index() || device.index() == wanted->index()));
+}
+
+}  // namespace
 
 MemoryTimeline MemoryTimeline::run(const Graph& graph, const MemoryTimelineOptions& options) {
   return run(graph, StorageKinds::run(graph), options);
@@ -26,25 +34,29 @@ MemoryTimeline MemoryTimeline::run(const Graph& graph, const IdMap<StorageId, St
   timeline.live_.assign(steps, BytesByKind{});
   timeline.total_.assign(steps, 0);
   timeline.rounded_.assign(steps, 0);
+  const auto add = [&](uint32_t born, uint32_t last, StorageKind kind, int64_t bytes) {
+    timeline.live_[born][static_cast<size_t>(kind)] += bytes;
+    timeline.rounded_[born] += rounded_bytes(bytes);
+    if (last + 1 == steps) return;
+    timeline.live_[last + 1][static_cast<size_t>(kind)] -= bytes;
+    timeline.rounded_[last + 1] -= rounded_bytes(bytes);
+  };
   timeline.intervals_.reserve(graph.storage_count());
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const StorageId id(i);
     const Storage& storage = graph.storage(id);
-    if (options.device) {
-      const bool same_type = storage.device_type == options.device->type();
-      const bool same_index = !options.device->has_index() || storage.device_index == options.device->index();
-      if (!same_type || !same_index) continue;
-    }
+    if (!is_on(storage.device(), options.device)) continue;
     const bool freed = storage.freed_after.valid() && !graph.is_erased(storage.freed_after);
     const uint32_t born = existed_before(graph, storage) ? 0 : order[storage.born];
     const uint32_t last = std::max(born, freed ? order[storage.freed_after] : steps - 1);
-    const auto kind = static_cast<size_t>(timeline.kinds_[id]);
     timeline.intervals_.push_back({id, born, last, storage.bytes});
-    timeline.live_[born][kind] += storage.bytes;
-    timeline.rounded_[born] += rounded_bytes(storage.bytes);
-    if (last + 1 < steps) {
-      timeline.live_[last + 1][kind] -= storage.bytes;
-      timeline.rounded_[last + 1] -= rounded_bytes(storage.bytes);
+    add(born, last, timeline.kinds_[id], storage.bytes);
+  }
+
+  const OwnOperators own = OwnOperators::run(graph);
+  for (const auto& scratch : own.scratch()) {
+    if (is_on(scratch.device, options.device)) {
+      add(order[scratch.node], order[scratch.node], StorageKind::kTemporary, scratch.bytes);
     }
   }
 

@@ -13,7 +13,8 @@
 // Storages that existed before the program (born at a placeholder: parameters, buffers, inputs, constants) are counted
 // from the first step, wherever their placeholder stands. Bytes are whole storages: a view costs nothing, a view that
 // outlives its base keeps all of the base. Scratch memory that an operator takes and gives back inside one call is not
-// in the graph and not counted. A second track rounds each storage up to 512 bytes, the least block of CUDA's caching
+// in the graph and not counted, except that of operators that were registered with it (register_operator.h): it is live at
+// its node, as temporary. A second track rounds each storage up to 512 bytes, the least block of CUDA's caching
 // allocator (c10/cuda/CUDACachingAllocator: kMinBlockSize).
 //
 //     const auto timeline = MemoryTimeline::run(graph);

@@ -30,9 +30,14 @@ struct Operand {
   double number = 0;
   Shape shape;
   std::span<const Shape> tensors;
+  int64_t element_bytes = 0;  // of a tensor, or of the first of a list; 0: not known
 
-  static Operand of_tensor(Shape sizes) { return {.kind = Kind::kTensor, .shape = sizes}; }
-  static Operand of_tensors(std::span<const Shape> list) { return {.kind = Kind::kTensors, .tensors = list}; }
+  static Operand of_tensor(Shape sizes, int64_t element_bytes = 0) {
+    return {.kind = Kind::kTensor, .shape = sizes, .element_bytes = element_bytes};
+  }
+  static Operand of_tensors(std::span<const Shape> list, int64_t element_bytes = 0) {
+    return {.kind = Kind::kTensors, .tensors = list, .element_bytes = element_bytes};
+  }
   static Operand of_ints(Shape ints) { return {.kind = Kind::kInts, .shape = ints}; }
   static Operand of_number(double value) { return {.kind = Kind::kNumber, .number = value}; }
   bool is_tensor() const { return kind == Kind::kTensor; }
@@ -93,6 +98,10 @@ inline int64_t element_count(const Operand& operand) {
   int64_t count = 0;
   for (Shape shape : operand.tensors) count = saturating_add(count, product_of(shape));
   return count;
+}
+// As many bytes as they take without gaps.
+inline int64_t byte_count(const Operand& operand) {
+  return saturating_multiply(element_count(operand), operand.element_bytes);
 }
 
 }  // namespace shadowgraph

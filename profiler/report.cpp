@@ -201,6 +201,7 @@ Profile Profile::run(const Graph& graph, const ProfileOptions& options) {
 
   const Flops flops = Flops::run(graph);
   profile.uncovered = flops.uncovered();
+  profile.own_operators = OwnOperators::run(graph).by_operator();
   for (uint32_t i = 0; i < graph.phase_count(); ++i) {
     const NodeFlops& phase = flops.of_phase(PhaseId(i));
     if (i <= Graph::kOptimizer.index || phase != NodeFlops()) profile.flops[graph.phase_name(PhaseId(i))] = phase;
@@ -247,6 +248,14 @@ json to_json(const Profile& profile) {
   object["uncovered_operators"] = json::array();
   for (const UncoveredOperator& row : profile.uncovered) {
     object["uncovered_operators"].push_back({{"op", row.op}, {"count", row.count}});
+  }
+  for (const OwnOperatorFigures& row : profile.own_operators) {
+    object["own_operators"].push_back({{"op", row.op},
+                                       {"calls", row.calls},
+                                       {"flops", row.flops},
+                                       {"bytes", row.bytes},
+                                       {"scratch_bytes", row.scratch},
+                                       {"calls_without_answer", row.unknown}});
   }
   object["saved_bytes"] = profile.saved.all;
   object["saved_activation_bytes"] = profile.saved.activations;
@@ -333,6 +342,15 @@ std::string to_text(const Profile& profile) {
   if (!profile.uncovered.empty()) {
     text += "\nno FLOP formula, not in the sums above:\n";
     for (const UncoveredOperator& row : profile.uncovered) text += fmt::format("  {} x{}\n", row.op, row.count);
+  }
+
+  if (!profile.own_operators.empty()) {
+    text += fmt::format("\n{:<30}{:>8}{:>12}{:>12}{:>12}\n", "own operators", "calls", "FLOPs", "moved", "scratch");
+    for (const OwnOperatorFigures& row : profile.own_operators) {
+      text += fmt::format("  {:<28}{:>8}{:>12}{:>12}{:>12}\n", row.op, row.calls, human_count(row.flops),
+                          human_bytes(row.bytes), human_bytes(row.scratch));
+      if (row.unknown > 0) text += fmt::format("    {} calls without an answer from its rules\n", row.unknown);
+    }
   }
 
   if (!profile.top_at_peak.empty()) {

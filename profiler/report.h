@@ -20,6 +20,7 @@
 #include "profiler/flops.h"
 #include "profiler/group_figures.h"
 #include "profiler/memory_timeline.h"
+#include "profiler/own_operators.h"
 #include "profiler/parameter_count.h"
 #include "profiler/saved_bytes.h"
 
@@ -76,6 +77,7 @@ struct Profile {
   ParameterCount size;
   std::map<std::string, NodeFlops> flops;  // by phase: forward, backward, optimizer, and others that have any
   std::vector<UncoveredOperator> uncovered;
+  std::vector<OwnOperatorFigures> own_operators;  // those of register_operator.h that were called
   SavedBytes saved;
   PeakInfo peak;
   int64_t peak_rounded_bytes = 0;

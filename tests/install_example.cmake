@@ -14,7 +14,7 @@ if(SANITIZE)
   set(flags -DCMAKE_CXX_FLAGS=-fsanitize=${SANITIZE})
 endif()
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${BUILD}/stage --config ${CONFIG})
-foreach(name capture_module own_pass deferred_init)
+foreach(name capture_module own_operator own_pass deferred_init)
   set(folder ${BUILD}/stage-build/${name})
   run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${EXAMPLES}/${name} -B ${folder} -DCMAKE_PREFIX_PATH=${BUILD}/stage
       -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=${CONFIG} ${flags})
