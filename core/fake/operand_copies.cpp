@@ -17,11 +17,10 @@ using torch::jit::Stack;
 
 // Iterators over operands that are promoted, without the tag `pointwise` on every overload.
 constexpr std::array kUntagged = {
-    "aten::elu_backward",        "aten::floor_divide",         "aten::gelu_backward",
-    "aten::hardshrink_backward", "aten::hardsigmoid_backward", "aten::hardswish_backward",
-    "aten::hardtanh_backward",   "aten::leaky_relu_backward",  "aten::mse_loss",
-    "aten::smooth_l1_loss",      "aten::softplus_backward",    "aten::softshrink_backward",
-    "aten::threshold_backward",
+    "aten::elu_backward",         "aten::floor_divide",       "aten::gelu_backward",     "aten::hardshrink_backward",
+    "aten::hardsigmoid_backward", "aten::hardswish_backward", "aten::hardtanh_backward", "aten::leaky_relu_backward",
+    "aten::mish_backward",        "aten::mse_loss",           "aten::smooth_l1_loss",    "aten::softplus_backward",
+    "aten::softshrink_backward",  "aten::threshold_backward",
 };
 // Tagged, but what they do with operands of other dtypes they do themselves, and their rules know.
 constexpr std::array kOwnWay = {
@@ -131,10 +130,13 @@ void run_with_copied_operands(const OperatorInfo& info, Stack* stack, MetaKernel
   const size_t begin = stack->size() - info.argument_count;
   Stack again(stack->begin() + static_cast<int64_t>(begin), stack->end());
   kernel(info, stack);
-  const c10::ScalarType common = common_dtype(info, again, stack->back().toTensor().scalar_type());
-  if (!replace_operands(info, again, common)) return;
+  const c10::ScalarType dtype = stack->back().toTensor().scalar_type();
+  if (!replace_operands(info, again, common_dtype(info, again, dtype))) return;
   kernel(info, &again);
-  stack->back() = std::move(again.back());
+  const at::Tensor laid_out = again.back().toTensor();
+  // mish_backward makes its result like its input, which now has the common dtype.
+  const bool keeps_dtype = laid_out.scalar_type() == dtype;
+  stack->back() = keeps_dtype ? laid_out : rules::empty_strided(laid_out.sizes(), laid_out.strides(), dtype);
 }
 
 }  // namespace shadowgraph
