@@ -18,7 +18,8 @@
 // In a capture this is a region of kind checkpoint, and the second run is part of backward: ir/checkpoint_region.h.
 //
 // The idea is torch.utils.checkpoint's with use_reentrant=False; the C++ frontend has none. A program whose autograd engine
-// is Python's cannot use it (EnvironmentError): use Python's own there. Costs a few microseconds and the second run.
+// is Python's cannot use it (EnvironmentError): use Python's own there. Costs the second run and
+// about 20 us a call, much of it for the random state (bench/checkpoint).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -95,7 +95,7 @@ std::string CppFunctions::body_of(const CodeBlock& block, BlockNames& names, con
 void CppFunctions::grad_mode(uint32_t step, std::optional<bool>& mode, std::string& text) const {
   if (!plan_.uses_grad_mode || graph_.target(plan_.steps[step].node).kind() == TargetKind::kBuiltin) return;
   const bool wanted = plan_.steps[step].grad_mode;
-  if (mode == wanted || (options_.autograd && !mode && wanted)) return;
+  if ((mode && *mode == wanted) || (options_.autograd && !mode && wanted)) return;
   if (options_.autograd) {
     if (text.find("with_gradients") == std::string::npos) {
       text +=

@@ -296,7 +296,8 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
         R"(# cmake -S . -B build -DCMAKE_PREFIX_PATH=$(python -c 'import torch; print(torch.utils.cmake_prefix_path)')
 cmake_minimum_required(VERSION 3.18)
 project({0} LANGUAGES CXX)
-set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)  # for a project that adds this folder; before CMake 3.24 it finds Torch itself
+# For a project that adds this folder; before CMake 3.24 it has to find Torch itself.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 find_package(Torch REQUIRED)
 add_library({0} {0}.cpp)
 target_compile_features({0} PUBLIC cxx_std_20)

@@ -105,6 +105,8 @@ class PythonWriter {
   }
 
  private:
+  enum class GradMode { kUnknown, kOff, kOn };  // where a function is
+
   std::string about() const {
     std::string text = fmt::format("\"\"\"{}: written by shadowgraph for PyTorch {}.\n\n", name_, libtorch_version());
     for (const auto& [key, value] : graph_.metadata) text += plain(key) + ": " + plain(value) + "\n";
@@ -120,9 +122,18 @@ class PythonWriter {
     return text;
   }
 
+  // A variable must not hide a module.
+  BlockNames names_in(const CodeBlock& block) const {
+    BlockNames names(plan_, block);
+    for (const auto& [name, function] : options_.functions) {
+      if (!function.from.empty()) names.take(function.from.substr(0, function.from.find('.')));
+    }
+    return names;
+  }
+
   void write_function(uint32_t number) {
     const CodeBlock& block = plan_.blocks[number];
-    BlockNames names(plan_, block);
+    BlockNames names = names_in(block);
     std::vector<std::string> parameters;
     for (const uint32_t variable : block.inputs) parameters.push_back(names.of(variable));
     std::string body = body_of(block, names, {}, "    ");
@@ -145,12 +156,12 @@ class PythonWriter {
     const auto last = last_uses(plan_, block, kept);
     const bool recomputed = options_.autograd && in_checkpoint(graph_, block.region);
     std::string text;
-    std::optional<bool> mode;
+    GradMode mode = GradMode::kUnknown;
     for (size_t i = 0; i < block.items.size(); ++i) {
       const CodeBlock::Item& item = block.items[i];
       if (item.is_block()) {
         // What is called sets the mode as it needs it.
-        mode.reset();
+        mode = GradMode::kUnknown;
         text += block_call(item.block, names, indent);
       } else {
         if (!recomputed) grad_mode(item.step, mode, text, indent);
@@ -179,14 +190,14 @@ class PythonWriter {
     return false;
   }
 
-  void grad_mode(uint32_t step, std::optional<bool>& mode, std::string& text, const std::string& indent) const {
+  void grad_mode(uint32_t step, GradMode& mode, std::string& text, const std::string& indent) const {
     if (!plan_.uses_grad_mode || graph_.target(plan_.steps[step].node).kind() == TargetKind::kBuiltin) return;
     const bool wanted = plan_.steps[step].grad_mode;
-    if (mode == wanted) return;
+    if (mode == (wanted ? GradMode::kOn : GradMode::kOff)) return;
     // With autograd the caller's wish counts where the program had gradients on.
     const char* on = options_.autograd ? "WITH_GRADIENTS[-1]" : "True";
     text += fmt::format("{}torch._C._set_grad_enabled({})\n", indent, wanted ? on : "False");
-    mode = wanted;
+    mode = wanted ? GradMode::kOn : GradMode::kOff;
   }
 
   std::string block_call(uint32_t number, BlockNames& names, const std::string& indent) {
@@ -241,7 +252,7 @@ class PythonWriter {
 
   std::string root() {
     const CodeBlock& block = plan_.blocks.back();
-    BlockNames names(plan_, block);
+    BlockNames names = names_in(block);
     std::string body;
     const std::string indent = "        ";
     for (const auto& given : plan_.given) {

@@ -93,6 +93,9 @@ TEST(Emission, FunctionsThatAreNamedGoBeforeBodies) {
       emit_python(graph, {.functions = {{"my::twice", {"twice", "mine.fast"}}}}).files.at("graph.py");
   EXPECT_THAT(python, HasSubstr("mine.fast.twice(relu)"));
   EXPECT_THAT(python, HasSubstr("import mine.fast"));
+  // A variable does not hide the module.
+  EXPECT_THAT(emit_python(graph, {.functions = {{"my::twice", {"twice", "relu"}}}}).files.at("graph.py"),
+              HasSubstr("relu.twice(relu_2)"));
 }
 
 TEST(Emission, RefusesBackwardUnderAutograd) {

@@ -69,7 +69,8 @@ def main():
         (folder / "main.cpp").write_text(MAIN)
         build = folder / "build"
         commands = [
-            [cmake, "-S", folder, "-B", build, f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}", f"-DCMAKE_CXX_COMPILER={compiler}"],
+            [cmake, "-S", folder, "-B", build, f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}",
+             f"-DCMAKE_CXX_COMPILER={compiler}"],
             [cmake, "--build", build, "--parallel", "2"],
             [build / "caller", fixtures / "literals_case.pt", fixtures / "project" / "literals_constants.pt"],
         ]
