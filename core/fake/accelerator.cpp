@@ -8,10 +8,12 @@
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "core/fake/errors.h"
+#include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 
@@ -55,7 +57,38 @@ DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
   return found;
 }
 
-// ---- What a backward asks its accelerator
+// ---- What programs and backwards ask an accelerator
+
+// Seeds and offsets, no random numbers: for programs that seed every device.
+class PretendedGenerator final : public c10::GeneratorImpl {
+ public:
+  explicit PretendedGenerator(c10::Device device)
+      : GeneratorImpl(device, c10::DispatchKeySet(c10::computeDispatchKey({}, {}, device))) {}
+  void set_current_seed(uint64_t seed) override { seed_ = seed, offset_ = 0; }
+  uint64_t current_seed() const override { return seed_; }
+  uint64_t seed() override { return seed_ = c10::detail::getNonDeterministicRandom(); }
+  void set_offset(uint64_t offset) override { offset_ = offset; }
+  uint64_t get_offset() const override { return offset_; }
+  void set_state(const c10::TensorImpl& state) override { refuse(); }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { refuse(); }
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw Error("a pretended device has no random state that could be saved or restored; it has a seed");
+  }
+  GeneratorImpl* clone_impl() const override {
+    auto* copy = new PretendedGenerator(device());
+    copy->seed_ = seed_;
+    copy->offset_ = offset_;
+    return copy;
+  }
+  uint64_t seed_ = c10::default_rng_seed_val;
+  uint64_t offset_ = 0;
+};
+
+c10::Device xpu_device(c10::DeviceIndex index) {
+  return index < 0 ? with_current_index(DeviceType::XPU) : c10::Device(DeviceType::XPU, index);
+}
 
 class PretendedXpuHooks final : public at::XPUHooksInterface {
  public:
@@ -64,6 +97,12 @@ class PretendedXpuHooks final : public at::XPUHooksInterface {
   bool isAvailable() const override { return isBuilt(); }
   bool hasXPU() const override { return isBuilt(); }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return isBuilt(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    return isBuilt() ? pretended_generator(xpu_device(index)) : XPUHooksInterface::getDefaultGenerator(index);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return isBuilt() ? new_pretended_generator(xpu_device(index)) : XPUHooksInterface::getNewGenerator(index);
+  }
   c10::DeviceIndex getNumGPUs() const override { return deviceCount(); }
   c10::DeviceIndex deviceCount() const override {
     return isBuilt() && in_fake_mode() ? static_cast<c10::DeviceIndex>(thread_state.mode->profile.device_count)
@@ -79,6 +118,12 @@ class PretendedMpsHooks final : public at::MPSHooksInterface {
   bool isAvailable() const override { return isBuilt(); }
   bool hasMPS() const override { return isBuilt(); }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return isBuilt(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    return isBuilt() ? pretended_generator({DeviceType::MPS, 0}) : MPSHooksInterface::getDefaultGenerator(index);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return isBuilt() ? new_pretended_generator({DeviceType::MPS, 0}) : MPSHooksInterface::getNewGenerator(index);
+  }
   c10::DeviceIndex deviceCount() const override { return isBuilt() ? 1 : 0; }
   void deviceSynchronize() const override {}
 };
@@ -101,6 +146,15 @@ void ensure_privateuse1_hooks() {
 [[maybe_unused]] const bool kHooksRegistered = (register_accelerator_hooks(), true);
 
 }  // namespace
+
+const at::Generator& pretended_generator(c10::Device device) {
+  thread_local std::unordered_map<c10::Device, at::Generator> generators;
+  const auto [entry, added] = generators.try_emplace(device);
+  if (added) entry->second = new_pretended_generator(device);
+  return entry->second;
+}
+
+at::Generator new_pretended_generator(c10::Device device) { return at::make_generator<PretendedGenerator>(device); }
 
 bool seems_built_for(DeviceType type) {
   if (of_backward != kNothing) return type == of_backward;

@@ -5,6 +5,7 @@
 // mode, the mode's default device, or CUDA if that is none; outside, none. Internal to core/fake.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
@@ -13,6 +14,11 @@ namespace shadowgraph {
 
 // Whether hooks that are ours should say that libtorch was built for `type`, now and on this thread.
 bool seems_built_for(c10::DeviceType type);
+
+// A generator of a pretended device has seeds and offsets, no random numbers: for programs that seed every device. The first
+// is this thread's own.
+const at::Generator& pretended_generator(c10::Device device);
+at::Generator new_pretended_generator(c10::Device device);
 
 // A fake on an accelerator other than CUDA exists: from now on backwards are looked through before they run.
 void note_other_accelerator() noexcept;

@@ -1,6 +1,5 @@
 #include "core/fake/process_state.h"
 
-#include <ATen/core/Generator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/autograd/engine.h>
@@ -84,33 +83,6 @@ void install_device_guards() {
 
 // ---- CUDA hooks
 
-// Seeds and offsets, no random numbers: for programs that seed every device.
-class PretendedGenerator final : public c10::GeneratorImpl {
- public:
-  explicit PretendedGenerator(c10::DeviceIndex index)
-      : GeneratorImpl(c10::Device(c10::DeviceType::CUDA, index), c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
-  void set_current_seed(uint64_t seed) override { seed_ = seed, offset_ = 0; }
-  uint64_t current_seed() const override { return seed_; }
-  uint64_t seed() override { return seed_ = c10::detail::getNonDeterministicRandom(); }
-  void set_offset(uint64_t offset) override { offset_ = offset; }
-  uint64_t get_offset() const override { return offset_; }
-  void set_state(const c10::TensorImpl& state) override { refuse(); }
-  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { refuse(); }
-
- private:
-  [[noreturn]] static void refuse() {
-    throw Error("a pretended CUDA device has no random state that could be saved or restored; it has a seed");
-  }
-  GeneratorImpl* clone_impl() const override {
-    auto* copy = new PretendedGenerator(device().index());
-    copy->seed_ = seed_;
-    copy->offset_ = offset_;
-    return copy;
-  }
-  uint64_t seed_ = c10::default_rng_seed_val;
-  uint64_t offset_ = 0;
-};
-
 class PretendedCudaHooks final : public at::CUDAHooksInterface {
  public:
   explicit PretendedCudaHooks(at::CUDAHooksArgs) {}
@@ -128,15 +100,11 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
   int getNumGPUs() const override { return deviceCount(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     if (active_fake_mode() == nullptr) return CUDAHooksInterface::getDefaultGenerator(index);
-    thread_local std::unordered_map<c10::DeviceIndex, at::Generator> generators;
-    const c10::DeviceIndex device = index < 0 ? current_cuda_device() : index;
-    const auto [entry, added] = generators.try_emplace(device);
-    if (added) entry->second = at::make_generator<PretendedGenerator>(device);
-    return entry->second;
+    return pretended_generator(cuda_device(index));
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
     if (active_fake_mode() == nullptr) return CUDAHooksInterface::getNewGenerator(index);
-    return at::make_generator<PretendedGenerator>(index < 0 ? current_cuda_device() : index);
+    return new_pretended_generator(cuda_device(index));
   }
   bool hasCuDNN() const override { return compiledWithCuDNN(); }
   bool compiledWithCuDNN() const override {
@@ -157,6 +125,11 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
   long versionRuntimeCuDNN() const override { return versionCuDNN(); }
   double batchnormMinEpsilonCuDNN() const override { return 0.0; }  // CUDNN_BN_MIN_EPSILON since cuDNN 7.6
   void deviceSynchronize(c10::DeviceIndex index) const override {}
+
+ private:
+  static c10::Device cuda_device(c10::DeviceIndex index) {
+    return {c10::DeviceType::CUDA, index < 0 ? current_cuda_device() : index};
+  }
 };
 
 std::unique_ptr<at::CUDAHooksInterface> make_hooks(at::CUDAHooksArgs arguments) {

@@ -1,4 +1,5 @@
 // Pretended devices other than CUDA: models train on them as they do on a fake CPU and a fake CUDA device.
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -106,6 +107,24 @@ TEST_P(FakeAccelerators, ItIsNotMixedWithTheCpu) {
     EXPECT_THROW(at::rand({2}) + at::rand({2}, at::kCPU), DeviceMismatchError);
   }
   EXPECT_EQ(at::rand({2}).cpu().device(), at::kCPU);
+}
+
+TEST_P(FakeAccelerators, ProgramsSeedAndAutocast) {
+  const c10::DeviceType type = GetParam();
+  const FakeTensorMode mode({.device = type});
+  EXPECT_NO_THROW(torch::manual_seed(7));
+  if (type == at::kMeta) return;  // has no autocast
+  at::autocast::set_autocast_enabled(type, true);
+  at::autocast::set_autocast_dtype(type, at::kHalf);
+  const at::Tensor x = at::rand({1, 2, 4, 8}).requires_grad_();
+  const at::Tensor product = x.matmul(x.mT());
+  const at::Tensor attended = at::scaled_dot_product_attention(x, x, x);
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(type, false);
+  EXPECT_EQ(product.scalar_type(), at::kHalf);
+  EXPECT_EQ(attended.scalar_type(), at::kHalf);
+  attended.sum().backward();
+  EXPECT_EQ(x.grad().scalar_type(), at::kFloat);
 }
 
 // PrivateUse1: below.
