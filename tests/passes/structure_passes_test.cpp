@@ -194,5 +194,57 @@ n3: sg::output(values=[%2])
   EXPECT_EQ(folded.const_data_ptr<int64_t>()[2], 2);
 }
 
+// Random numbers, memory that nobody filled, and what autograd differentiates, all made of a constant.
+TEST(ConstFold, LeavesWhatIsNotTheSameEveryTime) {
+  Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
+operator aten::bernoulli(Tensor self, *, Generator? generator=None) -> Tensor
+operator aten::empty_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+operator aten::neg(Tensor self) -> Tensor
+operator aten::mul.Tensor(Tensor self, Tensor other) -> Tensor
+s0 = 12 cpu input
+s1 = 12 cpu constant
+s2 = 12 cpu temporary
+s3 = 12 cpu temporary
+s4 = 12 cpu temporary
+s5 = 12 cpu temporary
+s6 = 12 cpu temporary
+s7 = 12 cpu temporary
+c0 = f32[3] "AAAAPwAAAD8AAAA/"
+n0: %0 = sg::input(name="x") : f32[3] @s0
+n1: %1 = sg::constant(data=c0) : f32[3] @s1
+n2: %2 = aten::bernoulli(self=%1) : f32[3] @s2
+n3: %3 = aten::empty_like(self=%1) : f32[3] @s3
+n4: %4 = aten::neg(self=%1) : f32[3] @s4 grad
+n5: %5 = aten::mul.Tensor(self=%0, other=%2) : f32[3] @s5
+n6: %6 = aten::mul.Tensor(self=%5, other=%3) : f32[3] @s6
+n7: %7 = aten::mul.Tensor(self=%6, other=%4) : f32[3] @s7
+n8: sg::output(values=[%7])
+)");
+  EXPECT_FALSE(checked(graph, "const-fold").changed) << to_text(graph);
+}
+
+// zeros, full and a clone asked for as contiguous would lay them out by rows.
+TEST(DeadStorage, KeepsAllocationsThatNoFactoryLaysOut) {
+  Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
+operator aten::empty_strided(SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+operator aten::zero_(Tensor(a!) self) -> Tensor(a!)
+operator aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)
+operator aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)
+s0 = 16 cpu input
+s1 = 16 cpu temporary
+s2 = 16 cpu temporary
+s3 = 16 cpu temporary
+n0: %0 = sg::input(name="x") : f32[2,2] @s0
+n1: %1 = aten::empty_strided(size=[2, 2], stride=[1, 2]) : f32[2,2]{1,2} @s1
+n2: %2 = aten::zero_(self=%1) : f32[2,2]{1,2} @s1
+n3: %3 = aten::empty_strided(size=[2, 2], stride=[1, 2]) : f32[2,2]{1,2} @s2
+n4: %4 = aten::fill_.Scalar(self=%3, value=2.0) : f32[2,2]{1,2} @s2
+n5: %5 = aten::empty_strided(size=[2, 2], stride=[1, 2]) : f32[2,2]{1,2} @s3
+n6: %6 = aten::copy_(self=%5, src=%0) : f32[2,2]{1,2} @s3
+n7: sg::output(values=[%2, %4, %6])
+)");
+  EXPECT_FALSE(checked(graph, "dead-storage").changed) << to_text(graph);
+}
+
 }  // namespace
 }  // namespace shadowgraph
