@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/deferred/errors.h"
+#include "core/deferred/piece.h"
 #include "core/deferred/record.h"
 #include "core/fake/constants.h"
 #include "core/replay/interpreter.h"
@@ -79,34 +80,46 @@ std::optional<WithGenerator> overload_with_generator(const c10::OperatorHandle& 
 
 class Replay final : public Interpreter {
  public:
+  // What happens after a node: of the piece, as all ids here.
   struct Hooks {
-    std::unordered_map<NodeId, Recipe::Role> roles;               // other than kRun
-    std::unordered_map<NodeId, std::vector<StorageId>> finished;  // after this node nothing touches them
-    std::unordered_map<StorageId, ValueId> roots;
+    struct Kept {
+      StorageId storage;  // of the record
+      ValueId through;
+      uint32_t position = 0;
+      bool stays = false;
+    };
+    std::unordered_map<NodeId, std::vector<Kept>> snapshots;
+    std::unordered_map<NodeId, std::vector<StorageId>> finished;  // of the record: nothing touches them any more
+    std::unordered_map<StorageId, ValueId> roots;                 // of those
   };
 
-  Replay(const Graph& graph, InterpreterOptions options, Hooks hooks, RandomStreams& streams,
+  Replay(const Piece& piece, InterpreterOptions options, Hooks hooks, Snapshots& snapshots, RandomStreams& streams,
          std::optional<uint64_t> seed, const std::function<void(DeferredRecord::Computed)>& done)
-      : Interpreter(graph, options),
+      : Interpreter(piece.graph(), std::move(options)),
+        piece_(piece),
         hooks_(std::move(hooks)),
-        device_(options.device),
+        snapshots_(snapshots),
         streams_(streams),
         seed_(seed),
         done_(done) {}
 
-  // Where the draw that is asked for begins and ends, rather than where it is in the record.
+  // Where the draw that is asked for (a node of the record) begins and ends, rather than where it is in the record.
   std::optional<NodeId> given_draw;
   RandomState given_state;
 
  protected:
   void run_node(NodeId node) override {
-    const auto role = hooks_.roles.find(node);
-    if (role == hooks_.roles.end()) {
+    const auto kept = hooks_.snapshots.find(node);
+    if (kept == hooks_.snapshots.end()) {
       Interpreter::run_node(node);
-    } else if (role->second == Recipe::Role::kIdentity) {
-      set_value(result_of(node), value(graph().arguments(node)[0].ref.value));
     } else {
-      set_value(result_of(node), allocate(result_of(node)));
+      std::vector<c10::Storage> written;  // set_ gives the tensor another one
+      for (const Hooks::Kept& one : kept->second) written.push_back(value(one.through).toTensor().storage());
+      Interpreter::run_node(node);
+      for (size_t i = 0; i < written.size(); ++i) {
+        const Hooks::Kept& one = kept->second[i];
+        snapshots_.keep(one.storage, one.position, written[i], one.stays);
+      }
     }
     const auto finished = hooks_.finished.find(node);
     if (finished == hooks_.finished.end()) return;
@@ -118,8 +131,9 @@ class Replay final : public Interpreter {
     }
   }
 
-  void call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
-    if (!streams_.is_draw(node)) {
+  void call_operator(NodeId here, const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
+    const NodeId node = piece_.of_record(here);
+    if (!piece_.is_copy(here) || !streams_.is_draw(node)) {
       op.callBoxed(stack);
       return;
     }
@@ -139,16 +153,6 @@ class Replay final : public Interpreter {
   }
 
  private:
-  ValueId result_of(NodeId node) const { return graph().results(node)[0].ref.value; }
-
-  at::Tensor allocate(ValueId id) const {
-    const Value& v = graph().value(id);
-    const auto sizes = graph().sizes(id);
-    const auto strides = graph().strides(id);
-    return at::empty_strided({sizes.data(), sizes.size()}, {strides.data(), strides.size()},
-                             at::TensorOptions().dtype(v.dtype).device(device_.value_or(v.device())));
-  }
-
   void draw(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     const auto& arguments = op.schema().arguments();
     for (size_t i = 0; i < arguments.size(); ++i) {
@@ -167,28 +171,50 @@ class Replay final : public Interpreter {
     op.callBoxed(stack);
   }
 
+  const Piece& piece_;
   Hooks hooks_;
-  std::optional<c10::Device> device_;
+  Snapshots& snapshots_;
   RandomStreams& streams_;
   std::optional<uint64_t> seed_;
   const std::function<void(DeferredRecord::Computed)>& done_;
   at::Generator generator_;
 };
 
-void run_nodes(Replay& replay) {
+// Errors name the node of the record.
+void run_nodes(Replay& replay, const Piece& piece, const Graph& record) {
   try {
     replay.run({});
   } catch (const ReplayError& error) {
-    // What `done` throws passes through as it is.
+    const NodeId node = error.node().valid() ? piece.of_record(error.node()) : NodeId();
+    std::string what = error.what();
     if (const auto* nested = dynamic_cast<const std::nested_exception*>(&error)) {
       try {
         nested->rethrow_nested();
       } catch (const DeferredError&) {
-        throw;
-      } catch (...) {}
+        throw;  // what `done` throws passes through as it is
+      } catch (const c10::Error& cause) {
+        what = "while running " + to_text(record, node) + "\n  " + cause.what_without_backtrace();
+      } catch (const std::exception& cause) {
+        what = "while running " + to_text(record, node) + "\n  " + cause.what();
+      }
     }
-    std::throw_with_nested(MaterializeError(error.what(), error.node()));
+    std::throw_with_nested(MaterializeError(what, node));
   }
+}
+
+// What a run writes to a storage.
+struct WritesOfRun {
+  uint32_t count = 0;
+  NodeId last;
+  Replay::Hooks::Kept kept;
+};
+
+ValueId first_output(const Graph& graph, NodeId node) {
+  ValueId first;
+  graph.for_each_output(node, [&](ValueId value) {
+    if (!first.valid()) first = value;
+  });
+  return first;
 }
 
 ValueId first_value(const Graph& graph, StorageId storage) {
@@ -212,7 +238,8 @@ void DeferredRecord::check_constants(const std::vector<Recipe::Step>& steps) con
           c10::str("the tensor from outside that the recipe uses (", tensor.scalar_type(), " ", tensor.sizes(),
                    ", in the record: ", to_text(graph(), step.node), ") has been written since: it was at version ",
                    version, " and is at version ", tensor._version(),
-                   ". Keep it unchanged until everything is materialised, or give deferred_init a clone"));
+                   ". Keep it unchanged until everything is materialised, or give deferred_init a clone"),
+          step.node);
     }
   }
 }
@@ -220,42 +247,70 @@ void DeferredRecord::check_constants(const std::vector<Recipe::Step>& steps) con
 void DeferredRecord::run(Recipe::Group group, const ComputeOptions& options,
                          const std::function<void(Computed)>& done) {
   check_constants(group.steps);
+  nodes_run_ += group.steps.size();
+  const Piece piece(graph(), recipe_, group);
   Replay::Hooks hooks;
   InterpreterOptions replay;
   replay.device = options.device;
+  replay.nodes = piece.nodes();
   std::unordered_map<StorageId, NodeId> last_touch;
   for (const StorageId storage : group.wanted) {
-    const ValueId root = first_value(graph(), storage);
+    const ValueId root = piece.value(first_value(graph(), storage));
     replay.only.push_back(root);
     hooks.roots[storage] = root;
     last_touch[storage] = NodeId();
   }
+  // Contents from other random numbers are no snapshots.
+  const bool keep = !options.independent_streams;
+  std::unordered_map<StorageId, WritesOfRun> writes;
   for (const Recipe::Step& step : group.steps) {
-    replay.nodes.push_back(step.node);
-    if (step.role != Recipe::Role::kRun) hooks.roles[step.node] = step.role;
+    if (step.role == Recipe::Role::kIdentity) continue;
+    const NodeId here = step.role == Recipe::Role::kSnapshot
+                            ? piece.graph().value(piece.value(first_output(graph(), step.node))).producer
+                            : piece.node(step.node);
     const auto touch = [&](ValueId value) {
       const auto wanted = last_touch.find(graph().value(value).storage);
-      if (wanted != last_touch.end()) wanted->second = step.node;
+      if (wanted != last_touch.end()) wanted->second = here;
     };
     graph().for_each_output(step.node, touch);
-    if (step.role != Recipe::Role::kAllocate) graph().for_each_input(step.node, touch);
+    if (step.role != Recipe::Role::kRun) continue;
+    graph().for_each_input(step.node, touch);
     // A check may throw: what it is about is handed over afterwards.
     if (graph().results(step.node).empty()) {
       for (auto& [storage, last] : last_touch) {
-        if (last.valid()) last = step.node;
+        if (last.valid()) last = here;
       }
     }
+    if (!keep) continue;
+    recipe_.for_each_written(step.node, [&](ValueId value) {
+      const StorageId storage = graph().value(value).storage;
+      if (!storage.valid()) return;
+      WritesOfRun& of = writes[storage];
+      if (of.last == here) return;
+      of.last = here;
+      of.kept = {storage, piece.value(value), step.node.index + 1, false};
+      if (++of.count % snapshots_.spacing(storage) == 0) {
+        of.kept.stays = true;
+        hooks.snapshots[here].push_back(of.kept);
+      }
+    });
+  }
+  for (const auto& [storage, of] : writes) {
+    if (of.kept.stays || (of.count < Snapshots::kLongHistory && !group.snapshots.contains(storage))) continue;
+    hooks.snapshots[of.last].push_back(of.kept);
   }
   for (const StorageId storage : group.wanted) hooks.finished[last_touch.at(storage)].push_back(storage);
   const DefaultDtype dtype(default_dtype_);
   const RealCalls real;
-  Replay interpreter(graph(), std::move(replay), std::move(hooks), streams_, options.independent_streams, done);
-  run_nodes(interpreter);
+  Replay interpreter(piece, std::move(replay), std::move(hooks), snapshots_, streams_, options.independent_streams,
+                     done);
+  run_nodes(interpreter, piece, graph());
 }
 
 void DeferredRecord::compute(const std::vector<StorageId>& storages, const ComputeOptions& options,
                              const std::function<void(Computed)>& done) {
-  for (Recipe::Group& group : recipe_.groups_for(storages)) run(std::move(group), options, done);
+  const Snapshots* snapshots = options.independent_streams ? nullptr : &snapshots_;
+  for (Recipe::Group& group : recipe_.groups_for(storages, snapshots)) run(std::move(group), options, done);
 }
 
 at::Tensor DeferredRecord::value_of(const FakeTensorImpl& fake, const ComputeOptions& options) {
@@ -272,22 +327,20 @@ at::Tensor DeferredRecord::value_of(const FakeTensorImpl& fake, const ComputeOpt
 }
 
 RandomState DeferredRecord::run_draw(NodeId node, const RandomState& before) {
-  const Recipe::Group group = recipe_.group_for_node(node);
+  const Recipe::Group group = recipe_.group_for_node(node, &snapshots_);
   check_constants(group.steps);
-  Replay::Hooks hooks;
+  nodes_run_ += group.steps.size();
+  const Piece piece(graph(), recipe_, group);
   InterpreterOptions replay;
   replay.device = c10::Device(c10::kCPU);
-  for (const Recipe::Step& step : group.steps) {
-    replay.nodes.push_back(step.node);
-    if (step.role != Recipe::Role::kRun) hooks.roles[step.node] = step.role;
-  }
+  replay.nodes = piece.nodes();
   const DefaultDtype dtype(default_dtype_);
   const RealCalls real;
   const std::function<void(Computed)> none = [](Computed) {};
-  Replay interpreter(graph(), std::move(replay), std::move(hooks), streams_, std::nullopt, none);
+  Replay interpreter(piece, std::move(replay), {}, snapshots_, streams_, std::nullopt, none);
   interpreter.given_draw = node;
   interpreter.given_state = before;
-  run_nodes(interpreter);
+  run_nodes(interpreter, piece, graph());
   return interpreter.given_state;
 }
 

@@ -17,10 +17,15 @@ class NotDeferredError : public DeferredError {
   using DeferredError::DeferredError;
 };
 
-// A real tensor from outside, which the recipe uses, has been written since.
+// A real tensor from outside, which the recipe uses, has been written since: names what was to be materialised, the
+// tensor from outside and the versions.
 class ExternalTensorChangedError : public DeferredError {
  public:
-  using DeferredError::DeferredError;
+  ExternalTensorChangedError(const std::string& message, NodeId node) : DeferredError(message), node_(node) {}
+  NodeId node() const { return node_; }  // the sg::constant of the record's graph
+
+ private:
+  NodeId node_;
 };
 
 // A call that cannot be recorded: an argument that is an object, a fake tensor of another record, an inference tensor from

@@ -116,7 +116,10 @@ class Batch {
       record_->compute(missing, compute,
                        [&](DeferredRecord::Computed computed) { place(computed.id, computed.tensor.storage()); });
     } catch (const MaterializeError& error) {
-      throw MaterializeError("cannot materialise " + name_near(error) + ": " + error.what(), error.node());
+      throw MaterializeError("cannot materialise " + name_near(error.node()) + ": " + error.what(), error.node());
+    } catch (const ExternalTensorChangedError& error) {
+      throw ExternalTensorChangedError("cannot materialise " + name_near(error.node()) + ": " + error.what(),
+                                       error.node());
     }
   }
 
@@ -203,7 +206,7 @@ class Batch {
     fake.become_real(on_storage(storage, fake, dtype).getIntrusivePtr(), std::move(recipe));
   }
 
-  std::string name_near(const MaterializeError& error) const {
+  std::string name_near(NodeId node) const {
     // The first that is still a fake: groups come one after the other.
     for (const StorageId id : order_) {
       const auto& tensors = storages_.at(id);
@@ -211,7 +214,7 @@ class Batch {
         if (as_fake(named.tensor) == nullptr) continue;
         for (const auto& group : record_->recipe().groups_for({&id, 1})) {
           for (const Recipe::Step& step : group.steps) {
-            if (step.node == error.node()) return label(named);
+            if (step.node == node) return label(named);
           }
         }
       }

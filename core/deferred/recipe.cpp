@@ -70,37 +70,55 @@ void Recipe::note_growth(NodeId node) {
 
 void Recipe::add(NodeId node) {
   note_growth(node);
-  const OperatorFacts& facts = facts_of(node);
+  note_origin(node);
   const auto arguments = graph_.arguments(node);
   if (graph_.target(node).name() == kCheck && arguments[0].kind == ArgumentKind::kValue) {
     checks_[graph_.value(arguments[0].ref.value).producer] = node;
   }
-  const auto write = [&](ValueId value) {
+  for_each_written(node, [&](ValueId value) {
     const StorageId storage = graph_.value(value).storage;
     if (!storage.valid()) return;
     if (storage.index >= writers_.size()) writers_.resize(std::max<size_t>(storage.index + 1, writers_.size() * 2));
     auto& writers = writers_[storage.index];
     if (writers.empty() || writers.back().node != node) writers.push_back({node, overwrites(node, storage)});
-  };
-  if (facts.unknown) {
-    graph_.for_each_value(arguments, write);
-  } else if (!facts.written.empty() && writes_now(graph_, node, facts)) {
-    for (const uint16_t position : facts.written) {
-      if (position < arguments.size()) graph_.for_each_value(arguments.subspan(position, 1), write);
-    }
+  });
+}
+
+void Recipe::note_origin(NodeId node) {
+  const std::string& name = graph_.target(node).name();
+  if (name == "aten::_conj" || name == "aten::_neg_view") {
+    graph_.for_each_output(node, [&](ValueId value) { lazily_changed_.insert(graph_.value(value).storage); });
   }
+  const auto arguments = graph_.arguments(node);
+  const auto results = graph_.results(node);
+  if (!facts_of(node).is_in_place || results.size() != 1 || results[0].kind != ArgumentKind::kValue ||
+      arguments[0].kind != ArgumentKind::kValue) {
+    return;
+  }
+  const ValueId before = arguments[0].ref.value;
+  const ValueId after = results[0].ref.value;
+  if (!same_tensor(graph_, before, after)) return;
+  if (after.index >= origins_.size()) origins_.resize(std::max<size_t>(after.index + 1, origins_.size() * 2));
+  origins_[after.index] = origin_of(before);
 }
 
 // Backwards through the program, nodes by descending id; placeholders, which may have any id, on the side.
 class Recipe::Walk {
  public:
-  explicit Walk(Recipe& recipe) : recipe_(recipe), graph_(recipe.graph_) {}
+  // Those of `without` begin at the beginning.
+  Walk(Recipe& recipe, const Snapshots* snapshots, const std::unordered_set<StorageId>& without)
+      : recipe_(recipe), graph_(recipe.graph_), snapshots_(snapshots), without_(without) {}
 
   void want(StorageId storage) {
     need_contents(storage, graph_.node_capacity());
     need_tensor(first_value(storage));
   }
   void want_run(NodeId node) { reach(node, kContents); }
+
+  // To be looked at when steps() have been made. Storages whose contents are needed from before their snapshot, too: the
+  // steps are then good for nothing.
+  const std::unordered_set<StorageId>& begun_too_late() const { return begun_too_late_; }
+  std::unordered_map<StorageId, Snapshots::Snapshot> take_snapshots() { return std::move(begins_); }
 
   std::vector<Step> steps() {
     while (!pending_.empty()) {
@@ -148,13 +166,26 @@ class Recipe::Walk {
     if (!storage.valid()) return;
     uint32_t& covered = covered_from_.try_emplace(storage, UINT32_MAX).first->second;
     if (before > covered) return;
+    if (begins_.contains(storage)) {
+      begun_too_late_.insert(storage);
+      return;
+    }
     covered = 0;
+    const Snapshots::Snapshot snapshot = snapshot_of(storage, before);
+    const auto begin_there = [&] {
+      covered = snapshot.position - 1;
+      begins_[storage] = snapshot;
+    };
     if (storage.index < recipe_.writers_.size()) {
       const auto& writers = recipe_.writers_[storage.index];
       auto writer = std::lower_bound(writers.begin(), writers.end(), before,
                                      [](const Writer& w, uint32_t id) { return w.node.index < id; });
       while (writer != writers.begin()) {
         --writer;
+        if (writer->node.index < snapshot.position) {
+          begin_there();
+          return;
+        }
         reach(writer->node, kContents);
         if (writer->overwrites) {
           covered = writer->node.index;
@@ -162,7 +193,28 @@ class Recipe::Walk {
         }
       }
     }
-    reach(graph_.storage(storage).born, kContents);
+    if (snapshot.bytes.defined()) {
+      begin_there();
+    } else {
+      reach(graph_.storage(storage).born, kContents);
+    }
+  }
+
+  Snapshots::Snapshot snapshot_of(StorageId storage, uint32_t before) const {
+    if (snapshots_ == nullptr || without_.contains(storage) || recipe_.lazily_changed_.contains(storage)) return {};
+    return snapshots_->latest(storage, before);
+  }
+
+  // Whether all that `node` gives is on storages that begin later.
+  bool is_before_snapshots(NodeId node) const {
+    bool all = true;
+    bool any = false;
+    graph_.for_each_output(node, [&](ValueId value) {
+      any = true;
+      const auto begin = begins_.find(graph_.value(value).storage);
+      all = all && begin != begins_.end() && node.index < begin->second.position;
+    });
+    return any && all;
   }
 
   // A view that a node with id `before` takes of `storage` lies within it.
@@ -171,19 +223,23 @@ class Recipe::Walk {
     if (found == recipe_.growers_.end()) return;
     const auto& growers = found->second;
     const auto later = std::ranges::lower_bound(growers, before, {}, [](NodeId node) { return node.index; });
-    if (later != growers.begin()) reach(*std::prev(later), kContents);
+    if (later != growers.begin()) reach(*std::prev(later), kTensor);
   }
 
   void visit(NodeId node, Need need) {
     const auto arguments = graph_.arguments(node);
     const auto results = graph_.results(node);
     const OperatorFacts& facts = recipe_.facts_of(node);
+    if (need == kTensor && !begins_.empty() && is_before_snapshots(node)) {
+      steps_.push_back({node, Role::kSnapshot});
+      return;
+    }
     if (need == kTensor && results.size() == 1 && results[0].kind == ArgumentKind::kValue) {
       const ValueId result = results[0].ref.value;
       if (facts.is_in_place && arguments[0].kind == ArgumentKind::kValue &&
           same_tensor(graph_, arguments[0].ref.value, result)) {
         steps_.push_back({node, Role::kIdentity});
-        need_tensor(arguments[0].ref.value);
+        need_tensor(recipe_.origin_of(result));
         return;
       }
       if (graph_.storage(graph_.value(result).storage).born == node && is_whole(graph_, result)) {
@@ -213,6 +269,10 @@ class Recipe::Walk {
 
   Recipe& recipe_;
   const Graph& graph_;
+  const Snapshots* snapshots_;
+  const std::unordered_set<StorageId>& without_;
+  std::unordered_map<StorageId, Snapshots::Snapshot> begins_;
+  std::unordered_set<StorageId> begun_too_late_;
   std::unordered_map<NodeId, Need> needs_;
   std::unordered_map<StorageId, uint32_t>
       covered_from_;  // contents from here on, up to readers seen so far, are covered
@@ -239,10 +299,21 @@ class DisjointSets {
 
 }  // namespace
 
-std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted) {
-  Walk walk(*this);
-  for (const StorageId storage : wanted) walk.want(storage);
-  const std::vector<Step> steps = walk.steps();
+Recipe::Reached Recipe::reach(std::span<const StorageId> wanted, NodeId node, const Snapshots* snapshots) {
+  constexpr int kAttempts = 4;
+  std::unordered_set<StorageId> without;
+  for (int attempt = 1;; ++attempt) {
+    Walk walk(*this, attempt == kAttempts ? nullptr : snapshots, without);
+    for (const StorageId storage : wanted) walk.want(storage);
+    if (node.valid()) walk.want_run(node);
+    std::vector<Step> steps = walk.steps();
+    if (walk.begun_too_late().empty()) return {std::move(steps), walk.take_snapshots()};
+    without.insert(walk.begun_too_late().begin(), walk.begun_too_late().end());
+  }
+}
+
+std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted, const Snapshots* snapshots) {
+  const auto [steps, begins] = reach(wanted, NodeId(), snapshots);
 
   // Steps that touch a storage belong together, but for those that share nothing but a placeholder nobody writes.
   std::unordered_map<StorageId, uint32_t> set_of;
@@ -273,7 +344,7 @@ std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted)
       if (producer != item_of.end()) sets.join(i, producer->second);
     };
     graph_.for_each_output(steps[i].node, visit);
-    if (steps[i].role != Role::kAllocate) graph_.for_each_input(steps[i].node, visit);
+    if (steps[i].role == Role::kRun) graph_.for_each_input(steps[i].node, visit);
   }
   const auto first_wanted = static_cast<uint32_t>(steps.size());
   for (uint32_t i = 0; i < wanted.size(); ++i) touch(first_wanted + i, wanted[i]);
@@ -295,7 +366,13 @@ std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted)
   for (uint32_t i = 0; i < steps.size(); ++i) {
     if (graph_.is_placeholder(steps[i].node)) continue;
     Group& own = group(i);
-    if (steps[i].role != Role::kAllocate) {
+    if (steps[i].role == Role::kSnapshot) {
+      graph_.for_each_output(steps[i].node, [&](ValueId v) {
+        const StorageId storage = graph_.value(v).storage;
+        own.snapshots[storage] = begins.at(storage);
+      });
+    }
+    if (steps[i].role == Role::kRun) {
       graph_.for_each_input(steps[i].node, [&](ValueId v) {
         const auto placeholder = placeholder_of.find(v);
         if (placeholder == placeholder_of.end()) return;
@@ -327,10 +404,9 @@ std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted)
   return groups;
 }
 
-Recipe::Group Recipe::group_for_node(NodeId node) {
-  Walk walk(*this);
-  walk.want_run(node);
-  return {walk.steps(), {}};
+Recipe::Group Recipe::group_for_node(NodeId node, const Snapshots* snapshots) {
+  auto [steps, begins] = reach({}, node, snapshots);
+  return {std::move(steps), {}, std::move(begins)};
 }
 
 }  // namespace shadowgraph

@@ -11,14 +11,17 @@
 //
 // A view reads nothing of its storage, but the storage must be large enough: what has made it larger runs, too.
 //
-// An operator that was left out but whose result is used (normal_ above takes %1) gives its operand back; a factory whose
-// contents nobody reads becomes an empty tensor.
+// An operator that was left out but whose result is used (normal_ above takes %1) stands for the tensor that it was given
+// first, %0; a factory whose contents nobody reads becomes an empty tensor. Where there is a snapshot of a storage
+// (core/deferred/snapshots.h), nothing before that is run for it, and earlier tensors on it are views of the snapshot.
 #pragma once
 
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "core/deferred/snapshots.h"
 #include "ir/graph.h"
 #include "ir/operator_facts.h"
 
@@ -35,8 +38,9 @@ class Recipe {
 
   enum class Role : uint8_t {
     kRun,
-    kIdentity,  // left out: its result is its first operand
-    kAllocate   // its result is an empty tensor
+    kIdentity,  // left out: its result is origin_of(result)
+    kAllocate,  // its result is an empty tensor
+    kSnapshot   // its results are views of the snapshots of their storages
   };
   struct Step {
     NodeId node;
@@ -46,12 +50,30 @@ class Recipe {
   struct Group {
     std::vector<Step> steps;
     std::vector<StorageId> wanted;
+    std::unordered_map<StorageId, Snapshots::Snapshot> snapshots;  // of those that begin there
   };
   // For the storages as they are now; each once. Groups come in program order. Linear in what is returned, but for a
-  // logarithm.
-  std::vector<Group> groups_for(std::span<const StorageId> wanted);
+  // logarithm. Without `snapshots` everything begins at the beginning.
+  std::vector<Group> groups_for(std::span<const StorageId> wanted, const Snapshots* snapshots = nullptr);
   // As one group: what `node` needs in order to run.
-  Group group_for_node(NodeId node);
+  Group group_for_node(NodeId node, const Snapshots* snapshots = nullptr);
+  // The first value that is the same tensor as `value`, by in-place operators that keep the geometry.
+  ValueId origin_of(ValueId value) const {
+    return value.index < origins_.size() && origins_[value.index].valid() ? origins_[value.index] : value;
+  }
+  // Calls f(ValueId) for the values through which `node` writes.
+  template <class F>
+  void for_each_written(NodeId node, F&& f) {
+    const OperatorFacts& facts = facts_of(node);
+    const auto arguments = graph_.arguments(node);
+    if (facts.unknown) {
+      graph_.for_each_value(arguments, f);
+    } else if (!facts.written.empty() && writes_now(graph_, node, facts)) {
+      for (const uint16_t position : facts.written) {
+        if (position < arguments.size()) graph_.for_each_value(arguments.subspan(position, 1), f);
+      }
+    }
+  }
 
  private:
   struct Writer {
@@ -61,6 +83,12 @@ class Recipe {
   class Walk;
   bool overwrites(NodeId node, StorageId storage) const;
   void note_growth(NodeId node);
+  void note_origin(NodeId node);
+  struct Reached {
+    std::vector<Step> steps;
+    std::unordered_map<StorageId, Snapshots::Snapshot> snapshots;
+  };
+  Reached reach(std::span<const StorageId> wanted, NodeId node, const Snapshots* snapshots);
 
   const Graph& graph_;
   OperatorFactsCache facts_;
@@ -68,6 +96,9 @@ class Recipe {
   std::vector<int64_t> bytes_;                                  // of each storage, as last seen
   std::unordered_map<StorageId, std::vector<NodeId>> growers_;  // what made a storage larger (resize_, out=), in order
   std::unordered_map<NodeId, NodeId> checks_;                   // of results that nothing else may read
+  std::vector<ValueId> origins_;                                // by value, see origin_of
+  // Views of them may be conjugated or negated lazily, which values do not say: they have no snapshots.
+  std::unordered_set<StorageId> lazily_changed_;
 };
 
 }  // namespace shadowgraph

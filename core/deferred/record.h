@@ -62,6 +62,9 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   at::Tensor value_of(const FakeTensorImpl& fake, const ComputeOptions& options);
   Recipe& recipe() { return recipe_; }
   RandomStreams& streams() { return streams_; }
+  // How many nodes have been run so far, or given in another way: the work of it all.
+  uint64_t nodes_run() const { return nodes_run_; }
+  const Snapshots& snapshots() const { return snapshots_; }
   // Constants of the steps are as they were when they were recorded. Throws ExternalTensorChangedError.
   void check_constants(const std::vector<Recipe::Step>& steps) const;
 
@@ -105,6 +108,8 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   Recorder recorder_;
   Recipe recipe_;
   RandomStreams streams_;
+  Snapshots snapshots_;
+  uint64_t nodes_run_ = 0;
   std::recursive_mutex mutex_;
   std::vector<std::pair<uint32_t, bool>> constant_versions_;  // by ConstantId; false: it has none
   std::optional<at::Generator> generator_;                    // of the call under way

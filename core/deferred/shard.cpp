@@ -14,6 +14,7 @@
 #include "core/deferred/errors.h"
 #include "core/deferred/materialize.h"
 #include "core/deferred/mt19937_jump.h"
+#include "core/deferred/piece.h"
 #include "core/deferred/record.h"
 #include "core/fake/constants.h"
 #include "core/replay/interpreter.h"
@@ -69,11 +70,9 @@ std::string obstacle(const Graph& graph, Recipe& recipe, const Recipe::Step& ste
 
 class WindowReplay final : public Interpreter {
  public:
-  WindowReplay(const Graph& graph, InterpreterOptions options, const std::vector<Recipe::Step>& steps,
-               DeferredRecord& record, std::optional<uint64_t> seed, int64_t numel)
-      : Interpreter(graph, std::move(options)), record_(record), seed_(seed), numel_(numel) {
-    for (const Recipe::Step& step : steps) roles_[step.node] = step.role;
-  }
+  WindowReplay(const Piece& piece, InterpreterOptions options, DeferredRecord& record, std::optional<uint64_t> seed,
+               int64_t numel)
+      : Interpreter(piece.graph(), std::move(options)), piece_(piece), record_(record), seed_(seed), numel_(numel) {}
 
   // Elements begin to end; begin is a multiple of 16. One-dimensional.
   at::Tensor window(int64_t begin, int64_t end) {
@@ -84,19 +83,15 @@ class WindowReplay final : public Interpreter {
 
  protected:
   void run_node(NodeId node) override {
-    const ValueId result = graph().results(node)[0].ref.value;
-    const Recipe::Role role = roles_.at(node);
-    if (role == Recipe::Role::kIdentity || (role == Recipe::Role::kRun && record_.recipe().facts_of(node).is_view)) {
-      set_value(result, value(graph().arguments(node)[0].ref.value));
-    } else if (role == Recipe::Role::kAllocate) {
-      set_value(result, at::empty({count_}, at::TensorOptions().dtype(graph().value(result).dtype)));
+    if (facts_of(node).is_view) {
+      set_value(graph().results(node)[0].ref.value, value(graph().arguments(node)[0].ref.value));
     } else {
       Interpreter::run_node(node);
     }
   }
 
   void call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
-    if (record_.streams().is_draw(node)) {
+    if (piece_.is_copy(node) && record_.streams().is_draw(piece_.of_record(node))) {
       draw(node, stack);
       return;
     }
@@ -121,7 +116,7 @@ class WindowReplay final : public Interpreter {
   const at::Generator& generator_at(NodeId node, uint64_t words) {
     auto entry = positions_.find(node);
     if (entry == positions_.end() || entry->second.words > words) {
-      const RandomStreams::Place place = record_.streams().place_of(node);
+      const RandomStreams::Place place = record_.streams().place_of(piece_.of_record(node));
       Position first{seed_ ? independent_state(*seed_, place) : record_.streams().state_before(place), 0};
       entry = positions_.insert_or_assign(node, std::move(first)).first;
     }
@@ -144,7 +139,7 @@ class WindowReplay final : public Interpreter {
       }
       return otherwise;
     };
-    if (record_.recipe().facts_of(node).is_in_place) {
+    if (facts_of(node).is_in_place) {
       torch::jit::Stack stack = arguments;
       stack[0] = piece;
       for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -188,7 +183,7 @@ class WindowReplay final : public Interpreter {
         piece.narrow(0, from - begin_, length).copy_(last.narrow(0, from - tail, length));
       }
     }
-    if (record_.recipe().facts_of(node).is_in_place) {
+    if (facts_of(node).is_in_place) {
       at::Tensor self = stack[0].toTensor();
       self.copy_(piece);
       piece = std::move(self);
@@ -199,12 +194,14 @@ class WindowReplay final : public Interpreter {
     stack.emplace_back(std::move(piece));
   }
 
+  const OperatorFacts& facts_of(NodeId node) { return record_.recipe().facts_of(piece_.of_record(node)); }
+
+  const Piece& piece_;
   DeferredRecord& record_;
   std::optional<uint64_t> seed_;
   int64_t numel_;
   int64_t begin_ = 0;
   int64_t count_ = 0;
-  std::unordered_map<NodeId, Recipe::Role> roles_;
   std::unordered_map<NodeId, Position> positions_;
   at::Generator generator_;
 };
@@ -248,7 +245,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
   const c10::Device device = options.device.value_or(fake->pretended_device());
 
   const std::vector<Recipe::Group> groups = record->recipe().groups_for({&storage, 1});
-  const std::vector<Recipe::Step>& steps = groups.at(0).steps;
+  const Recipe::Group& group = groups.at(0);
   ValueId root;
   graph.for_each_output(graph.storage(storage).born, [&](ValueId value) {
     if (!root.valid() && graph.value(value).storage == storage) root = value;
@@ -259,7 +256,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
     why = "it is a view of another tensor";
   }
   if (record->real_storage(storage)) why = "its storage has been materialised";
-  for (const Recipe::Step& step : steps) {
+  for (const Recipe::Step& step : group.steps) {
     if (why.empty()) why = obstacle(graph, record->recipe(), step, numel);
   }
   if (!why.empty()) {
@@ -287,11 +284,12 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
   const int64_t part = length * inner;
   const int64_t rows = numel / row;
 
+  const Piece piece(graph, record->recipe(), group);
   InterpreterOptions replay;
-  replay.only = {root};
+  replay.only = {piece.value(root)};
   replay.device = c10::Device(c10::kCPU);
-  for (const Recipe::Step& step : steps) replay.nodes.push_back(step.node);
-  WindowReplay windows(graph, std::move(replay), steps, *record, options.independent_streams, numel);
+  replay.nodes = piece.nodes();
+  WindowReplay windows(piece, std::move(replay), *record, options.independent_streams, numel);
   // `done` elements of the result are there.
   for (int64_t done = 0; done < result.numel();) {
     const int64_t first = done / part * row + start * inner + done % part;

@@ -10,7 +10,7 @@
 namespace shadowgraph {
 namespace {
 
-using testing::process_state;
+using namespace testing;
 
 // Of the bits, in order.
 uint64_t checksum(const at::Tensor& tensor) {

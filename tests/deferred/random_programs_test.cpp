@@ -10,10 +10,7 @@
 namespace shadowgraph {
 namespace {
 
-using testing::process_state;
-using testing::RandomProgram;
-using testing::same_bits;
-using testing::Tensors;
+using namespace testing;
 
 // The program as a constructor: its inputs are clones of tensors from outside, of whole storages, so that they have the
 // strides, offsets and aliases that the program was made for. They lie on those clones by set_, or as views of them, in

@@ -7,8 +7,7 @@
 namespace shadowgraph {
 namespace {
 
-using testing::message_of;
-using testing::Tensors;
+using namespace testing;
 
 void expect_shards_of(const std::function<at::Tensor()>& make, bool without_whole, const std::string& what) {
   torch::manual_seed(31);

@@ -12,12 +12,7 @@
 namespace shadowgraph {
 namespace {
 
-using testing::expect_as_eager;
-using testing::expect_as_eager_in_every_order;
-using testing::message_of;
-using testing::process_state;
-using testing::same_bits;
-using testing::Tensors;
+using namespace testing;
 
 TEST(TorchdistxFaults, B1WritesThroughAViewReachConsumersWithAStorageOfTheirOwn) {
   expect_as_eager_in_every_order([] {
