@@ -3,7 +3,8 @@
 // backends give output, input gradient and weight gradient in the backend's memory format:
 //   - CPU (oneDNN, slow_conv*, NNPACK) is compared with eager in tests/unit/rules_convolution_test.cpp;
 //   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward first
-//     makes grad_output follow the input, pytorch#171622), the depthwise and slow kernels allocate contiguous.
+//     makes grad_output follow the input, pytorch#171622), the depthwise and slow kernels allocate contiguous;
+//   - XPU, MPS: channels-last operands give channels-last results (ConvUtils.h); on others all is contiguous.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/native/ConvUtils.h>
@@ -152,6 +153,20 @@ at::Tensor part(const at::Tensor& tensor, size_t dimension, int64_t groups) {
   return contiguous_in(stand_in(sizes, tensor.strides(), tensor), tensor.suggest_memory_format());
 }
 
+// xpu_ and mps_conv_use_channels_last of ConvUtils.h, for stand-ins, which are on neither device.
+MemoryFormat overrideable_format(const at::Tensor& input, const at::Tensor& weight) {
+  const auto is_channels_last = [](const at::Tensor& tensor) {
+    const MemoryFormat format = tensor.suggest_memory_format();
+    return format == MemoryFormat::ChannelsLast || format == MemoryFormat::ChannelsLast3d;
+  };
+  const c10::DeviceType device = pretended_device().type();
+  const bool channels_last =
+      (device == c10::DeviceType::XPU && (is_channels_last(input) || is_channels_last(weight))) ||
+      (device == c10::DeviceType::MPS && is_channels_last(input));
+  if (!channels_last) return MemoryFormat::Contiguous;
+  return weight.dim() == 5 ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast;
+}
+
 Choice ask_libtorch(const at::Tensor& meta_input, const at::Tensor& meta_weight, const Parameters& p) {
   const at::Tensor input = stand_in(meta_input);
   const at::Tensor weight = stand_in(meta_weight);
@@ -159,9 +174,8 @@ Choice ask_libtorch(const at::Tensor& meta_input, const at::Tensor& meta_weight,
   const ConvBackend backend = at::native::select_conv_backend(
       input, weight, std::nullopt, symbolic(p.stride), symbolic(p.padding), symbolic(p.dilation), p.transposed,
       symbolic(p.output_padding), p.groups, c10::OptionalArrayRef<c10::SymInt>());
-  if (backend == ConvBackend::Empty || backend == ConvBackend::Overrideable) {
-    return {backend, MemoryFormat::Contiguous};
-  }
+  if (backend == ConvBackend::Empty) return {backend, MemoryFormat::Contiguous};
+  if (backend == ConvBackend::Overrideable) return {backend, overrideable_format(input, weight)};
   MemoryFormat format = at::native::_determine_backend_memory_format(input, weight, backend);
   if (is_slow_kernel(backend) && p.groups > 1 && format == MemoryFormat::ChannelsLast) {
     // One group at a time, and each looks anew at what its part of the operands seems to be.

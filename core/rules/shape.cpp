@@ -419,6 +419,13 @@ Tensor& amp_update_scale_(Tensor& scale, Tensor& /*growth_tracker*/, const Tenso
   return scale;
 }
 
+// The kernel asks where its operand is, which is meta there.
+Tensor pin_memory(const Tensor& x, std::optional<c10::Device> /*device*/) {
+  TORCH_CHECK(pretended_device().is_cpu(), "cannot pin a tensor on ", pretended_device(),
+              ": only dense CPU tensors can be pinned");
+  return rules::empty_strided(x.sizes(), x.strides(), x.scalar_type());
+}
+
 }  // namespace
 
 void register_shape(RuleRegistry& registry) {
@@ -476,6 +483,7 @@ void register_shape(RuleRegistry& registry) {
   add_step<at::_ops::_fused_adagrad_>(registry);
   add_step<at::_ops::_fused_adagrad__tensor_lr>(registry);
   add_step<at::_ops::_amp_foreach_non_finite_check_and_unscale_>(registry);
+  registry.add("aten::_pin_memory", &pin_memory);
   registry.add("aten::_amp_update_scale_", &amp_update_scale_);
 }
 

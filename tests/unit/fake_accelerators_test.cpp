@@ -95,6 +95,35 @@ class FakeAccelerators : public ::testing::TestWithParam<c10::DeviceType> {};
 
 TEST_P(FakeAccelerators, ACnnTrains) { EXPECT_EQ(train_cnn(GetParam()).tensors, train_cnn(at::kCPU).tensors); }
 
+// What CPU, cuDNN, oneDNN and MPS agree on: channels-last in, channels-last out.
+TEST_P(FakeAccelerators, ConvolutionsFollowTheirOperands) {
+  if (GetParam() == at::kMeta) return;  // no device, no kernel: contiguous
+  const auto convolve = [](c10::DeviceType type) {
+    const FakeTensorMode mode({.device = type});
+    const at::Tensor x = at::rand({2, 8, 9, 9}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
+    const at::Tensor weight = at::rand({4, 8, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
+    const at::Tensor y = at::conv2d(x, weight);
+    const at::Tensor volume = at::conv3d(at::rand({1, 2, 5, 5, 5}).contiguous(at::MemoryFormat::ChannelsLast3d),
+                                         at::rand({4, 2, 3, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast3d));
+    y.sum().backward();
+    return c10::str(y.strides(), x.grad().strides(), weight.grad().strides(), volume.strides());
+  };
+  EXPECT_EQ(convolve(GetParam()), convolve(at::kCPU));
+}
+
+TEST_P(FakeAccelerators, HostTensorsCanBePinned) {
+  const FakeTensorMode mode({.device = GetParam()});
+  const at::Tensor x = at::rand({2, 3}, at::kCPU).t();
+  const at::Tensor pinned = x.pin_memory();
+  EXPECT_EQ(pinned.device(), at::kCPU);
+  EXPECT_EQ(pinned.strides(), x.strides());
+  EXPECT_FALSE(pinned.is_alias_of(x));
+  if (GetParam() != at::kMeta) {
+    EXPECT_THAT([&] { x.to(GetParam()).pin_memory(); },
+                ThrowsMessage<c10::Error>(HasSubstr("only dense CPU tensors can be pinned")));
+  }
+}
+
 TEST_P(FakeAccelerators, ATransformerBlockTrains) {
   EXPECT_EQ(train_block(GetParam()).tensors, train_block(at::kCPU).tensors);
 }
