@@ -126,22 +126,27 @@ BENCHMARK(Pass)->Arg(10000)->Arg(100000)->Arg(1000000)->Unit(benchmark::kMillise
 // Twenty blocks of two products of 32 x 32: forward and backward, where the work is small and the overhead shows.
 constexpr int kBlocks = 20;
 
-void eager(benchmark::State& state, bool with, bool backward) {
+enum class Checkpoints { kNone, kWithoutRandomState, kAll };
+
+void eager(benchmark::State& state, Checkpoints with, bool backward) {
   at::set_num_threads(1);
   const at::Tensor w = at::randn({32, 32}).set_requires_grad(true);
   const auto block = [&](const at::Tensor& x) { return at::mm(at::mm(x, w).tanh(), w); };
+  const CheckpointOptions options{.preserve_random_state = with == Checkpoints::kAll};
   for (auto _ : state) {
     const at::Tensor x = at::ones({32, 32}).set_requires_grad(true);
     at::Tensor y = x;
-    for (int i = 0; i < kBlocks; ++i) y = with ? checkpoint(block, y) : block(y);
+    for (int i = 0; i < kBlocks; ++i) y = with == Checkpoints::kNone ? block(y) : checkpoint(options, block, y);
     if (backward) y.sum().backward();
   }
 }
-void EagerForward(benchmark::State& state) { eager(state, false, false); }
-void EagerWithout(benchmark::State& state) { eager(state, false, true); }
-void EagerWith(benchmark::State& state) { eager(state, true, true); }
+void EagerForward(benchmark::State& state) { eager(state, Checkpoints::kNone, false); }
+void EagerWithout(benchmark::State& state) { eager(state, Checkpoints::kNone, true); }
+void EagerWithoutState(benchmark::State& state) { eager(state, Checkpoints::kWithoutRandomState, true); }
+void EagerWith(benchmark::State& state) { eager(state, Checkpoints::kAll, true); }
 BENCHMARK(EagerForward)->Unit(benchmark::kMillisecond);
 BENCHMARK(EagerWithout)->Unit(benchmark::kMillisecond);
+BENCHMARK(EagerWithoutState)->Unit(benchmark::kMillisecond);
 BENCHMARK(EagerWith)->Unit(benchmark::kMillisecond);
 
 // A call adds a second forward and what checkpoint() itself does.
@@ -153,10 +158,12 @@ void print_overhead(const bench::Growth& measured) {
   const double forward = microseconds("EagerForward");
   const double without = microseconds("EagerWithout");
   const double with = microseconds("EagerWith");
-  if (forward == 0 || without == 0 || with == 0) return;
-  std::printf("\n| us a block | forward | forward and backward | with checkpoint() | above a second forward |\n");
-  std::printf("|---|---|---|---|---|\n| | %.1f | %.1f | %.1f | %.1f |\n", forward, without, with,
-              with - without - forward);
+  const double stateless = microseconds("EagerWithoutState");
+  if (forward == 0 || without == 0 || with == 0 || stateless == 0) return;
+  std::printf(
+      "\n| us a block | forward | forward and backward | with checkpoint() | above a second forward | of that without "
+      "random state |\n|---|---|---|---|---|---|\n| | %.1f | %.1f | %.1f | %.1f | %.1f |\n",
+      forward, without, with, with - without - forward, stateless - without - forward);
 }
 
 }  // namespace

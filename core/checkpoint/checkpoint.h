@@ -19,7 +19,7 @@
 //
 // The idea is torch.utils.checkpoint's with use_reentrant=False; the C++ frontend has none. A program whose autograd engine
 // is Python's cannot use it (EnvironmentError): use Python's own there. Costs the second run and
-// about 20 us a call, much of it for the random state (bench/checkpoint).
+// about 20 us a call (bench/checkpoint).
 #pragma once
 
 #include <ATen/core/Tensor.h>

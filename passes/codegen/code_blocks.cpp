@@ -34,7 +34,9 @@ class BlockBuilder {
 
   void run() {
     find_regions();
-    build({.region = Graph::kRootRegion, .phase = Graph::kForward, .begin = 0, .end = step_count()}, 0);
+    CodeBlock whole{.region = Graph::kRootRegion, .phase = Graph::kForward, .begin = 0, .end = step_count()};
+    fill_and_cut(whole, 0);
+    finish(std::move(whole));
   }
 
  private:
@@ -77,14 +79,19 @@ class BlockBuilder {
   }
 
   // Depth is that of the modules, at most kMaxDepth.
-  uint32_t build(CodeBlock block, size_t depth) {
+  void fill_and_cut(CodeBlock& block, size_t depth) {
     fill(block, block.begin, block.end, depth);
     while (block.items.size() > static_cast<size_t>(std::max(options_.max_function_items, 2))) {
       const size_t before = block.items.size();
       cut(block, /*by_phase=*/true);
       if (block.items.size() == before) cut(block, /*by_phase=*/false);  // the phases alternate
     }
-    return finish(std::move(block));
+  }
+
+  // A function would add nothing: it calls another one, or, in backward, where recomputation cuts modules in pieces, two.
+  bool only_calls(const CodeBlock& block) const {
+    if (is_function_always(block.region) || block.items.size() > (block.phase == Graph::kForward ? 1 : 2)) return false;
+    return std::ranges::all_of(block.items, [](const CodeBlock::Item& item) { return item.is_block(); });
   }
 
   void fill(CodeBlock& block, uint32_t begin, uint32_t end, size_t depth) {
@@ -98,9 +105,13 @@ class BlockBuilder {
       }
       const bool checkpoint = graph_.region(child).kind == RegionKind::kCheckpoint;
       if (is_function_always(child) || stop - step >= static_cast<uint32_t>(std::max(options_.min_function_nodes, 1))) {
-        const uint32_t inner = build(
-            {.region = child, .checkpoint = checkpoint, .phase = phase(step), .begin = step, .end = stop}, depth + 1);
-        block.items.push_back({.step = step, .block = inner});
+        CodeBlock inner{.region = child, .checkpoint = checkpoint, .phase = phase(step), .begin = step, .end = stop};
+        fill_and_cut(inner, depth + 1);
+        if (only_calls(inner)) {
+          block.items.insert(block.items.end(), inner.items.begin(), inner.items.end());
+        } else {
+          block.items.push_back({.step = step, .block = finish(std::move(inner))});
+        }
       } else if (has_function(step, stop, depth + 1)) {
         fill(block, step, stop, depth + 1);
       } else {
