@@ -25,7 +25,7 @@ struct FunctionalForm {
   std::vector<uint16_t> arguments;  // its arguments, by position in the original
   std::vector<uint16_t> fresh;      // original results that are no written argument: the first results of `target`
   std::vector<uint16_t> written;    // written arguments (original positions): the results after those
-  bool pointwise = false;           // each element is computed alone: the layout of the result changes no bit
+  bool pointwise = false;           // each element is computed alone
   bool random = false;
   bool is_view = false;  // aten::t for aten::t_
 };

@@ -5,8 +5,9 @@
 //
 //   t_, squeeze_, set_, resize_   no content changes: the view, or nothing at all
 //   copy_, fill_, zero_           the new content itself: clone, _to_copy, expand, full
-//   x.op_(...), op(..., out=x)    its functional operator, if that gives the same bits: it is pointwise, or its result is
-//                                 laid out like the tensor it replaces, and no other operand lies across what is written
+//   x.op_(...), op(..., out=x)    its functional operator, if that gives the same bits: its result is laid out like the
+//                                 tensor it replaces, or layout does not matter to it (passes/layout_independence.h), and
+//                                 no other operand lies across what is written
 //   anything else                 a functional call (core/replay/functional_call.h), which runs the very operator on a copy
 //                                 of the storage
 //
@@ -27,6 +28,7 @@
 #include "ir/printer.h"
 #include "passes/functional_form.h"
 #include "passes/graph_rebuild.h"
+#include "passes/layout_independence.h"
 #include "passes/node_emitter.h"
 #include "passes/storage_images.h"
 
@@ -68,6 +70,7 @@ class Functionalizer {
   void placeholder(NodeId n);
   void copy(NodeId n);
   bool metadata(NodeId n, std::span<const Written> written);
+  bool copies_lazily(NodeId n) const;
   // Whether what it writes is longer than the storage was, as resize_ and `out=` may make it.
   bool outgrows(const Written& w) const {
     return view_of(read_, w.after).bytes().second > images_.bytes(read_.value(w.before).storage);
@@ -257,6 +260,16 @@ void Functionalizer::write(NodeId n) {
   call_functionally(n, written);
 }
 
+// copy_ from a lazy negative of another dtype converts first and negates then: the imaginary parts become -0. A clone, which
+// other operators read, negates first.
+bool Functionalizer::copies_lazily(NodeId n) const {
+  if (read_.target(n).name() != "aten::copy_") return false;
+  const auto arguments = read_.arguments(n);
+  if (arguments[0].kind != ArgumentKind::kValue || arguments[1].kind != ArgumentKind::kValue) return false;
+  const ValueId source = arguments[1].ref.value;
+  return images_.has_bits(source) && read_.value(source).dtype != read_.value(arguments[0].ref.value).dtype;
+}
+
 void Functionalizer::commit(const Written& written, ValueId content) {
   result_.scatters += images_.write(written.after, content);
 }
@@ -279,6 +292,7 @@ bool Functionalizer::write_contents(NodeId n, const Written& written) {
   const bool is_copy = name == "aten::copy_";
   const bool is_fill = name == "aten::fill_.Scalar" || name == "aten::fill_.Tensor" || name == "aten::zero_";
   if ((!is_copy && !is_fill) || internal_overlap(view_of(read_, written.after)) != Overlap::kNone) return false;
+  if (copies_lazily(n)) return false;
   const auto arguments = read_.arguments(n);
   const Argument source = arguments.size() > 1 ? arguments[1] : Argument::of_int(0);
   const Value& value = read_.value(written.after);
@@ -288,7 +302,12 @@ bool Functionalizer::write_contents(NodeId n, const Written& written) {
   if (source.kind == ArgumentKind::kValue && read_.value(source.ref.value).kind == ValueKind::kTensor) {
     if (!read_.value(source.ref.value).storage.valid()) return false;
     const Argument blocking = is_copy ? arguments[2] : Argument::of_bool(false);
-    const ValueId plain = images_.current(source.ref.value);
+    ValueId plain = images_.current(source.ref.value);
+    // Whatever is made of it next, views aside, would take it for what is stored.
+    const bool lazy = images_.has_bits(source.ref.value);
+    if (lazy) {
+      plain = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(plain), Argument::of_int(0)});
+    }
     const ValueId typed = converted(plain, value.dtype, value.device(), blocking);
     content = emitter_.expand(typed, sizes);
     // A fresh tensor laid out like the one it replaces, unless it is scattered anyway.
@@ -296,7 +315,7 @@ bool Functionalizer::write_contents(NodeId n, const Written& written) {
       const StridedView wanted = view_of(read_, written.after);
       StridedView have = view_of(made_, content);
       have.offset = wanted.offset;
-      const bool fresh = typed != plain && content == typed;
+      const bool fresh = (typed != plain || lazy) && content == typed;
       if (!fresh || !same_elements(have, wanted)) {
         const bool keep = same_elements(have, wanted) && is_dense(have);
         content = emitter_.call(emitter_.target("aten::clone"),
@@ -325,6 +344,7 @@ bool Functionalizer::write_contents(NodeId n, const Written& written) {
 
 // Whether computing all results from what was there before gives what computing them in place gives.
 bool Functionalizer::may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const {
+  if (copies_lazily(n)) return false;
   std::vector<StorageId> storages;
   for (const Written& w : written) {
     const StorageId storage = read_.value(w.before).storage;
@@ -332,7 +352,7 @@ bool Functionalizer::may_reorder(NodeId n, const FunctionalForm& form, std::span
     storages.push_back(storage);
     if (outgrows(w) && !images_.replaces(w.after)) return false;
     if (internal_overlap(view_of(read_, w.after)) != Overlap::kNone) return false;
-    if (images_.has_bits(w.after) && !form.pointwise) return false;
+    if (images_.has_bits(w.after) && !(form.pointwise && is_layout_independent(read_, n))) return false;
   }
   if (storages.size() > 1) std::sort(storages.begin(), storages.end());
   bool good = true;
@@ -377,7 +397,9 @@ bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, st
     const bool same_dtype = made_.value(contents[i]).dtype == read_.value(written[i].after).dtype;
     const bool same_device = made_.value(contents[i]).device() == read_.value(written[i].after).device();
     if (!same_sizes || !same_device) return give_up();
-    if ((!form.pointwise || form.random) && !(same_layout && same_dtype)) return give_up();
+    if (!same_layout || !same_dtype) {
+      if (!form.pointwise || form.random || !is_layout_independent(read_, n)) return give_up();
+    }
   }
   // Results that are no written argument: as the functional operator gives them, which is as they were.
   for (size_t r = 0; r < form.fresh.size(); ++r) {

@@ -46,7 +46,7 @@ ValueId only_result(const Graph& graph, NodeId node) {
   return graph.value(value).kind == ValueKind::kTensor ? value : ValueId();
 }
 
-Identity Identity::run(const Graph& graph, const Effects& effects) {
+Identity Identity::run(const Graph& graph, const Effects& effects, const std::vector<bool>& without) {
   Identity result;
   result.escapes_.resize(graph.storage_count());
   for (uint32_t i = 0; i < graph.storage_count(); ++i) result.escapes_[i] = outlives(graph, StorageId(i));
@@ -62,6 +62,7 @@ Identity Identity::run(const Graph& graph, const Effects& effects) {
     if (const StorageId s = graph.value(v).storage; s.valid()) marks[s.index] = true;
   };
   for (NodeId n : graph.nodes()) {
+    if (!without.empty() && without[n.index]) continue;
     const TargetId target = graph.node(n).target;
     const auto arguments = graph.arguments(n);
     if (is_placeholder(target)) graph.for_each_output(n, [&](ValueId v) { mark(result.escapes_, v); });

@@ -21,8 +21,8 @@ namespace shadowgraph {
 
 class Identity {
  public:
-  // Linear.
-  static Identity run(const Graph& graph, const Effects& effects);
+  // Linear. As if the nodes marked in `without` (by index) were not there.
+  static Identity run(const Graph& graph, const Effects& effects, const std::vector<bool>& without = {});
 
   // Whether somebody outside the graph may hold it when the graph ends: a placeholder has it, sg::output or sg::gradient
   // mentions it, something unknown was given it, or it outlives the graph.

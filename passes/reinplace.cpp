@@ -16,6 +16,8 @@
 #include "ir/alias_analysis.h"
 #include "passes/functional_form.h"
 #include "passes/graph_rebuild.h"
+#include "passes/layout_independence.h"
+#include "passes/lazy_bits.h"
 #include "passes/node_emitter.h"
 
 namespace shadowgraph {
@@ -89,6 +91,7 @@ class Reinplacer {
   const Target* in_place(NodeId n);
 
   const Graph& read_;
+  const IdMap<ValueId, uint8_t> bits_;
   std::vector<StorageFacts> storages_;
   std::vector<StorageId> into_;  // by storage: the one it was merged into
   std::vector<uint32_t> limit_;  // by storage: its write-back, handed down by merges; 0: none
@@ -103,6 +106,7 @@ class Reinplacer {
 
 Reinplacer::Reinplacer(const Graph& graph)
     : read_(graph),
+      bits_(lazy_bits_of(graph)),
       storages_(graph.storage_count()),
       into_(graph.storage_count()),
       limit_(graph.storage_count()),
@@ -176,6 +180,8 @@ bool Reinplacer::may_take(ValueId operand, ValueId result, uint32_t ordinal, Nod
   if (a.layout != c10::Layout::Strided || !a.storage.valid() || !b.storage.valid() || a.storage == b.storage) {
     return false;
   }
+  // Through it the result would be stored as its conjugate or negative.
+  if (bits_[operand] != 0) return false;
   if (a.dtype != b.dtype || a.device() != b.device() ||
       !same_geometry(view_of(read_, operand), view_of(read_, result)) ||
       internal_overlap(view_of(read_, operand)) != Overlap::kNone ||
@@ -321,7 +327,7 @@ bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
     const auto arguments_of = read_.arguments(scatter);
     const auto place = region(scatter);
     const Value& value = read_.value(operand);
-    if (place && arguments_of[0].kind == ArgumentKind::kValue && value.storage.valid() &&
+    if (place && bits_[operand] == 0 && arguments_of[0].kind == ArgumentKind::kValue && value.storage.valid() &&
         read_.value(arguments_of[0].ref.value).storage == value.storage && place->dtype == value.dtype &&
         read_.value(made).dtype == value.dtype && !storages_[read_.value(made).storage.index].saved) {
       const StridedView there{{place->sizes.data(), place->sizes.size()},
@@ -335,7 +341,7 @@ bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
       const auto form = functional_form_of(*target);
       const StridedView dense = view_of(read_, made);
       const bool same_bits =
-          form && ((form->pointwise && !form->random) ||
+          form && ((form->pointwise && !form->random && is_layout_independent(read_, n)) ||
                    same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
       const bool same_sizes =
           std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end());

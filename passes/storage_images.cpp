@@ -9,9 +9,6 @@
 namespace shadowgraph {
 namespace {
 
-constexpr uint8_t kConjugate = 1;
-constexpr uint8_t kNegative = 2;
-
 bool same_numbers(std::span<const int64_t> a, std::span<const int64_t> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
@@ -29,31 +26,26 @@ bool is_scatterable(const std::string& name) {
 }  // namespace
 
 StorageImages::StorageImages(const Graph& read, Graph& made, NodeEmitter& emitter)
-    : read_(read), made_(made), emitter_(emitter), aliases_(AliasAnalysis::run(read)) {
+    : read_(read), made_(made), emitter_(emitter), aliases_(AliasAnalysis::run(read)), bits_(lazy_bits_of(read)) {
   images_.resize(read.storage_count());
   find_resized();
 }
 
-// What is known of the whole program beforehand: which storages are resized, which values are conjugates or negatives.
+// What is known of the whole program beforehand: which storages are resized, what in-place operators gave back.
 void StorageImages::find_resized() {
   for (const NodeId n : read_.nodes()) {
     const OperatorFacts& facts = facts_.of(read_, read_.node(n).target);
     const std::string& name = read_.target(n).name();
     const auto arguments = read_.arguments(n);
     const auto results = read_.results(n);
-    uint8_t toggled = 0;
-    if (name == "aten::_conj") toggled = kConjugate;
-    if (name == "aten::_neg_view") toggled = kNegative;
     for (const OperatorFacts::Alias& alias : facts.aliases) {
       if (alias.result >= results.size() || alias.argument >= arguments.size()) continue;
       if (arguments[alias.argument].kind != ArgumentKind::kValue) continue;
       const ValueId source = arguments[alias.argument].ref.value;
       read_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
         if (read_.value(v).storage != read_.value(source).storage) return;
-        // set_ keeps those of its self.
-        const ValueId bits_of = name == "aten::set_.source_Tensor" ? arguments[0].ref.value : source;
-        if (const uint8_t bits = std::as_const(bits_)[bits_of] ^ toggled; bits != 0) bits_[v] = bits;
-        if (!facts.written.empty() && read_.value(v).dtype == read_.value(source).dtype &&
+        const bool same_bits = std::as_const(bits_)[v] == std::as_const(bits_)[source];
+        if (!facts.written.empty() && same_bits && read_.value(v).dtype == read_.value(source).dtype &&
             same_geometry(view_of(read_, v), view_of(read_, source))) {
           const ValueId origin = std::as_const(origins_)[source];
           origins_[v] = origin.valid() ? origin : source;
@@ -187,11 +179,11 @@ ValueId StorageImages::from_base(ValueId id) {
                                        geometry_of(read_, id));
   const uint8_t bits = std::as_const(bits_)[id];
   const StorageId storage = made_.value(result).storage;
-  if (bits & kConjugate) {
+  if (bits & kConjugateBit) {
     result =
         emitter_.call(emitter_.target("aten::_conj"), {Argument::of_value(result)}, geometry_of(read_, id), storage);
   }
-  if (bits & kNegative) {
+  if (bits & kNegativeBit) {
     result = emitter_.call(emitter_.target("aten::_neg_view"), {Argument::of_value(result)}, geometry_of(read_, id),
                            storage);
   }
@@ -284,6 +276,14 @@ void StorageImages::replace_grown(StorageId storage, ValueId whole, int64_t byte
   image.bytes = std::max(image.bytes, bytes);
 }
 
+// Whether the storage may hold no whole number of elements of this size. Of one that is resized only the last length is known.
+bool StorageImages::ends_within(StorageId storage, int64_t item) const {
+  const Image& image = images_[storage.index];
+  const Value& base = made_.value(image.base);
+  if (image.resized && item > static_cast<int64_t>(c10::elementSize(base.dtype))) return true;
+  return made_.storage(base.storage).bytes % item != 0;
+}
+
 // x[1:3] = content  as  slice_scatter(x, content, 0, 1, 3), where x is all of its storage.
 std::optional<ValueId> StorageImages::scatter_by_view(ValueId view, ValueId content) {
   if (const ValueId origin = std::as_const(origins_)[view]; origin.valid()) view = origin;
@@ -292,6 +292,7 @@ std::optional<ValueId> StorageImages::scatter_by_view(ValueId view, ValueId cont
   if (!is_scatterable(name) || std::as_const(bits_)[view] != 0) return std::nullopt;
   const Step step = step_to(view);
   if (!step.source.valid() || !covers(step.source) || std::as_const(bits_)[step.source] != 0) return std::nullopt;
+  if (ends_within(read_.value(view).storage, geometry_of(read_, view).itemsize())) return std::nullopt;
   const ValueId whole = current(step.source);
   std::vector<Argument> arguments;
   for (const Argument& argument : read_.arguments(producer)) {
@@ -326,10 +327,20 @@ ValueId StorageImages::clone_with_strides_of(ValueId view, ValueId content) {
 ValueId StorageImages::in_bytes(ValueId content, Geometry& target) {
   const int64_t item = target.itemsize();
   content = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(content), Argument::of_int(0)});
+  const StorageId storage = made_.value(content).storage;
+  Geometry bytes = geometry_of(made_, content);
+  bytes.sizes.push_back(1);
+  bytes.strides.push_back(1);
   content = emitter_.call(emitter_.target("aten::unsqueeze"),
-                          {Argument::of_value(content), Argument::of_int(static_cast<int64_t>(target.sizes.size()))});
-  content = emitter_.call(emitter_.target("aten::view", "dtype"),
-                          {Argument::of_value(content), Argument::of_int(static_cast<int64_t>(at::kByte))});
+                          {Argument::of_value(content), Argument::of_int(static_cast<int64_t>(target.sizes.size()))},
+                          bytes, storage);
+  bytes.dtype = at::kByte;
+  bytes.sizes.back() = item;
+  for (int64_t& stride : bytes.strides) stride *= item;
+  bytes.strides.back() = 1;
+  content =
+      emitter_.call(emitter_.target("aten::view", "dtype"),
+                    {Argument::of_value(content), Argument::of_int(static_cast<int64_t>(at::kByte))}, bytes, storage);
   target.dtype = at::kByte;
   for (int64_t& stride : target.strides) stride *= item;
   target.offset *= item;
@@ -342,10 +353,10 @@ bool StorageImages::write(ValueId view, ValueId content) {
   const Value& value = read_.value(view);
   const StorageId storage = value.storage;
   if (read_.numel(view) == 0) return false;
-  if (std::as_const(bits_)[view] & kConjugate) {
+  if (std::as_const(bits_)[view] & kConjugateBit) {
     content = emitter_.call(emitter_.target("aten::conj_physical"), {Argument::of_value(content)});
   }
-  if (std::as_const(bits_)[view] & kNegative) {
+  if (std::as_const(bits_)[view] & kNegativeBit) {
     content = emitter_.call(emitter_.target("aten::neg"), {Argument::of_value(content)});
   }
   if (replaces(view)) {
@@ -365,11 +376,9 @@ bool StorageImages::write(ValueId view, ValueId content) {
     return true;
   }
   const int64_t end = view_of(read_, view).bytes().second;
-  // as_strided_scatter copies the storage as elements of its dtype: one that holds no whole number of them is written in
-  // smaller pieces.
+  // Scatters copy the storage as elements of its dtype: one that holds no whole number of them is written in smaller pieces.
   Geometry target = geometry_of(read_, view);
-  const int64_t bytes = made_.storage(made_.value(images_[storage.index].base).storage).bytes;
-  if (bytes % target.itemsize() != 0) content = in_bytes(content, target);
+  if (ends_within(storage, target.itemsize())) content = in_bytes(content, target);
   ValueId base = base_as(storage, target.dtype, end);
   if (internal_overlap(view_of(made_, base)) != Overlap::kNone) {
     base = emitter_.flat(base, target.dtype, std::max(end, images_[storage.index].bytes));

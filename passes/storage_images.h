@@ -13,6 +13,7 @@
 #include "ir/graph.h"
 #include "ir/operator_facts.h"
 #include "passes/functional_form.h"
+#include "passes/lazy_bits.h"
 #include "passes/node_emitter.h"
 
 namespace shadowgraph {
@@ -86,6 +87,7 @@ class StorageImages {
   ValueId base_as(StorageId storage, c10::ScalarType dtype, int64_t bytes);
   ValueId base_of_nothing(ValueId value);
   ValueId in_bytes(ValueId content, Geometry& target);
+  bool ends_within(StorageId storage, int64_t item) const;
   std::optional<ValueId> scatter_by_view(ValueId view, ValueId content);
   ValueId clone_with_strides_of(ValueId view, ValueId content);
 

@@ -18,6 +18,7 @@
 #include "core/fake/constants.h"
 #include "core/fake/converter.h"
 #include "core/fake/errors.h"
+#include "core/fake/lazy_outputs.h"
 #include "core/fake/operand_copies.h"
 #include "core/fake/out_form.h"
 #include "core/fake/zeros.h"
@@ -504,6 +505,13 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     if (const auto lasting = lasting_mode_of(info, *stack)) {
       const LastingScope scope(*lasting);
       fake_fallback(op, keys, stack);
+      return;
+    }
+  }
+  if (C10_UNLIKELY(lazy_output != nullptr)) {
+    if (const at::Tensor lazy = take_lazy_output(info, *stack); lazy.defined()) {
+      fake_fallback(op, keys, stack);
+      resize_like(lazy, stack->back().toTensor());
       return;
     }
   }

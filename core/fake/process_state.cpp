@@ -13,6 +13,7 @@
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/errors.h"
 #include "core/fake/fallback.h"
+#include "core/fake/lazy_outputs.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/saved_tensor_scope.h"
 #include "core/fake/thread_state.h"
@@ -222,16 +223,19 @@ void install_dispatch_keys() {
   static std::unordered_map<std::string, std::unique_ptr<Library>> composites;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findOp(name);
-    if (!op || !op->hasSchema() || !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
+    if (!op || !op->hasSchema()) continue;
+    const bool composite = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+    if (!composite && !may_resize_output(*op)) continue;
     const std::string space = op->schema().getNamespace() ? std::string(*op->schema().getNamespace()) : "";
-    if (space.empty() || space == "prim" || space == "_" || !is_worth_a_region(*op) ||
+    if (space.empty() || space == "prim" || space == "_" || (composite && !is_worth_a_region(*op)) ||
         op->hasKernelForDispatchKey(kCompositeKey)) {
       continue;
     }
     auto& library = composites[space];
     if (!library) library = std::make_unique<Library>(Library::IMPL, space, kCompositeKey, __FILE__, __LINE__);
     library->impl(toString(name).substr(space.size() + 2).c_str(),
-                  CppFunction::makeFromBoxedFunction<&composite_kernel>());
+                  composite ? CppFunction::makeFromBoxedFunction<&composite_kernel>()
+                            : CppFunction::makeFromBoxedFunction<&lazy_output_kernel>());
   }
 }
 

@@ -1,5 +1,7 @@
 #include "core/replay/body_function.h"
 
+#include <algorithm>
+
 #include "core/replay/bindings.h"
 #include "ir/parser.h"
 
@@ -15,6 +17,19 @@ struct Body {
       : graph(std::move(parsed)),
         interpreter(graph, {.device = options.device, .check_results = options.check_results}) {}
 };
+
+// Outputs that are one tensor, as the operand and the result of an in-place operator are, become several: whoever changes the
+// geometry of one later (t_) must not change the other's.
+void part(std::vector<at::Tensor>& outputs) {
+  for (size_t i = 1; i < outputs.size(); ++i) {
+    if (!outputs[i].defined()) continue;
+    if (std::any_of(outputs.begin(), outputs.begin() + static_cast<std::ptrdiff_t>(i),
+                    [&](const at::Tensor& earlier) { return earlier.is_same(outputs[i]); })) {
+      c10::TensorImpl* impl = outputs[i].unsafeGetTensorImpl();
+      outputs[i] = at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
+    }
+  }
+}
 
 size_t tensors_in(const std::vector<c10::Argument>& arguments) {
   return static_cast<size_t>(std::ranges::count_if(
@@ -45,8 +60,9 @@ std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target,
     for (const c10::IValue& argument : arguments) {
       if (argument.isTensor()) tensors.push_back(argument.toTensor());
     }
-    const auto results = body->interpreter.run(Bindings().in_order(std::move(tensors)));
-    return std::vector<c10::IValue>(results.outputs.begin(), results.outputs.end());
+    std::vector<at::Tensor> outputs = body->interpreter.run(Bindings().in_order(std::move(tensors))).outputs;
+    part(outputs);
+    return std::vector<c10::IValue>(outputs.begin(), outputs.end());
   };
   return std::make_shared<const RegisteredFunction>(RegisteredFunction{target.schema_text(), kernel, kernel});
 }

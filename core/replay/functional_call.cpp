@@ -53,6 +53,15 @@ at::Tensor without_bits(at::Tensor tensor) {
   return tensor.is_neg() ? at::_neg_view(tensor) : tensor;
 }
 
+// Of what is written: the image of a storage holds what is stored.
+c10::IValue stored(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() ? without_bits(value.toTensor()) : value;
+  if (!value.isTensorList()) return value;
+  c10::List<at::Tensor> list;
+  for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(without_bits(tensor));
+  return list;
+}
+
 // Operands moved onto copies of the storages that are written.
 class Copies {
  public:
@@ -180,7 +189,7 @@ std::shared_ptr<const RegisteredFunction> functional_call_function(const Target&
     op.callBoxed(stack);
     std::vector<c10::IValue> results;
     for (const size_t r : fresh) results.push_back(stack[r]);
-    results.insert(results.end(), written.begin(), written.end());
+    for (const c10::IValue& value : written) results.push_back(stored(value));
     return results;
   };
   return std::make_shared<const RegisteredFunction>(RegisteredFunction{target.schema_text(), kernel, kernel});

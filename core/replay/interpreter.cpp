@@ -99,6 +99,26 @@ c10::Storage copy_of_storage(const at::Tensor& tensor) {
   return copy.storage();
 }
 
+// Operands that are the very tensor of an `out=` without elements get one of their own (ReplayProgram::Step::empty_out).
+void part_from_empty_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
+  for (size_t out = 0; out < stack.size(); ++out) {
+    if (!schema.arguments()[out].is_out() || !stack[out].isTensor()) continue;
+    const at::Tensor written = stack[out].toTensor();
+    if (written.numel() != 0) continue;
+    for (size_t i = 0; i < stack.size(); ++i) {
+      c10::IValue& operand = stack[i];
+      if (schema.arguments()[i].is_out()) continue;
+      if (operand.isTensor() && operand.toTensor().is_same(written)) operand = shallow_copy(written);
+      if (!operand.isTensorList()) continue;
+      c10::List<at::Tensor> parted;
+      for (const at::Tensor& tensor : operand.toTensorVector()) {
+        parted.push_back(tensor.is_same(written) ? shallow_copy(tensor) : tensor);
+      }
+      operand = std::move(parted);
+    }
+  }
+}
+
 std::string geometry_text(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   return c10::str(dtype, " ", sizes, " with strides ", strides);
 }
@@ -304,6 +324,7 @@ void Interpreter::run_node(NodeId node) {
   }
   push_arguments(step_);
   if (step.preserved.size != 0) preserve(step_);
+  if (step.empty_out) part_from_empty_outs(step.op->schema(), stack_);
   if (step.kind == StepKind::kOperator) {
     call_operator(node, *step.op, stack_);
   } else {

@@ -264,6 +264,18 @@ class Compiler {
     }
   }
 
+  // Kernels allow an `out=` that shares nothing with an operand, though not the very tensor; the program may have had two
+  // tensors without elements that are one value here.
+  bool has_empty_out() const {
+    const auto& formals = graph_.target(node_).schema().arguments();
+    const auto arguments = graph_.arguments(node_);
+    for (size_t i = 0; i < arguments.size() && i < formals.size(); ++i) {
+      if (formals[i].is_out() && arguments[i].kind == ArgumentKind::kValue && graph_.numel(arguments[i].ref.value) == 0)
+        return true;
+    }
+    return false;
+  }
+
   void compile(NodeId node) {
     node_ = node;
     const TargetId id = graph_.node(node).target;
@@ -277,6 +289,7 @@ class Compiler {
       program_->grad_mode |= step.grad_mode;
       if (target.kind() == TargetKind::kOperator) {
         find_operator(step, target, id);
+        step.empty_out = has_empty_out();
       } else {
         step.kind = StepKind::kFunction;
         find_function_of(step, target, id);

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "core/replay/body_function.h"
 #include "ir/clone.h"
 #include "ir/printer.h"
@@ -40,7 +42,7 @@ TEST_P(PiecesOfPrograms, RunOneAfterTheOtherAsTheWhole) {
   uint64_t seed = 0;
   const auto rewrite = [&](const Graph& graph) { return in_parts(graph, ++seed, parts); };
   expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(1000), 600000, rewrite);
-  EXPECT_GT(parts, 0U);
+  if (std::getenv("SHADOWGRAPH_RANDOM_SEED") == nullptr) EXPECT_GT(parts, 0U);
 }
 
 TEST_P(PiecesOfPrograms, JoinedAgainAreTheWhole) {
@@ -87,7 +89,7 @@ TEST_P(PiecesOfPrograms, RewrittenByPatternsComputeTheSame) {
     return result;
   };
   expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(2000), 620000, rewritten);
-  EXPECT_GT(replaced, 0);
+  if (std::getenv("SHADOWGRAPH_RANDOM_SEED") == nullptr) EXPECT_GT(replaced, 0);  // not of a single program
 }
 
 INSTANTIATE_TEST_SUITE_P(Shard, PiecesOfPrograms, ::testing::Range(0, kShards));

@@ -3,8 +3,8 @@
 //     const RandomProgram program = RandomProgram::make(seed, 20);
 //     expect_same_behaviour(program, [](const Graph& graph) { return functionalized(graph); });
 //
-// A program is a list of instructions over tensor registers: views of views, in-place arithmetic, `out=`, copies,
-// random fills, set_, resize_, `.data =`, and arithmetic that reads in between. It is made by running every instruction
+// A program is a list of instructions over tensor registers: views of views, in-place arithmetic, optimizer steps, `out=`,
+// copies, random fills, set_, resize_, `.data =`, and arithmetic that reads in between. It is made by running every instruction
 // on real tensors and dropping those that eager refuses or whose outcome is not defined (writes through a view that
 // overlaps itself, operands that overlap partly, contents that nobody wrote), so the same seed gives the same program, and
 // the program runs on real and on fake tensors. Inputs differ in dtype and shape; some are not contiguous, are expanded,
@@ -65,8 +65,8 @@ class RandomProgram {
   std::shared_ptr<const RandomProgramBody> body_;
 };
 
-// Captured on fake CPU tensors; the inputs are named input0, input1, ... An input that shares the storage of an earlier
-// one is an sg::alias of it.
+// Captured on fake CPU tensors; the inputs are named input0, input1, ..., a few as parameters or buffers. An input that
+// shares the storage of an earlier one is an sg::alias of it.
 Graph capture(const RandomProgram& program);
 
 // What is left when a program, or a graph of it, has run.

@@ -65,7 +65,16 @@ Graph capture(const RandomProgram& program) {
   CaptureSession session({.saved_tensors = false, .path_dependencies = program.seed() % 2 == 0});
   std::vector<at::Tensor> fakes;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    session.name_input(inputs[i], "input" + std::to_string(i));
+    const std::string name = "input" + std::to_string(i);
+    // Some are parameters or buffers; to replay they are all tensors that are bound.
+    const uint64_t kind = (program.seed() + i) % 5;
+    if (kind == 0) {
+      session.name_parameter(inputs[i], name);
+    } else if (kind == 1) {
+      session.name_buffer(inputs[i], name);
+    } else {
+      session.name_input(inputs[i], name);
+    }
     fakes.push_back(session.mode().from_real(inputs[i]));
   }
   return session.finish(program.run(fakes));

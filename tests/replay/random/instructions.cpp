@@ -145,11 +145,12 @@ bool out_of(ProgramMaker& maker, RandomInstruction& i, at::IntArrayRef sizes, at
     if (t.scalar_type() != dtype) return false;
     if (t.sizes() != sizes && (t.numel() != 0 || !maker.options.resize || begins_after_its_storage(t))) return false;
     for (const int operand : i.in) {
-      if (overlap_partly(t, maker.tensor(operand))) return false;
+      if (operand >= 0 && overlap_partly(t, maker.tensor(operand))) return false;
     }
     // Resized without elements: its storage may be that of an operand, which would then move.
-    return t.sizes() == sizes ||
-           std::none_of(i.in.begin(), i.in.end(), [&](int operand) { return t.is_alias_of(maker.tensor(operand)); });
+    return t.sizes() == sizes || std::none_of(i.in.begin(), i.in.end(), [&](int operand) {
+             return operand >= 0 && t.is_alias_of(maker.tensor(operand));
+           });
   });
   i.in.push_back(out);
   return true;
@@ -270,6 +271,107 @@ bool lists_written(ProgramMaker& maker, RandomInstruction& i) {
   return true;
 }
 
+// A tensor to write and others of its shape and dtype, none of which share a storage: a parameter, its gradient, its state.
+bool optimized(ProgramMaker& maker, RandomInstruction& i) {
+  const int a = maker.writable_where(
+      [](const at::Tensor& t) { return t.scalar_type() == at::kFloat && t.is_contiguous() && t.numel() != 0; });
+  if (a < 0) return false;
+  const int b = maker.any_where([&](const at::Tensor& t) {
+    return t.scalar_type() == at::kFloat && t.is_contiguous() && t.sizes() == maker.tensor(a).sizes() &&
+           !t.is_alias_of(maker.tensor(a));
+  });
+  i.in = {a, b};
+  i.number = static_cast<double>(maker.random.between(1, 4)) / 4;
+  return b >= 0;
+}
+
+bool written_and_source_rows(ProgramMaker& maker, RandomInstruction& i) {
+  if (!written_and_indices(maker, i)) return false;
+  const at::Tensor& a = maker.tensor(i.in[0]);
+  const int b = maker.any_where([&](const at::Tensor& t) {
+    return t.scalar_type() == a.scalar_type() && !t.is_alias_of(a) && t.dim() == a.dim() &&
+           t.size(0) == i.constant.numel() && t.sizes().slice(1) == a.sizes().slice(1);
+  });
+  i.in.push_back(b);
+  return b >= 0;
+}
+
+bool written_matrix(ProgramMaker& maker, RandomInstruction& i) {
+  if (!multiplied(maker, i)) return false;
+  const int out = maker.writable_where([&](const at::Tensor& t) {
+    if (t.scalar_type() != at::kFloat || t.dim() != 2 || t.size(0) != maker.tensor(i.in[0]).size(0) ||
+        t.size(1) != maker.tensor(i.in[1]).size(1)) {
+      return false;
+    }
+    return !t.is_alias_of(maker.tensor(i.in[0])) && !t.is_alias_of(maker.tensor(i.in[1]));
+  });
+  i.in.insert(i.in.begin(), out);
+  i.number = maker.random.number();
+  return out >= 0;
+}
+
+bool one_with_out(ProgramMaker& maker, RandomInstruction& i, at::IntArrayRef sizes) {
+  i.dtype = maker.tensor(i.in[0]).scalar_type();
+  return out_of(maker, i, sizes, i.dtype);
+}
+
+bool concatenated_with_out(ProgramMaker& maker, RandomInstruction& i) {
+  if (!concatenated(maker, i)) return false;
+  const at::Tensor& a = maker.tensor(i.in[0]);
+  const at::Tensor& b = maker.tensor(i.in[1]);
+  if (a.scalar_type() != b.scalar_type()) return false;
+  std::vector<int64_t> sizes = a.sizes().vec();
+  sizes[static_cast<size_t>(i.ints[0])] += b.size(i.ints[0]);
+  return one_with_out(maker, i, sizes);
+}
+
+bool one_floating_dimension(ProgramMaker& maker, RandomInstruction& i) {
+  const int a = maker.any_where(
+      [](const at::Tensor& t) { return t.dim() > 0 && t.scalar_type() == at::kFloat && t.numel() != 0; });
+  if (a < 0) return false;
+  i.in = {a};
+  i.ints = {maker.random.below(maker.tensor(a).dim())};
+  return true;
+}
+
+bool cumsum_with_out(ProgramMaker& maker, RandomInstruction& i) {
+  return one_floating_dimension(maker, i) && one_with_out(maker, i, maker.tensor(i.in[0]).sizes());
+}
+
+// Two results, written to two registers that share nothing with one another.
+bool maximum_with_outs(ProgramMaker& maker, RandomInstruction& i) {
+  if (!one_floating_dimension(maker, i)) return false;
+  std::vector<int64_t> sizes = maker.tensor(i.in[0]).sizes().vec();
+  sizes.erase(sizes.begin() + i.ints[0]);
+  out_of(maker, i, sizes, at::kFloat);
+  out_of(maker, i, sizes, at::kLong);
+  return i.in[1] < 0 || i.in[2] < 0 || !maker.tensor(i.in[1]).is_alias_of(maker.tensor(i.in[2]));
+}
+
+// set_ with a storage: `source`'s, looked at as as_strided would.
+bool set_to_storage(ProgramMaker& maker, RandomInstruction& i) {
+  if (!as_strided_operands(maker, i)) return false;
+  const at::Tensor& source = maker.tensor(i.in[0]);
+  const int a = maker.any_where([&](const at::Tensor& t) {
+    return t.scalar_type() == source.scalar_type() && !t.is_conj() && !t.is_neg() && !source.is_conj() &&
+           !source.is_neg();
+  });
+  i.in.insert(i.in.begin(), a);
+  return a >= 0;
+}
+
+// Eager keeps the strides of a row of the storage's own length, beyond the end of the storage.
+bool set_to_whole_storage(ProgramMaker& maker, RandomInstruction& i) {
+  return set_to_storage(maker, i) && (maker.tensor(i.in[0]).dim() != 1 || maker.tensor(i.in[0]).is_contiguous());
+}
+
+bool same_width(ProgramMaker& maker, RandomInstruction& i) {
+  i.in = {maker.any_where([](const at::Tensor& t) { return t.itemsize() == 4; })};
+  if (i.in[0] < 0) return false;
+  i.dtype = maker.tensor(i.in[0]).scalar_type() == at::kFloat ? at::kInt : at::kFloat;
+  return true;
+}
+
 c10::List<std::optional<at::Tensor>> index_list(const at::Tensor& indices) {
   c10::List<std::optional<at::Tensor>> list;
   list.push_back(indices);
@@ -374,6 +476,26 @@ const std::vector<InstructionRow>& instruction_rows() {
        }},
       {"unfold", Group::kOverlappingView, 2, &one_and_dimension,
        [](I i, R r) -> Results { return {at_(r, i, 0).unfold(number_of(i, 0), 2, 1)}; }},
+      {"unfold_step", Group::kView, 1, &one_and_dimension,
+       [](I i, R r) -> Results { return {at_(r, i, 0).unfold(number_of(i, 0), 1, 2)}; }},
+      {"flatten", Group::kView, 2, &one, [](I i, R r) -> Results { return {at_(r, i, 0).flatten()}; }},
+      {"movedim", Group::kView, 2, &one_and_two_dimensions,
+       [](I i, R r) -> Results { return {at_(r, i, 0).movedim(number_of(i, 0), number_of(i, 1))}; }},
+      {"split_with_sizes", Group::kView, 1, &one_and_dimension,
+       [](I i, R r) -> Results {
+         const int64_t size = at_(r, i, 0).size(number_of(i, 0));
+         return at::split_with_sizes(at_(r, i, 0), {0, size}, number_of(i, 0));
+       }},
+      {"slice_nothing", Group::kView, 1, &one_and_dimension,
+       [](I i, R r) -> Results { return {at::slice(at_(r, i, 0), number_of(i, 0), 1, 1)}; }},
+      {"view_dtype", Group::kView, 1, &same_width, [](I i, R r) -> Results { return {at_(r, i, 0).view(i.dtype)}; }},
+      {"neg_view", Group::kComplex, 2, &one_floating, [](I i, R r) -> Results { return {at::_neg_view(at_(r, i, 0))}; }},
+      {"resolve", Group::kComplex, 1, &one,
+       [](I i, R r) -> Results { return {at_(r, i, 0).resolve_conj().resolve_neg()}; }},
+      {"view_as_complex", Group::kComplex, 2, &one,
+       [](I i, R r) -> Results { return {at::view_as_complex(at_(r, i, 0))}; }},
+      {"complex", Group::kComplex, 2, &one_floating,
+       [](I i, R r) -> Results { return {at::complex(at_(r, i, 0), at_(r, i, 0))}; }},
       {"real", Group::kComplex, 2, &one, [](I i, R r) -> Results { return {at::real(at_(r, i, 0))}; }},
       {"imag", Group::kComplex, 2, &one, [](I i, R r) -> Results { return {at::imag(at_(r, i, 0))}; }},
       {"view_as_real", Group::kComplex, 1, &one, [](I i, R r) -> Results { return {at::view_as_real(at_(r, i, 0))}; }},
@@ -411,7 +533,100 @@ const std::vector<InstructionRow>& instruction_rows() {
       {"foreach_add_", Group::kWrite, 2, &lists_written,
        [](I i, R r) -> Results { at::_foreach_add_({at_(r, i, 0), at_(r, i, 1)}, i.number); return {}; }},
 
+      {"lerp_", Group::kWrite, 1, &written_and_operand,
+       [](I i, R r) -> Results { at_(r, i, 0).lerp_(at_(r, i, 1), 0.25); return {}; }},
+      {"eq_", Group::kWrite, 1, &written_and_operand, [](I i, R r) -> Results { at_(r, i, 0).eq_(at_(r, i, 1)); return {}; }},
+      {"index_copy_", Group::kWrite, 2, &written_and_source_rows,
+       [](I i, R r) -> Results { at_(r, i, 0).index_copy_(0, i.constant, at_(r, i, 1)); return {}; }},
+      {"index_add_", Group::kWrite, 2, &written_and_source_rows,
+       [](I i, R r) -> Results { at_(r, i, 0).index_add_(0, i.constant, at_(r, i, 1)); return {}; }},
+      {"masked_scatter_", Group::kWrite, 1, &masked,
+       [](I i, R r) -> Results {
+         at_(r, i, 0).masked_scatter_(at_(r, i, 1), at::ones_like(at_(r, i, 0), at::MemoryFormat::Contiguous));
+         return {};
+       }},
+      {"addmm_", Group::kWrite, 2, &written_matrix,
+       [](I i, R r) -> Results { at_(r, i, 0).addmm_(at_(r, i, 1), at_(r, i, 2), i.number); return {}; }},
+      {"fill_diagonal_", Group::kWrite, 1, &written, [](I i, R r) -> Results { at_(r, i, 0).fill_diagonal_(i.number); return {}; }},
+      {"tril_", Group::kWrite, 1, &written, [](I i, R r) -> Results { at_(r, i, 0).tril_(); return {}; }},
+      {"conj_physical_", Group::kComplex, 1, &written, [](I i, R r) -> Results { at_(r, i, 0).conj_physical_(); return {}; }},
+
+      // ---- Optimizer steps
+      {"foreach_mul_", Group::kWrite, 1, &lists_written,
+       [](I i, R r) -> Results { at::_foreach_mul_({at_(r, i, 0), at_(r, i, 1)}, i.number); return {}; }},
+      {"foreach_addcmul_", Group::kWrite, 1, &lists_written,
+       [](I i, R r) -> Results {
+         const std::vector<at::Tensor> list{at_(r, i, 0), at_(r, i, 1)};
+         at::_foreach_addcmul_(list, list, list, i.number);
+         return {};
+       }},
+      {"foreach_copy_", Group::kWrite, 1, &written_and_operand,
+       [](I i, R r) -> Results { at::_foreach_copy_({at_(r, i, 0)}, {at_(r, i, 1)}); return {}; }},
+      {"sgd_step", Group::kWrite, 2, &optimized,
+       [](I i, R r) -> Results {
+         const at::Tensor momentum = at::zeros_like(at_(r, i, 0));
+         momentum.mul_(0.5).add_(at_(r, i, 1));
+         at_(r, i, 0).add_(momentum, -i.number);
+         return {momentum};
+       }},
+      {"foreach_sgd_step", Group::kWrite, 2, &optimized,
+       [](I i, R r) -> Results {
+         const std::vector<at::Tensor> momenta{at::full_like(at_(r, i, 0), 0.25)};
+         at::_foreach_mul_(momenta, 0.5);
+         at::_foreach_add_(momenta, {at_(r, i, 1)}, 1);
+         at::_foreach_add_({at_(r, i, 0)}, momenta, -i.number);
+         return momenta;
+       }},
+      {"adam_step", Group::kWrite, 2, &optimized,
+       [](I i, R r) -> Results {
+         at::Tensor& parameter = at_(r, i, 0);
+         const at::Tensor gradient = at_(r, i, 1);
+         const at::Tensor average = at::zeros_like(parameter);
+         const at::Tensor square = at::zeros_like(parameter);
+         average.lerp_(gradient, 0.25);
+         square.mul_(0.5).addcmul_(gradient, gradient, 0.5);
+         parameter.mul_(0.75).addcdiv_(average, square.sqrt().add_(0.5), -i.number);
+         return {average, square};
+       }},
+      {"fused_adamw_step", Group::kWrite, 2, &optimized,
+       [](I i, R r) -> Results {
+         at::Tensor& parameter = at_(r, i, 0);
+         const at::Tensor average = at::zeros_like(parameter);
+         const at::Tensor square = at::zeros_like(parameter);
+         const at::Tensor step = at::ones({}, at::kFloat);
+         at::_fused_adamw_({parameter}, {at_(r, i, 1)}, {average}, {square}, {}, {step}, i.number, 0.5, 0.75, 0.25, 0.5,
+                           false, false);
+         return {average, square};
+       }},
+      {"fused_sgd_step", Group::kWrite, 1, &optimized,
+       [](I i, R r) -> Results {
+         const at::Tensor momentum = at::zeros_like(at_(r, i, 0));
+         at::_fused_sgd_({at_(r, i, 0)}, {at_(r, i, 1)}, {momentum}, 0.25, 0.5, i.number, 0.0, true, false, true);
+         return {momentum};
+       }},
+
       // ---- out=
+      {"cat_out", Group::kOut, 2, &concatenated_with_out,
+       [](I i, R r) -> Results {
+         at::Tensor out = out_tensor(i, r, 2, i.dtype);
+         at::cat_out(out, {at_(r, i, 0), at_(r, i, 1)}, number_of(i, 0));
+         return {out};
+       }},
+      {"cumsum_out", Group::kOut, 1, &cumsum_with_out,
+       [](I i, R r) -> Results {
+         at::Tensor out = out_tensor(i, r, 1, i.dtype);
+         at::cumsum_out(out, at_(r, i, 0), number_of(i, 0));
+         return {out};
+       }},
+      {"max_out", Group::kOut, 2, &maximum_with_outs,
+       [](I i, R r) -> Results {
+         at::Tensor values = out_tensor(i, r, 1, at::kFloat);
+         at::Tensor indices = out_tensor(i, r, 2, at::kLong);
+         at::max_out(values, indices, at_(r, i, 0), number_of(i, 0));
+         return {values, indices};
+       }},
+      {"mm_out", Group::kOut, 1, &written_matrix,
+       [](I i, R r) -> Results { at::mm_out(at_(r, i, 0), at_(r, i, 1), at_(r, i, 2)); return {}; }},
       {"add_out", Group::kOut, 3, &two_with_out,
        [](I i, R r) -> Results {
          at::Tensor out = out_tensor(i, r, 2, i.dtype);
@@ -437,6 +652,11 @@ const std::vector<InstructionRow>& instruction_rows() {
       {"bernoulli_", Group::kRandomWrite, 2, &probability, [](I i, R r) -> Results { at_(r, i, 0).bernoulli_(i.number); return {}; }},
       {"random_", Group::kRandomWrite, 2, &written, [](I i, R r) -> Results { at_(r, i, 0).random_(-5, 9); return {}; }},
       {"exponential_", Group::kRandomWrite, 1, &written_floating, [](I i, R r) -> Results { at_(r, i, 0).exponential_(); return {}; }},
+      {"log_normal_", Group::kRandomWrite, 1, &written_floating, [](I i, R r) -> Results { at_(r, i, 0).log_normal_(); return {}; }},
+      {"cauchy_", Group::kRandomWrite, 1, &written_floating, [](I i, R r) -> Results { at_(r, i, 0).cauchy_(); return {}; }},
+      {"geometric_", Group::kRandomWrite, 1, &written_floating, [](I i, R r) -> Results { at_(r, i, 0).geometric_(0.5); return {}; }},
+      {"bernoulli", Group::kRandom, 1, &one_floating,
+       [](I i, R r) -> Results { return {at::bernoulli(at::sigmoid(at::nan_to_num(at_(r, i, 0))))}; }},
       {"dropout", Group::kRandom, 2, &one_floating, [](I i, R r) -> Results { return {at::dropout(at_(r, i, 0), 0.5, true)}; }},
       {"dropout_", Group::kRandomWrite, 1, &written_floating,
        [](I i, R r) -> Results { at::dropout_(at_(r, i, 0), 0.25, true); return {}; }},
@@ -452,8 +672,24 @@ const std::vector<InstructionRow>& instruction_rows() {
       {"squeeze_", Group::kMetadataWrite, 1, &one, [](I i, R r) -> Results { at_(r, i, 0).squeeze_(); return {}; }},
       {"unsqueeze_", Group::kMetadataWrite, 2, &one, [](I i, R r) -> Results { at_(r, i, 0).unsqueeze_(0); return {}; }},
 
+      {"squeeze_dim_", Group::kMetadataWrite, 1, &one_and_dimension,
+       [](I i, R r) -> Results { at_(r, i, 0).squeeze_(number_of(i, 0)); return {}; }},
+      {"swapdims_", Group::kMetadataWrite, 1, &one_and_two_dimensions,
+       [](I i, R r) -> Results { at_(r, i, 0).swapdims_(number_of(i, 0), number_of(i, 1)); return {}; }},
+      {"as_strided_", Group::kMetadataWrite, 2, &as_strided_operands,
+       [](I i, R r) -> Results { at_(r, i, 0).as_strided_(sizes_in(i), strides_in(i), i.ints[0]); return {}; }},
+      {"detach_", Group::kMetadataWrite, 1, &one, [](I i, R r) -> Results { at_(r, i, 0).detach_(); return {}; }},
+
       // ---- Storages exchanged and resized
       {"set_", Group::kSet, 2, &set_to_tensor, [](I i, R r) -> Results { at_(r, i, 0).set_(at_(r, i, 1)); return {}; }},
+      {"set_storage", Group::kSet, 2, &set_to_storage,
+       [](I i, R r) -> Results {
+         at_(r, i, 0).set_(at_(r, i, 1).storage(), i.ints[0], sizes_in(i), strides_in(i));
+         return {};
+       }},
+      {"set_whole_storage", Group::kSet, 1, &set_to_whole_storage,
+       [](I i, R r) -> Results { at_(r, i, 0).set_(at_(r, i, 1).storage()); return {}; }},
+      {"set_nothing", Group::kSet, 1, &one, [](I i, R r) -> Results { at_(r, i, 0).set_(); return {}; }},
       {"set_data", Group::kSet, 3, &set_to_tensor, [](I i, R r) -> Results { at_(r, i, 0).set_data(at_(r, i, 1)); return {}; }},
       {"resize_", Group::kResize, 2, &resized,
        [](I i, R r) -> Results {

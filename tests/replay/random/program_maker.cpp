@@ -58,6 +58,19 @@ std::vector<bool> bytes_touched(const at::Tensor& tensor) {
   return touched;
 }
 
+bool may_change_geometry(InstructionGroup group) {
+  switch (group) {
+    case InstructionGroup::kWrite:
+    case InstructionGroup::kOut:
+    case InstructionGroup::kMetadataWrite:
+    case InstructionGroup::kSet:
+    case InstructionGroup::kResize:
+      return true;
+    default:
+      return false;
+  }
+}
+
 constexpr int64_t kLargest = 400;  // elements: outer products would grow without bound
 
 }  // namespace
@@ -130,14 +143,8 @@ int ProgramMaker::operand_for(const at::Tensor& written) {
   });
 }
 
-// Eager copies operands to the common dtype before it looks at strides, if they are on the CPU; Meta kernels do not. The
-// strides of the result differ when the copy is laid out otherwise, so operands with gaps have the same dtype here.
 int ProgramMaker::broadcastable_with(const at::Tensor& other) {
-  return any_where([&](const at::Tensor& t) {
-    return at::are_expandable(t.sizes(), other.sizes()) &&
-           (t.scalar_type() == other.scalar_type() ||
-            (t.is_non_overlapping_and_dense() && other.is_non_overlapping_and_dense()));
-  });
+  return any_where([&](const at::Tensor& t) { return at::are_expandable(t.sizes(), other.sizes()); });
 }
 
 std::vector<int64_t> ProgramMaker::shape() {
@@ -210,18 +217,32 @@ void ProgramMaker::add_inputs() {
   }
 }
 
+// Fresh inputs, and what the program has been so far.
+void ProgramMaker::start_again() {
+  registers = fresh_inputs(body_);
+  input_storages_.clear();
+  for (const at::Tensor& input : registers) input_storages_.push_back(input.storage().unsafeGetStorageImpl());
+  for (const RandomInstruction& instruction : body_.instructions) {
+    const Registers results = instruction.row->run(instruction, registers);
+    registers.insert(registers.end(), results.begin(), results.end());
+  }
+}
+
 bool ProgramMaker::try_instruction() {
   RandomInstruction instruction;
   instruction.row = rows_[static_cast<size_t>(random.below(static_cast<int64_t>(rows_.size())))];
   if (!instruction.row->make(*this, instruction)) return false;
   Registers results;
+  bool keep = true;
   try {
     results = instruction.row->run(instruction, registers);
   } catch (const c10::Error&) {
-    return false;  // eager refuses it
+    keep = false;  // eager refuses it
   }
-  for (const at::Tensor& result : results) {
-    if (result.numel() > kLargest || result.dim() > 5) return false;
+  for (const at::Tensor& result : results) keep = keep && result.numel() <= kLargest && result.dim() <= 5;
+  if (!keep) {
+    if (may_change_geometry(instruction.row->group)) start_again();  // it may have done so before it threw
+    return false;
   }
   if (!results.empty()) instruction.out = static_cast<int>(registers.size());
   registers.insert(registers.end(), results.begin(), results.end());
@@ -240,8 +261,7 @@ std::shared_ptr<const RandomProgramBody> ProgramMaker::make(int size) {
     for (int i = 0; is_on(row.group, options) && i < row.weight; ++i) rows_.push_back(&row);
   }
   add_inputs();
-  registers = fresh_inputs(body_);
-  for (const at::Tensor& input : registers) input_storages_.push_back(input.storage().unsafeGetStorageImpl());
+  start_again();
   for (int tried = 0; tried < size; ++tried) {
     for (int again = 0; again < 4 && !try_instruction(); ++again) {}
   }

@@ -85,6 +85,7 @@ class ProgramMaker {
   at::Tensor fresh_input();
   at::Tensor view_of_input(const at::Tensor& base);
   bool try_instruction();
+  void start_again();
   void choose_outputs();
   RandomProgramBody body_;
   std::vector<const c10::StorageImpl*> input_storages_;
