@@ -33,8 +33,21 @@ struct Counts {
   size_t allowed = 0;
   size_t crash = 0;
   size_t eager_crash = 0;
+  // Of those that agree:
+  size_t raised = 0;
+  size_t gradients = 0;
+  size_t writes = 0;
+  size_t composites = 0;
 
   size_t compared() const { return agree + typed + wrong + allowed + crash; }
+  Counts& operator+=(const Counts& other) {
+    for (size_t Counts::*const field :
+         {&Counts::agree, &Counts::data, &Counts::typed, &Counts::wrong, &Counts::allowed, &Counts::crash,
+          &Counts::eager_crash, &Counts::raised, &Counts::gradients, &Counts::writes, &Counts::composites}) {
+      this->*field += other.*field;
+    }
+    return *this;
+  }
   double share() const { return compared() == 0 ? 1 : static_cast<double>(agree) / static_cast<double>(compared()); }
 };
 
@@ -43,10 +56,19 @@ struct NoWarnings final : c10::WarningHandler {
 };
 
 std::string text_of(const Result& result) {
-  return static_cast<char>('0' + static_cast<int>(result.verdict)) + result.difference;
+  return fmt::format("{}{}{}", static_cast<int>(result.verdict), result.compared, result.difference);
 }
 
-Result result_of(const std::string& text) { return {static_cast<Verdict>(text.at(0) - '0'), text.substr(1)}; }
+Result result_of(const std::string& text) {
+  return {static_cast<Verdict>(text.at(0) - '0'), text.substr(2), static_cast<uint8_t>(text.at(1) - '0')};
+}
+
+// A call of the program's that is made of other operators.
+bool is_composite_call(const Sample& sample) {
+  const auto op = Samples::find(sample.op);
+  return sample.level == Level::kAboveAutograd && op &&
+         op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
 
 // Numbers as N, so that one kind of disagreement is one row.
 std::string kind_of(const std::string& difference) {
@@ -72,6 +94,10 @@ class Report {
     switch (result.verdict) {
       case Verdict::kAgree:
         ++counts.agree;
+        counts.raised += (result.compared & kRaised) != 0;
+        counts.gradients += (result.compared & kGradients) != 0;
+        counts.writes += (result.compared & kWrites) != 0;
+        counts.composites += is_composite_call(sample);
         return;
       case Verdict::kEagerCrash:
         ++counts.eager_crash;
@@ -107,15 +133,7 @@ class Report {
 
   Counts total() const {
     Counts total;
-    for (const auto& [dtype, counts] : by_dtype_) {
-      total.agree += counts.agree;
-      total.data += counts.data;
-      total.typed += counts.typed;
-      total.wrong += counts.wrong;
-      total.allowed += counts.allowed;
-      total.crash += counts.crash;
-      total.eager_crash += counts.eager_crash;
-    }
+    for (const auto& [dtype, counts] : by_dtype_) total += counts;
     return total;
   }
 
@@ -129,6 +147,14 @@ class Report {
     };
     for (const auto& [dtype, counts] : by_dtype_) row(dtype, counts);
     row("all", total());
+    const Counts all = total();
+    text += fmt::format(
+        "\n| of those that agree | samples |\n|---|---|\n"
+        "| both raise | {} |\n"
+        "| gradients of arguments were compared | {} |\n"
+        "| arguments were written, and how often was compared | {} |\n"
+        "| composites, called as OpInfo calls them | {} |\n",
+        all.raised, all.gradients, all.writes, all.composites);
     return text;
   }
 

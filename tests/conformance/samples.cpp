@@ -1,5 +1,6 @@
 #include "tests/conformance/samples.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
@@ -151,18 +152,6 @@ Arguments Samples::arguments(size_t index, Contents contents) const {
   for (const IValue& encoded : field(calls_.at(index), kTensors).toListRef()) {
     const c10::ArrayRef<IValue> numbers = encoded.toListRef();
     const int64_t alias = numbers[0].toInt();
-    if (!storages.contains(alias)) {
-      const auto [offset, bytes] = extents_.at(static_cast<size_t>(numbers[1].toInt()));
-      uint8_t* data = storages_.mutable_data_ptr<uint8_t>() + offset;
-      at::Tensor copy;
-      if (contents == Contents::kCopied) {
-        copy = at::empty({bytes}, at::kByte);
-        if (bytes != 0) std::memcpy(copy.mutable_data_ptr<uint8_t>(), data, static_cast<size_t>(bytes));
-      } else {
-        copy = at::from_blob(data, {bytes}, at::kByte);
-      }
-      storages.emplace(alias, copy.storage());
-    }
     const auto dtype = static_cast<at::ScalarType>(numbers[2].toInt());
     const int64_t flags = numbers[3].toInt();
     const size_t rank = (numbers.size() - kGeometry) / 2;
@@ -171,6 +160,21 @@ Arguments Samples::arguments(size_t index, Contents contents) const {
     for (size_t d = 0; d < rank; ++d) {
       sizes.push_back(numbers[kGeometry + d].toInt());
       strides.push_back(numbers[kGeometry + rank + d].toInt());
+    }
+    if (!storages.contains(alias)) {
+      const auto [offset, bytes] = extents_.at(static_cast<size_t>(numbers[1].toInt()));
+      uint8_t* data = storages_.mutable_data_ptr<uint8_t>() + offset;
+      // A call that raised may have left a tensor that is larger than its storage: that storage can grow.
+      const size_t needed = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype),
+                                                             static_cast<size_t>(numbers[4].toInt()));
+      at::Tensor copy;
+      if (contents == Contents::kCopied || needed > static_cast<size_t>(bytes)) {
+        copy = at::empty({bytes}, at::kByte);
+        if (bytes != 0) std::memcpy(copy.mutable_data_ptr<uint8_t>(), data, static_cast<size_t>(bytes));
+      } else {
+        copy = at::from_blob(data, {bytes}, at::kByte);
+      }
+      storages.emplace(alias, copy.storage());
     }
     at::Tensor tensor = at::empty({0}, dtype).set_(storages.at(alias), numbers[4].toInt(), sizes, strides);
     tensor._set_conj((flags & kConj) != 0);

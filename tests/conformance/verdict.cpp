@@ -121,7 +121,7 @@ Result judge(const Samples& samples, size_t index, const std::function<void(bool
     const Verdict verdict = verdict_of(fake.outcome.thrown);
     if (verdict != Verdict::kDataDependent && real_threw &&
         real.outcome.results.empty() == fake.outcome.results.empty()) {
-      return {};
+      return {.compared = kRaised};
     }
     return {verdict, c10::str("fake raises ", phase(fake), fake.outcome.error)};
   }
@@ -131,7 +131,11 @@ Result judge(const Samples& samples, size_t index, const std::function<void(bool
   note(difference, "number", real.numbers, fake.numbers);
   note(difference, "argument", real.outcome.inputs, fake.outcome.inputs);
   note(difference, "gradient", real.outcome.gradients, fake.outcome.gradients);
-  return {difference.empty() ? Verdict::kAgree : Verdict::kWrong, difference};
+  if (!difference.empty()) return {Verdict::kWrong, difference};
+  const auto& inputs = real.outcome.inputs;
+  const bool writes =
+      std::any_of(inputs.begin(), inputs.end(), [](const std::string& input) { return !input.ends_with(" writes 0"); });
+  return {.compared = static_cast<uint8_t>((real.outcome.gradients.empty() ? 0 : kGradients) | (writes ? kWrites : 0))};
 }
 
 }  // namespace shadowgraph::conformance

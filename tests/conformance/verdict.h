@@ -18,9 +18,13 @@ enum class Verdict : uint8_t {
 };
 constexpr const char* kVerdictNames[] = {"agree", "data-dependent", "typed error", "wrong", "crash", "eager crashed"};
 
+// What there was to compare beside the results.
+enum Compared : uint8_t { kRaised = 1, kGradients = 2, kWrites = 4 };
+
 struct Result {
   Verdict verdict = Verdict::kAgree;
   std::string difference;  // one line a difference; "" if they agree
+  uint8_t compared = 0;    // Compared, of samples that agree
 };
 
 // Compares sizes, dtype, strides, offset, conjugate and negative bits, aliasing of results with arguments and with each
