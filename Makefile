@@ -7,7 +7,7 @@ CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTOR
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test conformance operator-coverage bench fuzz lint format format-check clean
+.PHONY: help setup build demo test conformance nightly operator-coverage bench fuzz lint format format-check clean
 
 help: ## this list
 	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
@@ -35,6 +35,19 @@ conformance: build ## fake tensors against eager on all of PyTorch's OpInfo samp
 	@scripts/setup.sh --test
 	@.venv/bin/python tests/conformance/export_samples.py $(BUILD)/fixtures/opinfo-whole.pt --whole
 	$(BUILD)/bin/conformance $(BUILD)/fixtures/opinfo-whole.pt --allow tests/conformance/allow_list.txt --jobs $(JOBS)
+
+# What may leak is not asked: libtorch keeps registries for the life of the process (CMakePresets.json).
+SANITIZED = ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+NIGHTLY_PROGRAMS ?= 50000
+
+nightly: conformance ## all OpInfo samples, long random programs, unit tests and conformance with sanitizers
+	@for program in replay_tests deferred_tests; do SHADOWGRAPH_RANDOM_PROGRAMS=$(NIGHTLY_PROGRAMS) \
+	  $(BUILD)/bin/$$program --gtest_filter='*Programs*' --gtest_brief=1 || exit 1; done
+	@$(MAKE) build PRESET=asan
+	$(SANITIZED) build-asan/bin/shadowgraph_tests --gtest_brief=1
+	@.venv/bin/python tests/conformance/export_samples.py build-asan/fixtures/opinfo.pt
+	$(SANITIZED) build-asan/bin/conformance build-asan/fixtures/opinfo.pt --allow tests/conformance/allow_list.txt \
+	  --jobs $(JOBS)
 
 operator-coverage: build ## write docs/operator-coverage.md: how each aten overload is run, and what conformance counts
 	@scripts/setup.sh --test
