@@ -1,7 +1,8 @@
 // One operator call: on fake tensors, with recording, on plain meta tensors (the floor) and on the real CPU.
 //
 // Prints Google Benchmark's rows and then the ratios against the bars of the design: fake <= 2.0 x meta as a geometric
-// mean, recording <= 1.0 us above fake, <= 600 bytes a node. One thread, no autograd, 64 x 32 tensors as in the probe.
+// mean, recording <= 1.0 us above fake, <= 600 bytes a node. One thread, no autograd, 64 x 32 tensors as in the probe. Then
+// a row or two for each family of rules (core/rules), without bars.
 // What counts is the fastest of many batches of 40 calls: some are undisturbed even on a busy machine. (The time that
 // Google Benchmark prints is that of a batch.)
 #include <benchmark/benchmark.h>
@@ -83,6 +84,109 @@ std::vector<Operator> operators() {
   };
 }
 
+// What one operator of a family costs; composites are all their parts.
+std::vector<Operator> families() {
+  const auto on = [](at::IntArrayRef sizes, auto f) {
+    return
+        [f, sizes = sizes.vec()](at::TensorOptions o) -> Call { return [f, x = at::ones(sizes, o)] { return f(x); }; };
+  };
+  // Ten tensors at a time.
+  const auto on_list = [](auto f) {
+    return [f](at::TensorOptions o) -> Call {
+      return [f, list = at::ones({10, 8, 8}, o).unbind()] { return f(list); };
+    };
+  };
+  using Tensor = at::Tensor;
+  return {
+      {"linalg: solve_triangular",
+       on({32, 32}, [](const Tensor& x) { return at::linalg_solve_triangular(x, x, true); })},
+      {"linalg: qr", on({32, 32}, [](const Tensor& x) { return std::get<0>(at::linalg_qr(x)); })},
+      {"fft: fft2", on({8, 16, 16}, [](const Tensor& x) { return at::fft_fft2(x); })},
+      {"foreach: add, 10 tensors", on_list([](const auto& list) { return at::_foreach_add(list, list)[0]; })},
+      {"fused optimizer: adam, 10 tensors",
+       [](at::TensorOptions o) -> Call {
+         return [list = at::ones({10, 8, 8}, o).unbind(), steps = at::ones({10}, o).unbind()] {
+           at::_fused_adam_(list, list, list, list, {}, steps, 0.1, 0.9, 0.99, 0, 1e-8, false, false);
+           return list[0];
+         };
+       }},
+      {"grid sampling: grid_sampler",
+       [](at::TensorOptions o) -> Call {
+         return [x = at::ones({2, 3, 8, 8}, o), grid = at::zeros({2, 4, 4, 2}, o)] {
+           return at::grid_sampler(x, grid, 0, 0, false);
+         };
+       }},
+      {"upsampling: bilinear", on({2, 3, 8, 8},
+                                  [](const Tensor& x) {
+                                    return at::upsample_bilinear2d(x, {16, 16}, false);
+                                  })},
+      {"losses: cross_entropy",
+       [](at::TensorOptions o) -> Call {
+         return [x = at::ones({16, 10}, o), y = at::zeros({16}, o.dtype(at::kLong))] {
+           return at::cross_entropy_loss(x, y);
+         };
+       }},
+      {"losses: multi_margin_loss",
+       [](at::TensorOptions o) -> Call {
+         return [x = at::ones({16, 10}, o), y = at::zeros({16}, o.dtype(at::kLong))] {
+           return at::multi_margin_loss(x, y);
+         };
+       }},
+      {"rnn cell: lstm_cell",
+       [](at::TensorOptions o) -> Call {
+         return [x = at::ones({4, 16}, o), w = at::ones({64, 16}, o), b = at::ones({64}, o)] {
+           return std::get<0>(at::lstm_cell(x, {x, x}, w, w, b, b));
+         };
+       }},
+      {"random: dropout", on({64, 32}, [](const Tensor& x) { return at::dropout(x, 0.5, true); })},
+      {"random: bernoulli", on({64, 32}, [](const Tensor& x) { return at::bernoulli(x); })},
+      {"normalization: batch_norm backward",
+       [](at::TensorOptions o) -> Call {
+         return [x = at::ones({4, 8, 8, 8}, o), c = at::ones({8}, o)] {
+           return std::get<0>(at::native_batch_norm_backward(x, x, c, c, c, c, c, true, 1e-5, {true, true, true}));
+         };
+       }},
+      {"normalization: layer_norm backward",
+       [](at::TensorOptions o) -> Call {
+         return [x = at::ones({64, 32}, o), row = at::ones({64, 1}, o), w = at::ones({32}, o)] {
+           return std::get<0>(at::native_layer_norm_backward(x, x, {32}, row, row, w, w, {true, true, true}));
+         };
+       }},
+      {"grouping: histc", on({64}, [](const Tensor& x) { return at::histc(x, 10, 0, 2); })},
+      {"convolution: backward",
+       [](at::TensorOptions o) -> Call {
+         return [x = at::ones({2, 4, 16, 16}, o), w = at::ones({8, 4, 3, 3}, o), g = at::ones({2, 8, 14, 14}, o)] {
+           return std::get<0>(at::convolution_backward(g, x, w, at::IntArrayRef{8}, {1, 1}, {0, 0}, {1, 1}, false,
+                                                       {0, 0}, 1, {true, true, true}));
+         };
+       }},
+      {"indexing: index_put_",
+       [](at::TensorOptions o) -> Call {
+         return [x = at::ones({64, 32}, o), i = at::zeros({16}, o.dtype(at::kLong)), v = at::ones({16, 32}, o)] {
+           return at::index_put_(const_cast<Tensor&>(x), {i}, v);
+         };
+       }},
+      {"reduction: var", on({64, 32}, [](const Tensor& x) { return at::var(x, {1}, true); })},
+      {"reduction: median", on({64, 32}, [](const Tensor& x) { return at::median(x); })},
+      {"scan: cumsum", on({64, 32}, [](const Tensor& x) { return at::cumsum(x, 1); })},
+      {"pooling: adaptive_avg_pool2d", on({2, 4, 8, 8},
+                                          [](const Tensor& x) {
+                                            return at::adaptive_avg_pool2d(x, {2, 2});
+                                          })},
+      {"shape: roll", on({64, 32}, [](const Tensor& x) { return at::roll(x, 1, 0); })},
+      {"shape: reflection_pad2d", on({2, 3, 8, 8},
+                                     [](const Tensor& x) {
+                                       return at::reflection_pad2d(x, {1, 1, 1, 1});
+                                     })},
+      {"distances: cdist", on({32, 8}, [](const Tensor& x) { return at::cdist(x, x); })},
+      {"factories: tril_indices",
+       [](at::TensorOptions o) -> Call { return [o] { return at::tril_indices(8, 8, 0, o.dtype(at::kLong)); }; }},
+      {"quantization: fake_quantize",
+       on({64, 32}, [](const Tensor& x) { return at::fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127); })},
+      {"views: select", on({64, 32}, [](const Tensor& x) { return x.select(0, 3); })},
+  };
+}
+
 constexpr int kBatch = 40;
 
 void run(benchmark::State& state, const Call& call) {
@@ -118,6 +222,7 @@ double bytes_per_node = 0;
 
 constexpr int kRepetitions = 3;
 void often(benchmark::internal::Benchmark* benchmark) { benchmark->Iterations(1000)->Repetitions(kRepetitions); }
+void seldom(benchmark::internal::Benchmark* benchmark) { benchmark->Iterations(50)->Repetitions(kRepetitions); }
 
 }  // namespace
 
@@ -145,6 +250,20 @@ int main(int argc, char** argv) {
       run(state, op.make(at::device(at::kCPU)));
     })->Apply(often);
   }
+  for (const Operator& op : families()) {
+    benchmark::RegisterBenchmark(("fake/" + op.name).c_str(), [op](benchmark::State& state) {
+      const FakeTensorMode mode({.device = at::kCUDA});
+      run(state, op.make(at::TensorOptions()));
+    })->Apply(seldom);
+    benchmark::RegisterBenchmark(("recorded/" + op.name).c_str(), [op](benchmark::State& state) {
+      CaptureSession session({.device = at::kCUDA});
+      run(state, op.make(at::TensorOptions()));
+      session.finish({});
+    })->Apply(seldom);
+    benchmark::RegisterBenchmark(("cpu/" + op.name).c_str(), [op](benchmark::State& state) {
+      run(state, op.make(at::device(at::kCPU)));
+    })->Apply(seldom);
+  }
   benchmark::Initialize(&argc, argv);
   Collector collector;
   benchmark::RunSpecifiedBenchmarks(&collector);
@@ -170,6 +289,11 @@ int main(int argc, char** argv) {
   }
   if (count != 0)
     std::printf("\nfake / meta, geometric mean of %d: %.2f (bar 2.0)\n", count, std::exp(log_sum / count));
-  std::printf("largest graph bytes per node: %.0f (bar 600)\n", bytes_per_node);
+  std::printf("\n| family | fake us | recorded us | real CPU us |\n|---|---|---|---|\n");
+  for (const Operator& op : families()) {
+    std::printf("| %s | %.2f | %.2f | %.2f |\n", op.name.c_str(), time("fake/" + op.name) / 1e3,
+                time("recorded/" + op.name) / 1e3, time("cpu/" + op.name) / 1e3);
+  }
+  std::printf("\nlargest graph bytes per node: %.0f (bar 600)\n", bytes_per_node);
   return 0;
 }
