@@ -93,6 +93,7 @@ TEST(LinearWork, WhatBeginsAtASnapshotIsAsInEager) {
     at::Tensor other = x.detach();
     at::Tensor y = torch::zeros({5});
     at::Tensor early = x.select(0, 1);
+    at::Tensor left = y.detach();  // set_ is the 64th write to its storage, and takes y away from it
     const at::Tensor before = x.clone();
     double sum = 0;
     for (int i = 0; i < 90; ++i) {
@@ -100,11 +101,11 @@ TEST(LinearWork, WhatBeginsAtASnapshotIsAsInEager) {
       at::_foreach_add_({x, y}, 0.5);
       if (i == 40) other.resize_({6, 4}).view({-1}).slice(0, 12).fill_(3);
       if (i == 50) x.unsqueeze_(0);
-      if (i == 60) y.set_(torch::ones({5}));
+      if (i == 62) y.set_(torch::ones({5}));
       if (i % 10 == 9) sum += x.sum().item<double>() + y.sum().item<double>();
     }
     at::Tensor bits = x.view(at::kInt).select(1, 2);
-    return Tensors{before, early.clone(), bits, other, y, torch::full({1}, sum), x};
+    return Tensors{before, early.clone(), bits, other, y, torch::full({1}, sum), x, left, left.clone()};
   };
   expect_as_eager_in_some_orders(make);
 }
