@@ -516,8 +516,11 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     }
   }
   if (info.route == Route::kComposite) {
-    // Reached when autograd is skipped (inference mode): its parts are calls of their own.
-    op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+    // Reached when autograd is skipped (inference mode), and by out= forms that it does not know: the parts are calls of
+    // their own.
+    const bool implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+    op.callBoxedForDispatchKey(
+        implicit ? c10::DispatchKey::CompositeImplicitAutograd : c10::DispatchKey::CompositeExplicitAutograd, *stack);
     return;
   }
 

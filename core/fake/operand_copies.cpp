@@ -25,7 +25,7 @@ constexpr std::array kUntagged = {
 // Tagged, but what they do with operands of other dtypes they do themselves, and their rules know.
 constexpr std::array kOwnWay = {
     "aten::where", "aten::masked_fill",  "aten::clone",     "aten::native_dropout_backward",
-    "aten::equal", "aten::mvlgamma.out", "aten::angle.out",
+    "aten::equal", "aten::mvlgamma.out", "aten::angle.out", "aten::conj_physical.out",
 };
 
 bool contains(std::span<const char* const> names, const std::string& name) {

@@ -50,6 +50,9 @@ constexpr std::string_view kOverwrite[] = {"aten::fill_.Scalar", "aten::fill_.Te
 constexpr std::string_view kUnread[] = {"aten::zeros_like", "aten::ones_like", "aten::full_like",
                                         "aten::new_zeros",  "aten::new_ones",  "aten::new_full"};
 
+// Answers that are data, without the tag.
+constexpr std::string_view kReadsData[] = {"aten::_nested_tensor_from_mask_left_aligned"};
+
 // Contents that are nobody's: memory as it was found.
 constexpr std::string_view kUninitialised[] = {"aten::empty",         "aten::new_empty", "aten::_empty",
                                                "aten::resize",        "aten::_resize",   "aten::set_",
@@ -103,6 +106,17 @@ bool has_meta_kernel(const c10::OperatorHandle& op) {
          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
+// What libtorch generates for composites that have no out= form of their own. Autograd has no kernel for these: their parts
+// are differentiated, and count the writes.
+bool is_out_form_of_composite(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  const auto& arguments = op.schema().arguments();
+  const bool has_out = std::any_of(arguments.begin(), arguments.end(), [](const auto& a) { return a.is_out(); });
+  return has_out && op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::ADInplaceOrView) &&
+         !op.hasKernelForDispatchKey(DispatchKey::Autograd) && !op.hasKernelForDispatchKey(DispatchKey::Meta);
+}
+
 void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const std::string& name) {
   const auto difference = c10::findSchemaDifferences(rule.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
                                                      op.schema().cloneWithRealTypes(/*with_symint=*/false));
@@ -121,7 +135,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
       id(dense_id),
       generation((RuleRegistry::global(), RuleRegistry::generation())) {
   random = op.hasTag(at::Tag::nondeterministic_seeded);
-  depends_on_data = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+  depends_on_data = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape) ||
+                    is_one_of(kReadsData, name);
   inplace_view = op.hasTag(at::Tag::inplace_view);
   const auto& schema = op.schema();
   argument_count = static_cast<uint16_t>(schema.arguments().size());
@@ -171,6 +186,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     route = Route::kRule;
   } else if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
              !op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    route = Route::kComposite;
+  } else if (is_out_form_of_composite(op)) {
     route = Route::kComposite;
   } else if (has_meta_kernel(op) &&
              std::find(std::begin(kRefuseMeta), std::end(kRefuseMeta), name) == std::end(kRefuseMeta)) {

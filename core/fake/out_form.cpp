@@ -12,10 +12,12 @@
 namespace shadowgraph {
 namespace {
 
-// These give a result that fits, but has other strides, those of a new one.
-constexpr std::string_view kRestride[] = {
-    "aten::adaptive_avg_pool2d.out", "aten::max_pool3d_with_indices.out", "aten::reflection_pad3d.out",
-    "aten::replication_pad2d.out",   "aten::replication_pad3d.out",
+// What is not pointwise and still gives results the strides of new ones: whatever they were, or those that were resized.
+enum class Restrided : uint8_t { kAlways, kIfResized };
+constexpr std::pair<std::string_view, Restrided> kRestrided[] = {
+    {"aten::adaptive_avg_pool2d.out", Restrided::kAlways}, {"aten::max_pool3d_with_indices.out", Restrided::kAlways},
+    {"aten::reflection_pad3d.out", Restrided::kAlways},    {"aten::replication_pad2d.out", Restrided::kAlways},
+    {"aten::replication_pad3d.out", Restrided::kAlways},   {"aten::nonzero.out", Restrided::kIfResized},
 };
 
 // An argument that only the functional form of a factory has.
@@ -119,13 +121,16 @@ void run_out_form(const c10::OperatorHandle& out_form, const c10::OperatorHandle
   check_overlap(outs, inner, pointwise);
   functional.callBoxed(inner);
   const std::string name = toString(out_form.operator_name());
-  const bool restride = std::find(std::begin(kRestride), std::end(kRestride), name) != std::end(kRestride);
+  const auto* const row = std::find_if(std::begin(kRestrided), std::end(kRestrided),
+                                       [&](const auto& restrided) { return restrided.first == name; });
+  const bool always = row != std::end(kRestrided) && row->second == Restrided::kAlways;
+  const bool if_resized = pointwise || row != std::end(kRestrided);
   for (size_t i = 0; i < outs.size(); ++i) {
     const at::Tensor& result = inner[i].toTensor();
     TORCH_CHECK(c10::canCast(result.scalar_type(), outs[i].scalar_type()), name, ": result type ", result.scalar_type(),
                 " can't be cast to the desired output type ", outs[i].scalar_type());
     const bool resized = at::native::resize_output(outs[i], result.sizes());
-    if (restride || (pointwise && resized)) outs[i].as_strided_(result.sizes(), result.strides());
+    if (always || (if_resized && resized)) outs[i].as_strided_(result.sizes(), result.strides());
   }
   stack->erase(stack->begin() + static_cast<std::ptrdiff_t>(begin), stack->end());
   for (at::Tensor& out : outs) stack->emplace_back(std::move(out));

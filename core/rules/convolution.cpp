@@ -378,6 +378,18 @@ at::Tensor cudnn_convolution(const at::Tensor& input, const at::Tensor& weight, 
                              at::native::cudnn_conv_suggest_memory_format(input, weight));
 }
 
+at::Tensor cudnn_convolution_relu(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
+  return library_convolution(input, weight, bias, parameters_for(weight, stride, padding, dilation, false, {0}, groups),
+                             at::native::cudnn_conv_suggest_memory_format(input, weight));
+}
+
+at::Tensor cudnn_convolution_add_relu(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& /*z*/,
+                                      const std::optional<at::Scalar>& /*alpha*/, const OptionalTensor& bias,
+                                      IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
+  return cudnn_convolution_relu(input, weight, bias, stride, padding, dilation, groups);
+}
+
 at::Tensor cudnn_convolution_transpose(const at::Tensor& input, const at::Tensor& weight, IntArrayRef padding,
                                        IntArrayRef output_padding, IntArrayRef stride, IntArrayRef dilation,
                                        int64_t groups, bool /*benchmark*/, bool /*deterministic*/,
@@ -395,6 +407,8 @@ void register_convolution(RuleRegistry& registry) {
   registry.add("aten::convolution_backward", &convolution_backward);
   registry.add("aten::mkldnn_convolution", &mkldnn_convolution);
   registry.add("aten::cudnn_convolution", &cudnn_convolution);
+  registry.add("aten::cudnn_convolution_relu", &cudnn_convolution_relu);
+  registry.add("aten::cudnn_convolution_add_relu", &cudnn_convolution_add_relu);
   registry.add("aten::cudnn_convolution_transpose", &cudnn_convolution_transpose);
 }
 

@@ -34,8 +34,8 @@ std::optional<int64_t> known_count(const Tensor& mask) {
 Tensor nonzero(const Tensor& x) {
   const auto known = known_count(x);
   const int64_t count = known ? *known : data_size("aten::nonzero", "nonzero", x, x.numel());
-  // One index after another in memory, on either device.
-  return rules::empty_strided({count, x.dim()}, {1, std::max<int64_t>(count, 1)}, c10::kLong);
+  // One index after another in memory, on either device. CUDA makes the transposed tensor first.
+  return rules::empty_strided({count, x.dim()}, {1, on_cuda() ? std::max<int64_t>(count, 1) : count}, c10::kLong);
 }
 
 // As many as the mask keeps, if it is as large as the result of broadcasting; otherwise a question of its own.

@@ -53,17 +53,26 @@ void add_forms(RuleRegistry& registry, const std::string& name) {
 
 ScalarType real_type(const Tensor& x) { return c10::toRealValueType(x.scalar_type()); }
 
+void check_abs(const Tensor& x) {
+  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != c10::kBool || on_cuda(), "\"abs_cpu\" not implemented for 'Bool'");
+}
+
 // Complex: computed into an empty_like, which keeps the strides of dimensions of size 1 that TensorIterator makes up.
 Tensor abs(const Tensor& x) {
+  check_abs(x);
   return x.is_complex() ? rules::empty_like(x, real_type(x)) : elementwise({x}, {.output = real_type(x)});
 }
 
 Tensor& abs_(Tensor& x) {
+  check_abs(x);
   TORCH_CHECK(!x.is_complex(), "In-place abs is not supported for complex tensors.");
   return elementwise_into(x, {x}, kSameDtype);
 }
 
-Tensor& abs_out(const Tensor& x, Tensor& result) { return elementwise_into(result, {x}, {.output = real_type(x)}); }
+Tensor& abs_out(const Tensor& x, Tensor& result) {
+  check_abs(x);
+  return elementwise_into(result, {x}, {.output = real_type(x)});
+}
 
 // Complex angles are computed in a complex tensor and copied to a contiguous real one.
 Tensor angle(const Tensor& x) {
@@ -73,6 +82,17 @@ Tensor angle(const Tensor& x) {
 std::tuple<Tensor, Tensor> frexp(const Tensor& x) {
   TORCH_CHECK(x.is_floating_point(), "torch.frexp() only supports floating-point dtypes");
   return {rules::empty_like(x), rules::empty_like(x, c10::kInt)};
+}
+
+std::tuple<Tensor&, Tensor&> frexp_out(const Tensor& x, Tensor& mantissa, Tensor& exponent) {
+  TORCH_CHECK(x.is_floating_point(), "torch.frexp() only supports floating-point dtypes");
+  TORCH_CHECK(mantissa.scalar_type() == x.scalar_type(),
+              "torch.frexp() expects mantissa to have the dtype of the input, but got ", mantissa.scalar_type());
+  TORCH_CHECK(exponent.scalar_type() == c10::kInt, "torch.frexp() expects exponent to have int dtype but got ",
+              exponent.scalar_type());
+  elementwise_into(mantissa, {x}, kSameDtype);
+  elementwise_into(exponent, {x}, {.output = c10::kInt});
+  return {mantissa, exponent};
 }
 
 ScalarType complex_type_of(const Tensor& x, const Tensor& y) {
@@ -226,6 +246,15 @@ Tensor glu_backward(const Tensor& /*grad*/, const Tensor& x, int64_t dim) {
   return rules::empty(x.sizes(), x);
 }
 
+// Derivatives forward in time.
+Tensor glu_jvp(const Tensor& glu, const Tensor& /*x*/, const Tensor& /*dx*/, int64_t /*dim*/) {
+  return rules::empty_like(glu);
+}
+Tensor glu_backward_jvp(const Tensor& grad_x, const Tensor& /*grad_glu*/, const Tensor& /*x*/,
+                        const Tensor& /*dgrad_glu*/, const Tensor& /*dx*/, int64_t /*dim*/) {
+  return rules::empty_like(grad_x);
+}
+
 // CUDA recomputes what the CPU keeps in the buffer.
 std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& x) {
   if (on_cuda()) return {rules::empty_like(x), rules::empty({0}, x)};
@@ -313,6 +342,7 @@ void register_elementwise(RuleRegistry& registry) {
   registry.add("aten::abs.out", &abs_out);
   registry.add("aten::angle", &angle);
   registry.add("aten::frexp.Tensor", &frexp);
+  registry.add("aten::frexp.Tensor_out", &frexp_out);
   registry.add("aten::complex", &complex_of);
   registry.add("aten::complex.out", &complex_of_out);
   registry.add("aten::polar", &complex_of);
@@ -335,6 +365,8 @@ void register_elementwise(RuleRegistry& registry) {
   registry.add("aten::hardtanh_backward", &hardtanh_backward);
   registry.add("aten::hardtanh_backward.grad_input", &hardtanh_backward_out);
   registry.add("aten::glu_backward", &glu_backward);
+  registry.add("aten::glu_jvp", &glu_jvp);
+  registry.add("aten::glu_backward_jvp", &glu_backward_jvp);
   registry.add("aten::log_sigmoid_forward", &log_sigmoid_forward);
   registry.add("aten::log_sigmoid_forward.output", &log_sigmoid_forward_out);
   registry.add("aten::log_sigmoid_backward", &log_sigmoid_backward);

@@ -18,6 +18,11 @@ void register_all(RuleRegistry& registry) {
   register_plain_operands(registry);
   register_linalg(registry);
   register_grouping(registry);
+  register_factories(registry);
+  register_quantization(registry);
+  register_direct_convolution(registry);
+  register_attention_kernels(registry);
+  register_kernel_dtypes(registry);
   register_data_dependent(registry);
 }
 

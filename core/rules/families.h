@@ -22,6 +22,11 @@ void register_views(RuleRegistry& registry);
 void register_plain_operands(RuleRegistry& registry);
 void register_linalg(RuleRegistry& registry);
 void register_grouping(RuleRegistry& registry);
+void register_factories(RuleRegistry& registry);
+void register_quantization(RuleRegistry& registry);
+void register_direct_convolution(RuleRegistry& registry);
+void register_attention_kernels(RuleRegistry& registry);
+void register_kernel_dtypes(RuleRegistry& registry);
 void register_data_dependent(RuleRegistry& registry);
 
 // All of the above.

@@ -2,6 +2,8 @@
 // results are that; their out= forms make an empty result column-major, too.
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/linalg_lu_solve_ops.h>
+#include <ATen/ops/triangular_solve_ops.h>
 
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
@@ -58,6 +60,39 @@ Tensor solve_triangular(const Tensor& a, const Tensor& b, bool /*upper*/, bool l
   // The one case that needs no copy of A works on the transposed problem.
   if (broadcast.transpose(-2, -1).is_contiguous() && broadcast.is_conj()) return rules::empty(b_sizes, a);
   return column_major(b_sizes, a.scalar_type());
+}
+
+// Results without elements are made column-major once more, after the Meta kernel's way, by the CPU's kernel.
+std::tuple<Tensor&, Tensor&> triangular_solve_out(const Tensor& b, const Tensor& a, bool upper, bool transpose,
+                                                  bool unitriangular, Tensor& solution, Tensor& copied) {
+  at::_ops::triangular_solve_X::redispatch(c10::DispatchKeySet(c10::DispatchKey::Meta), b, a, upper, transpose,
+                                           unitriangular, solution, copied);
+  for (Tensor* const result : {&solution, &copied}) {
+    if (result->numel() != 0) continue;
+    auto strides = rules::contiguous_strides(result->mT().sizes());
+    std::swap(strides[strides.size() - 2], strides[strides.size() - 1]);
+    result->as_strided_(result->sizes(), strides);
+  }
+  return {solution, copied};
+}
+
+// X A = B is solved as A^H X^H = B^H, and comes back as the conjugate view of that.
+void conjugate_if_right(const Tensor& result, bool left) {
+  if (!left && result.is_complex() && result.numel() != 0) result._set_conj(!result.is_conj());
+}
+
+Tensor lu_solve(const Tensor& lu, const Tensor& pivots, const Tensor& b, bool left, bool adjoint) {
+  Tensor result =
+      at::_ops::linalg_lu_solve::redispatch(c10::DispatchKeySet(c10::DispatchKey::Meta), lu, pivots, b, left, adjoint);
+  conjugate_if_right(result, left);
+  return result;
+}
+
+Tensor& lu_solve_out(const Tensor& lu, const Tensor& pivots, const Tensor& b, bool left, bool adjoint, Tensor& out) {
+  at::_ops::linalg_lu_solve_out::redispatch(c10::DispatchKeySet(c10::DispatchKey::Meta), lu, pivots, b, left, adjoint,
+                                            out);
+  conjugate_if_right(out, left);
+  return out;
 }
 
 Tensor cholesky_solve_helper(const Tensor& b, const Tensor& /*a*/, bool /*upper*/) { return column_major_like(b); }
@@ -148,11 +183,28 @@ Tensor matrix_exp(const Tensor& x) {
   return rules::empty_contiguous_like(x);
 }
 
+// Sums of matrices, a row of coefficients each. A result that does not fit is not resized.
+Tensor linear_combination(const Tensor& x, const Tensor& coefficients) {
+  TORCH_CHECK(x.dim() > 0 && x.numel() > 0, "Empty tensor not supported");
+  c10::DimVector sizes(x.sizes());
+  sizes[0] = coefficients.size(0);
+  return rules::empty(sizes, x);
+}
+
+Tensor& linear_combination_out(const Tensor& x, const Tensor& coefficients, Tensor& out) {
+  const Tensor result = linear_combination(x, coefficients);
+  TORCH_CHECK(out.sizes() == result.sizes(), "Expected a result of sizes ", result.sizes(), ", but got ", out.sizes());
+  return out;
+}
+
 }  // namespace
 
 void register_linalg(RuleRegistry& registry) {
   registry.add("aten::linalg_solve_triangular", &solve_triangular);
   registry.add("aten::linalg_solve_triangular.out", &Out<&solve_triangular>::run);
+  registry.add("aten::linalg_lu_solve", &lu_solve);
+  registry.add("aten::linalg_lu_solve.out", &lu_solve_out);
+  registry.add("aten::triangular_solve.X", &triangular_solve_out);
   registry.add("aten::_cholesky_solve_helper", &cholesky_solve_helper);
   registry.add("aten::cholesky", &cholesky);
   registry.add("aten::cholesky_inverse", &cholesky_inverse);
@@ -168,6 +220,8 @@ void register_linalg(RuleRegistry& registry) {
   registry.add("aten::_linalg_eigvals", &eigenvalues);
   registry.add("aten::linalg_eigvals.out", &Out<&eigenvalues>::run);
   registry.add("aten::linalg_matrix_exp", &matrix_exp);
+  registry.add("aten::_compute_linear_combination", &linear_combination);
+  registry.add("aten::_compute_linear_combination.out", &linear_combination_out);
 }
 
 }  // namespace shadowgraph::rules

@@ -1,6 +1,8 @@
 // Losses. A reduced loss is 0-dimensional; gradients are made like the input.
 #include <ATen/core/Reduction.h>
+#include <ATen/native/Resize.h>
 
+#include "core/fake/errors.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "core/rules/support.h"
@@ -11,6 +13,8 @@ namespace {
 using at::Scalar;
 using at::Tensor;
 using Pair = std::tuple<Tensor, Tensor>;
+
+constexpr Elementwise kOneDtype{.promote = false};
 
 Tensor reduced(const Tensor& loss, int64_t reduction) {
   return reduction == at::Reduction::None ? loss : rules::empty({}, loss);
@@ -46,6 +50,30 @@ Tensor binary_cross_entropy(const Tensor& input, const Tensor& /*target*/, const
 Tensor binary_cross_entropy_backward(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
                                      const OptionalTensor& /*weight*/, int64_t /*reduction*/) {
   return rules::empty_like(input);
+}
+
+// The kernels write through a view without dimensions of size 1: a result that has to be resized stays as it was, and
+// what is done to it afterwards finds that.
+Tensor& binary_cross_entropy_out(const Tensor& input, const Tensor& target, const OptionalTensor& weight,
+                                 int64_t reduction, Tensor& loss) {
+  Tensor squeezed = loss.squeeze();
+  const Tensor x = input.squeeze();
+  const Tensor y = target.squeeze();
+  elementwise_into(squeezed, {x, y}, kOneDtype);
+  if (given(weight)) loss.mul_(*weight);
+  if (reduction != at::Reduction::None) at::native::resize_output(loss, {});
+  return loss;
+}
+
+Tensor& binary_cross_entropy_backward_out(const Tensor& grad, const Tensor& input, const Tensor& target,
+                                          const OptionalTensor& weight, int64_t /*reduction*/, Tensor& result) {
+  Tensor squeezed = result.squeeze();
+  const Tensor dy = grad.squeeze();
+  const Tensor x = input.squeeze();
+  const Tensor y = target.squeeze();
+  elementwise_into(squeezed, {dy, x, y}, kOneDtype);
+  if (given(weight)) result.mul_(*weight);
+  return result;
 }
 
 // ---- Negative log likelihood of images
@@ -111,11 +139,29 @@ Tensor multi_margin_loss_backward(const Tensor& /*grad*/, const Tensor& input, c
   return rules::empty(input.sizes(), input);
 }
 
+// The CPU's kernels write rows one after the other into what they are given.
+Tensor& multi_margin_loss_backward_out(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
+                                       const Scalar& /*p*/, const Scalar& /*margin*/, const OptionalTensor& /*weight*/,
+                                       int64_t /*reduction*/, Tensor& result) {
+  at::native::resize_output(result, input.sizes());
+  TORCH_CHECK(on_cuda() || result.is_contiguous(), "grad_input must be contiguous");
+  return result;
+}
+
 Pair multilabel_margin_loss_forward(const Tensor& input, const Tensor& target, int64_t reduction) {
   check_margin_input(input);
   TORCH_CHECK(input.dim() < 2 ? target.dim() <= 1 && target.numel() == input.numel() : target.sizes() == input.sizes(),
               "inconsistent target size: ", target.sizes(), " for input of size: ", input.sizes());
   return {reduced(rules::empty(per_sample(input), input), reduction), rules::empty(target.sizes(), input)};
+}
+
+std::tuple<Tensor&, Tensor&> multilabel_margin_loss_forward_out(const Tensor& input, const Tensor& target,
+                                                                int64_t reduction, Tensor& output, Tensor& is_target) {
+  const Pair results = rules::multilabel_margin_loss_forward(input, target, reduction);
+  at::native::resize_output(output, std::get<0>(results).sizes());
+  at::native::resize_output(is_target, target.sizes());
+  TORCH_CHECK(on_cuda() || is_target.is_contiguous(), "is_target must be contiguous");
+  return {output, is_target};
 }
 
 Tensor multilabel_margin_loss_backward(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
@@ -139,6 +185,36 @@ Tensor ctc_loss_backward_of_tensors(const Tensor& /*grad*/, const Tensor& log_pr
   return rules::empty(log_probabilities.sizes(), log_probabilities);
 }
 
+Pair cudnn_ctc_loss(const Tensor& log_probabilities, const Tensor& /*targets*/, c10::IntArrayRef /*input_lengths*/,
+                    c10::IntArrayRef /*target_lengths*/, int64_t /*blank*/, bool /*deterministic*/,
+                    bool /*zero_infinity*/) {
+  return {rules::empty({log_probabilities.size(1)}, log_probabilities), empty_contiguous_like(log_probabilities)};
+}
+
+Pair cudnn_ctc_loss_of_tensors(const Tensor& log_probabilities, const Tensor& /*targets*/,
+                               const Tensor& /*input_lengths*/, const Tensor& /*target_lengths*/, int64_t /*blank*/,
+                               bool /*deterministic*/, bool /*zero_infinity*/) {
+  return {rules::empty({log_probabilities.size(1)}, log_probabilities), empty_contiguous_like(log_probabilities)};
+}
+
+// With lengths in tensors cuDNN's also wants to know what they are.
+bool use_cudnn_ctc_loss_of_tensors(const Tensor& log_probabilities, const Tensor& targets, const Tensor& input_lengths,
+                                   const Tensor& target_lengths, int64_t blank) {
+  const bool suits = on_cuda() && device_profile().cudnn && blank == 0 && targets.dim() == 1 &&
+                     targets.is_contiguous() && log_probabilities.dim() == 3 &&
+                     log_probabilities.scalar_type() == c10::kFloat && targets.scalar_type() == c10::kInt &&
+                     input_lengths.scalar_type() == c10::kInt && target_lengths.scalar_type() == c10::kInt;
+  if (!suits) return false;
+  throw DataDependentError(
+      "aten::_use_cudnn_ctc_loss.Tensor depends on the lengths in its tensors: pass them as lists of numbers");
+}
+
+bool use_miopen_ctc_loss_of_tensors(const Tensor& /*log_probabilities*/, const Tensor& /*targets*/,
+                                    const Tensor& /*input_lengths*/, const Tensor& /*target_lengths*/,
+                                    int64_t /*blank*/) {
+  return false;
+}
+
 // cuDNN's and MIOpen's want int32 targets on the CPU beside probabilities on the GPU, which nobody has.
 bool use_library_ctc_loss(const Tensor& /*log_probabilities*/, const Tensor& /*targets*/,
                           c10::IntArrayRef /*input_lengths*/, c10::IntArrayRef /*target_lengths*/, int64_t /*blank*/) {
@@ -154,16 +230,24 @@ void register_loss(RuleRegistry& registry) {
   registry.add("aten::huber_loss_backward", &smooth_l1_loss_backward);
   registry.add("aten::binary_cross_entropy", &binary_cross_entropy);
   registry.add("aten::binary_cross_entropy_backward", &binary_cross_entropy_backward);
+  registry.add("aten::binary_cross_entropy.out", &binary_cross_entropy_out);
+  registry.add("aten::binary_cross_entropy_backward.grad_input", &binary_cross_entropy_backward_out);
   registry.add("aten::nll_loss2d_forward", &nll_loss2d_forward);
   registry.add("aten::nll_loss2d_backward", &nll_loss2d_backward);
   registry.add("aten::multi_margin_loss", &multi_margin_loss);
   registry.add("aten::multi_margin_loss_backward", &multi_margin_loss_backward);
+  registry.add("aten::multi_margin_loss_backward.grad_input", &multi_margin_loss_backward_out);
   registry.add("aten::multilabel_margin_loss_forward", &multilabel_margin_loss_forward);
+  registry.add("aten::multilabel_margin_loss_forward.output", &multilabel_margin_loss_forward_out);
   registry.add("aten::multilabel_margin_loss_backward", &multilabel_margin_loss_backward);
   registry.add("aten::_ctc_loss_backward", &ctc_loss_backward);
   registry.add("aten::_ctc_loss_backward.Tensor", &ctc_loss_backward_of_tensors);
   registry.add("aten::_use_cudnn_ctc_loss", &use_library_ctc_loss);
   registry.add("aten::_use_miopen_ctc_loss", &use_library_ctc_loss);
+  registry.add("aten::_cudnn_ctc_loss", &cudnn_ctc_loss);
+  registry.add("aten::_cudnn_ctc_loss.Tensor", &cudnn_ctc_loss_of_tensors);
+  registry.add("aten::_use_cudnn_ctc_loss.Tensor", &use_cudnn_ctc_loss_of_tensors);
+  registry.add("aten::_use_miopen_ctc_loss.Tensor", &use_miopen_ctc_loss_of_tensors);
 }
 
 }  // namespace shadowgraph::rules

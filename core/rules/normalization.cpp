@@ -184,6 +184,60 @@ ThreeTensors batch_norm_backward(const at::Tensor& grad_output, const at::Tensor
   return batch_norm_gradients(input, weight, save_mean, save_var, update, output_mask);
 }
 
+// ---- Batch norm in pieces, between which processes exchange statistics (native/cuda/Normalization.cuh; the CPU has one)
+
+TwoTensors two_of(int64_t channels, ScalarType dtype) {
+  return {rules::empty({channels}, dtype), rules::empty({channels}, dtype)};
+}
+
+TwoTensors batch_norm_stats(const at::Tensor& input, double /*eps*/) {
+  return two_of(input.size(1), accumulate_dtype(input.scalar_type()));
+}
+
+TwoTensors batch_norm_update_stats(const at::Tensor& input, const OptionalTensor& running_mean,
+                                   const OptionalTensor& running_var, double /*momentum*/) {
+  return two_of(input.size(1), on_cuda() ? accumulate_dtype(input.scalar_type())
+                                         : parameter_dtype(input, {&running_mean, &running_var}));
+}
+
+// `mean` has a row for each process.
+TwoTensors batch_norm_gather_stats(const at::Tensor& /*input*/, const at::Tensor& mean, const at::Tensor& /*invstd*/,
+                                   const OptionalTensor& /*running_mean*/, const OptionalTensor& /*running_var*/,
+                                   double /*momentum*/, double /*eps*/, int64_t /*count*/) {
+  return two_of(mean.size(1), accumulate_dtype(mean.scalar_type()));
+}
+
+TwoTensors batch_norm_gather_stats_with_counts(const at::Tensor& /*input*/, const at::Tensor& mean,
+                                               const at::Tensor& /*invstd*/, const OptionalTensor& /*running_mean*/,
+                                               const OptionalTensor& /*running_var*/, double /*momentum*/,
+                                               double /*eps*/, const at::Tensor& /*counts*/) {
+  return two_of(mean.size(1), accumulate_dtype(mean.scalar_type()));
+}
+
+at::Tensor batch_norm_elemt(const at::Tensor& input, const OptionalTensor& /*weight*/, const OptionalTensor& /*bias*/,
+                            const at::Tensor& /*mean*/, const at::Tensor& /*invstd*/, double /*eps*/) {
+  return rules::empty_like(input);
+}
+
+FourTensors batch_norm_backward_reduce(const at::Tensor& /*grad*/, const at::Tensor& input, const at::Tensor& mean,
+                                       const at::Tensor& /*invstd*/, const OptionalTensor& weight, bool of_input,
+                                       bool of_weight, bool of_bias) {
+  FourTensors sums;
+  const at::Tensor& like_weight = given(weight) ? *weight : mean;
+  if (of_input) std::get<0>(sums) = rules::empty_like(mean);
+  if (of_input) std::get<1>(sums) = rules::empty_like(mean);
+  if (of_weight) std::get<2>(sums) = rules::empty({input.size(1)}, like_weight);
+  if (of_bias) std::get<3>(sums) = rules::empty({input.size(1)}, like_weight);
+  return sums;
+}
+
+at::Tensor batch_norm_backward_elemt(const at::Tensor& /*grad*/, const at::Tensor& input, const at::Tensor& /*mean*/,
+                                     const at::Tensor& /*invstd*/, const OptionalTensor& /*weight*/,
+                                     const at::Tensor& /*sum_dy*/, const at::Tensor& /*sum_dy_xmu*/,
+                                     const at::Tensor& /*count*/) {
+  return uses_channels_last_kernels(input) ? empty_in_suggested_format(input) : empty_contiguous_like(input);
+}
+
 // ---- Layer norm
 
 // The input's sizes with the normalised dimensions 1, once checked as eager does.
@@ -313,6 +367,13 @@ void register_normalization(RuleRegistry& registry) {
   registry.add("aten::_batch_norm_with_update", &batch_norm_with_update);
   registry.add("aten::_batch_norm_no_update", &batch_norm_no_update);
   registry.add("aten::batch_norm_backward", &batch_norm_backward);
+  registry.add("aten::batch_norm_stats", &batch_norm_stats);
+  registry.add("aten::batch_norm_update_stats", &batch_norm_update_stats);
+  registry.add("aten::batch_norm_gather_stats", &batch_norm_gather_stats);
+  registry.add("aten::batch_norm_gather_stats_with_counts", &batch_norm_gather_stats_with_counts);
+  registry.add("aten::batch_norm_elemt", &batch_norm_elemt);
+  registry.add("aten::batch_norm_backward_reduce", &batch_norm_backward_reduce);
+  registry.add("aten::batch_norm_backward_elemt", &batch_norm_backward_elemt);
   registry.add("aten::native_layer_norm", &native_layer_norm);
   registry.add("aten::native_layer_norm_backward", &native_layer_norm_backward);
   registry.add("aten::_fused_rms_norm", &fused_rms_norm);

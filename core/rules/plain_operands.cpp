@@ -95,6 +95,8 @@ Tensor& binary_(Tensor& x, const Tensor& y, Extra... extra) {
 template <class Operator>
 Tensor& ternary_(Tensor& x, const Tensor& y, const Tensor& z, const Scalar& value) {
   if (are_alike(x, y) && are_alike(x, z) && is_apart(x, y) && is_apart(x, z) && is_real(value)) return x;
+  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != c10::kBool || !pretended_device().is_cpu(), '"', Operator::name,
+                              "\" not implemented for 'Bool'");
   return Operator::redispatch(kMeta, x, y, z, value);
 }
 

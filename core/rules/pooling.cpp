@@ -1,5 +1,7 @@
 // Pooling beyond the structured kernels. Whether a result is channels-last is decided by the input's strides; the
 // three-dimensional kernels and unpooling differ between CPU and CUDA.
+#include <ATen/native/Resize.h>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "core/rules/support.h"
@@ -51,6 +53,11 @@ Tensor adaptive_avg_pool3d(const Tensor& input, IntArrayRef output) {
 
 Tensor adaptive_avg_pool3d_backward(const Tensor& /*grad*/, const Tensor& input) {
   return rules::empty(input.sizes(), input);
+}
+
+Tensor& adaptive_avg_pool3d_backward_out(const Tensor& /*grad*/, const Tensor& input, Tensor& result) {
+  at::native::resize_output(result, input.sizes());
+  return result;
 }
 
 // ---- Maximum over volumes: (output, indices)
@@ -123,6 +130,14 @@ Tensor max_unpool2d(const Tensor& input, const Tensor& indices, IntArrayRef outp
                                        : rules::empty(sizes, input, input.suggest_memory_format());
 }
 
+// The CPU gives a batch a memory format even if it fits.
+Tensor& max_unpool2d_out(const Tensor& input, const Tensor& indices, IntArrayRef output, Tensor& result) {
+  const Tensor made = rules::max_unpool2d(input, indices, output);
+  at::native::resize_output(result, made.sizes());
+  if (!on_cuda() && input.dim() == 4) result.as_strided_(made.sizes(), made.strides());
+  return result;
+}
+
 Tensor max_unpool3d(const Tensor& input, const Tensor& indices, IntArrayRef output, IntArrayRef stride,
                     IntArrayRef padding) {
   check_unpool(input, indices, output, 3);
@@ -143,10 +158,12 @@ void register_pooling(RuleRegistry& registry) {
   registry.add("aten::_adaptive_avg_pool2d_backward", &adaptive_avg_pool2d_backward);
   registry.add("aten::_adaptive_avg_pool3d", &adaptive_avg_pool3d);
   registry.add("aten::_adaptive_avg_pool3d_backward", &adaptive_avg_pool3d_backward);
+  registry.add("aten::adaptive_avg_pool3d_backward.grad_input", &adaptive_avg_pool3d_backward_out);
   registry.add("aten::max_pool3d_with_indices", &max_pool3d);
   registry.add("aten::max_pool3d_with_indices_backward", &max_pool3d_backward);
   registry.add("aten::fractional_max_pool3d_backward", &fractional_max_pool3d_backward);
   registry.add("aten::max_unpool2d", &max_unpool2d);
+  registry.add("aten::max_unpool2d.out", &max_unpool2d_out);
   registry.add("aten::max_unpool3d", &max_unpool3d);
 }
 

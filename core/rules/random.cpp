@@ -1,5 +1,6 @@
 // Dropout and random numbers. Rules draw nothing: the generator is not touched.
 #include <ATen/MemoryOverlap.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/mul.h>
 
 #include "core/rules/families.h"
@@ -29,6 +30,17 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
   if (!on_cuda()) return at::mul(at::mul(grad, mask), at::Scalar(scale));
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be Bool Scalar Type", mask.scalar_type());
   return rules::empty_like(grad, grad.suggest_memory_format());
+}
+
+// CUDA's, with a mask of bytes.
+std::tuple<Tensor, Tensor> fused_dropout(const Tensor& x, double p, const Generator& /*generator*/) {
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+  return {rules::empty_like(x), rules::empty_like(x, c10::kByte)};
+}
+
+Tensor masked_scale(const Tensor& x, const Tensor& mask, double /*scale*/) {
+  TORCH_CHECK(mask.scalar_type() == c10::kByte, "mask should be torch.uint8 dtype");
+  return rules::empty_like(x, x.suggest_memory_format());
 }
 
 // ---- Fresh tensors
@@ -68,6 +80,13 @@ Tensor multinomial(const Tensor& weights, int64_t samples, bool replacement, con
               "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
   return weights.dim() == 1 ? rules::empty({samples}, c10::kLong)
                             : rules::empty({weights.size(0), samples}, c10::kLong);
+}
+
+Tensor& multinomial_out(const Tensor& weights, int64_t samples, bool replacement, const Generator& generator,
+                        Tensor& result) {
+  TORCH_CHECK(result.scalar_type() == c10::kLong, "multinomial expects Long tensor out, got: ", result.scalar_type());
+  at::native::resize_output(result, rules::multinomial(weights, samples, replacement, generator).sizes());
+  return result;
 }
 
 Tensor randperm(int64_t n, std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
@@ -133,6 +152,8 @@ Tensor& log_normal_(Tensor& self, double /*mean*/, double deviation, const Gener
 void register_random(RuleRegistry& registry) {
   registry.add("aten::native_dropout", &native_dropout);
   registry.add("aten::native_dropout_backward", &native_dropout_backward);
+  registry.add("aten::_fused_dropout", &fused_dropout);
+  registry.add("aten::_masked_scale", &masked_scale);
   registry.add("aten::bernoulli", &bernoulli);
   registry.add("aten::bernoulli.p", &bernoulli_p);
   registry.add("aten::poisson", &poisson);
@@ -142,6 +163,7 @@ void register_random(RuleRegistry& registry) {
   registry.add("aten::_dirichlet_grad", &dirichlet_gradient);
   registry.add("aten::binomial", &binomial);
   registry.add("aten::multinomial", &multinomial);
+  registry.add("aten::multinomial.out", &multinomial_out);
   registry.add("aten::randperm", &randperm);
   registry.add("aten::randperm.generator", &randperm_generator);
   registry.add("aten::bernoulli_.float", &bernoulli_);

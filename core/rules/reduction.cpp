@@ -1,5 +1,9 @@
 // Reductions that are not structured kernels. Their results are contiguous.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/addr.h>
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/cumprod_ops.h>
+#include <ATen/ops/cumsum_ops.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
 #include "core/rules/families.h"
@@ -191,6 +195,18 @@ Tensor baddbmm_dtype(const Tensor& added, const Tensor& a, const Tensor& b, Scal
   return result;
 }
 
+// Structured operators whose Meta kernel does not look for elements that share memory.
+template <class Operator>
+Tensor& scan_(Tensor& x, int64_t dim, std::optional<ScalarType> dtype) {
+  at::assert_no_internal_overlap(x);
+  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != c10::kBool || x.numel() == 0 || x.dim() == 0 || on_cuda(), '"',
+                              Operator::name, "\" not implemented for 'Bool'");
+  return Operator::redispatch(c10::DispatchKeySet(c10::DispatchKey::Meta), x, dim, dtype);
+}
+
+Pair aminmax(const Tensor& x) { return at::aminmax(x); }
+Pair aminmax_of_dim(const Tensor& x, int64_t dim, bool keepdim) { return at::aminmax(x, dim, keepdim); }
+
 // An assertion about data passes.
 void assertion(const Tensor& /*x*/) {}
 void assertion_with_message(const Tensor& /*x*/, std::string_view /*message*/) {}
@@ -228,6 +244,10 @@ void register_reduction(RuleRegistry& registry) {
   registry.add("aten::bmm.dtype", &bmm_dtype);
   registry.add("aten::addmm.dtype", &addmm_dtype);
   registry.add("aten::baddbmm.dtype", &baddbmm_dtype);
+  registry.add("aten::cumsum_", &scan_<at::_ops::cumsum_>);
+  registry.add("aten::cumprod_", &scan_<at::_ops::cumprod_>);
+  registry.add("aten::_aminmax", &aminmax);
+  registry.add("aten::_aminmax.dim", &aminmax_of_dim);
   registry.add("aten::_assert_async", &assertion);
   registry.add("aten::_assert_async.msg", &assertion_with_message);
 }

@@ -1,5 +1,5 @@
-// Rearranging, padding, sampling, Fourier transforms, distances, factories of indices, and fused optimizer steps (which
-// write lists in place and return nothing).
+// Rearranging, padding, sampling, Fourier transforms, distances, and fused optimizer steps (which write lists in place and
+// return nothing).
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale_ops.h>
@@ -16,7 +16,6 @@
 namespace shadowgraph::rules {
 namespace {
 
-using at::Scalar;
 using at::Tensor;
 using c10::IntArrayRef;
 using c10::MemoryFormat;
@@ -215,6 +214,17 @@ Pair grid_sampler_backward(const Tensor& /*grad*/, const Tensor& x, const Tensor
   return {wanted[0] ? rules::empty(x.sizes(), x) : Tensor(), rules::empty(grid.sizes(), grid)};
 }
 
+Tensor cudnn_affine_grid(const Tensor& theta, int64_t n, int64_t /*c*/, int64_t h, int64_t w) {
+  TORCH_CHECK(theta.sizes().equals({n, 2, 3}), "Expected theta to have sizes [", n, ", 2, 3], but got ", theta.sizes());
+  return rules::empty({n, h, w, 2}, theta);
+}
+
+Tensor cudnn_affine_grid_backward(const Tensor& grad, int64_t n, int64_t /*c*/, int64_t h, int64_t w) {
+  TORCH_CHECK(grad.sizes().equals({n, h, w, 2}), "Expected grad to have sizes ", IntArrayRef({n, h, w, 2}),
+              ", but got ", grad.sizes());
+  return rules::empty({n, 2, 3}, grad);
+}
+
 Pair cudnn_grid_sampler_backward(const Tensor& x, const Tensor& grid, const Tensor& /*grad*/) {
   return {rules::empty(x.sizes(), x), rules::empty(grid.sizes(), grid)};
 }
@@ -341,62 +351,15 @@ Tensor pdist_backward(const Tensor& /*grad*/, const Tensor& x, double /*p*/, con
   return rules::empty(x.sizes(), x);
 }
 
-// ---- Indices of a triangle
+// ---- Memory
 
-int64_t lower_triangle(int64_t rows, int64_t columns, int64_t offset) {
-  int64_t count = 0;
-  // Rows above the diagonal's start have none; then one more each, until all columns are in.
-  const int64_t first = std::max<int64_t>(0, -offset);
-  const int64_t full = std::min(rows, std::max(first, columns - offset));
-  if (first < full) count += (full - first) * (first + offset + 1 + full + offset) / 2;
-  if (full < rows) count += (rows - full) * columns;
-  return count;
+bool is_set_to(const Tensor& x, const Tensor& y) {
+  return x.unsafeGetTensorImpl()->unsafe_storage().is_alias_of(y.unsafeGetTensorImpl()->unsafe_storage()) &&
+         x.storage_offset() == y.storage_offset() && x.sizes() == y.sizes() && x.strides() == y.strides();
 }
 
-Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset, std::optional<at::ScalarType> dtype,
-                    std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
-                    std::optional<bool> /*pinned*/) {
-  TORCH_CHECK(rows >= 0 && columns >= 0, "row and col must be non-negative, got ", rows, " and ", columns);
-  return rules::empty({2, lower_triangle(rows, columns, offset)}, dtype.value_or(c10::kLong));
-}
-
-Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset, std::optional<at::ScalarType> dtype,
-                    std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
-                    std::optional<bool> /*pinned*/) {
-  TORCH_CHECK(rows >= 0 && columns >= 0, "row and col must be non-negative, got ", rows, " and ", columns);
-  return rules::empty({2, rows * columns - lower_triangle(rows, columns, offset - 1)}, dtype.value_or(c10::kLong));
-}
-
-// ---- Factories whose bounds are tensors: only the number of steps matters
-
-Tensor steps(int64_t count, std::optional<at::ScalarType> dtype) {
-  TORCH_CHECK(count >= 0, "number of steps must be non-negative");
-  return rules::empty({count}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
-}
-
-void check_bound(const Scalar& /*bound*/, const char* /*name*/) {}
-void check_bound(const Tensor& bound, const char* name) {
-  TORCH_CHECK(bound.dim() == 0, name, " only supports 0-dimensional start and end tensors, but got one with ",
-              bound.dim(), " dimension(s).");
-}
-
-template <class Start, class End>
-Tensor linspace(const Start& start, const End& end, int64_t count, std::optional<at::ScalarType> dtype,
-                std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
-                std::optional<bool> /*pinned*/) {
-  check_bound(start, "linspace");
-  check_bound(end, "linspace");
-  return steps(count, dtype);
-}
-
-template <class Start, class End>
-Tensor logspace(const Start& start, const End& end, int64_t count, double /*base*/, std::optional<at::ScalarType> dtype,
-                std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
-                std::optional<bool> /*pinned*/) {
-  check_bound(start, "logspace");
-  check_bound(end, "logspace");
-  return steps(count, dtype);
-}
+// Tells an allocator that there is none of.
+void record_stream(Tensor& /*x*/, c10::Stream /*stream*/) {}
 
 // ---- Optimizer and gradient scaler steps
 
@@ -453,6 +416,8 @@ void register_shape(RuleRegistry& registry) {
   registry.add("aten::grid_sampler_3d", &grid_sampler);
   registry.add("aten::grid_sampler_2d_backward", &grid_sampler_backward);
   registry.add("aten::grid_sampler_3d_backward", &grid_sampler_backward);
+  registry.add("aten::cudnn_affine_grid_generator", &cudnn_affine_grid);
+  registry.add("aten::cudnn_affine_grid_generator_backward", &cudnn_affine_grid_backward);
   registry.add("aten::cudnn_grid_sampler", &sampled);
   registry.add("aten::cudnn_grid_sampler_backward", &cudnn_grid_sampler_backward);
 
@@ -465,14 +430,8 @@ void register_shape(RuleRegistry& registry) {
   registry.add("aten::_pdist_forward", &pdist);
   registry.add("aten::_pdist_backward", &pdist_backward);
 
-  registry.add("aten::tril_indices", &tril_indices);
-  registry.add("aten::triu_indices", &triu_indices);
-  registry.add("aten::linspace.Tensor_Tensor", &linspace<Tensor, Tensor>);
-  registry.add("aten::linspace.Tensor_Scalar", &linspace<Tensor, Scalar>);
-  registry.add("aten::linspace.Scalar_Tensor", &linspace<Scalar, Tensor>);
-  registry.add("aten::logspace.Tensor_Tensor", &logspace<Tensor, Tensor>);
-  registry.add("aten::logspace.Tensor_Scalar", &logspace<Tensor, Scalar>);
-  registry.add("aten::logspace.Scalar_Tensor", &logspace<Scalar, Tensor>);
+  registry.add("aten::is_set_to", &is_set_to);
+  registry.add("aten::record_stream", &record_stream);
 
   add_step<at::_ops::_fused_adam_>(registry);
   add_step<at::_ops::_fused_adam__tensor_lr>(registry);

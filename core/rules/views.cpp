@@ -4,6 +4,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_ops.h>
 #include <ATen/ops/_unsafe_view_ops.h>
 #include <ATen/ops/expand_ops.h>
@@ -43,6 +44,15 @@ struct Geometry {
 };
 
 Tensor same(const Tensor& self) { return alias(self, self.sizes(), self.strides(), self.storage_offset()); }
+
+// The Meta kernel does not ask whether the storage is large enough.
+Tensor as_strided(const Tensor& self, IntArrayRef sizes, IntArrayRef strides, std::optional<int64_t> offset) {
+  const int64_t start = offset.value_or(self.storage_offset());
+  at::native::checkAsStridedArgs<int64_t>(sizes, strides, start);
+  at::native::checkInBoundsForStorage<int64_t>(sizes, strides, start, self.dtype(),
+                                               self.unsafeGetTensorImpl()->unsafe_storage());
+  return alias(self, sizes, strides, start);
+}
 
 Tensor transposed(const Tensor& self, int64_t dim0, int64_t dim1) {
   const auto d0 = static_cast<size_t>(c10::maybe_wrap_dim(dim0, self.dim()));
@@ -166,6 +176,7 @@ Tensor& set_storage(Tensor& self, c10::Storage source) {
 }  // namespace
 
 void register_views(RuleRegistry& registry) {
+  registry.add("aten::as_strided", &as_strided);
   registry.add("aten::transpose.int", &transposed);
   registry.add("aten::t", &t);
   registry.add("aten::detach", &same);

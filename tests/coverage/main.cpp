@@ -43,10 +43,6 @@ struct Row {
   std::string note;
 };
 
-bool depends_on_data(const c10::OperatorHandle& op) {
-  return op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
-}
-
 Row row_of(const c10::OperatorHandle& op) {
   const OperatorInfo& info = OperatorInfo::of(op);
   const auto refused = [&]() -> Row {
@@ -55,7 +51,7 @@ Row row_of(const c10::OperatorHandle& op) {
   };
   switch (info.route) {
     case Route::kRule:
-      if (depends_on_data(op)) return {info.name, Class::kDataDependent, "a size can be given"};
+      if (info.depends_on_data) return {info.name, Class::kDataDependent, "a size can be given"};
       return {info.name, Class::kRule, ""};
     case Route::kComposite:
       return {info.name, Class::kDecomposition, ""};

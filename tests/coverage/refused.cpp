@@ -15,8 +15,6 @@ constexpr const char* kQuantized = "quantised tensors";
 constexpr const char* kMkldnn = "mkldnn layout";
 constexpr const char* kNested = "nested tensors";
 constexpr const char* kBackend = "private to another backend";
-constexpr const char* kPacked = "packed low-precision weights";
-constexpr const char* kConvolution = "a kernel behind aten::convolution, which is one operator here";
 constexpr const char* kTest = "for PyTorch's own tests";
 
 constexpr Reason kReasons[] = {
@@ -51,27 +49,16 @@ constexpr Reason kReasons[] = {
     {"*mkldnn*", kMkldnn},
     {"*nested*", kNested},
     {"*_jagged*", kNested},
-    {"*padded_dense*", kNested},
+    {"to_padded_tensor", kNested},
     {"linear_backward", kNested},
     {"matmul_backward", kNested},
     {"_dimI", kSparse},
     {"_dimV", kSparse},
     {"_cslt_*", kSparse},
-    {"_add_relu*", kQuantized},
-    {"_fused_moving_avg_obs_fq_helper", kQuantized},
-    {"*int4pack*", kPacked},
-    {"*int8pack*", kPacked},
-    {"_dyn_quant_*", kPacked},
-    {"_mixed_dtypes_linear", kPacked},
-    {"slow_conv*", kConvolution},
-    {"_slow_conv*", kConvolution},
-    {"_conv_depthwise2d*", kConvolution},
-    {"conv_depthwise3d", kConvolution},
+    {"native_norm*", kSparse},
     {"_test_*", kTest},
     {"_foobar", kTest},
-    {"_triton_*", kTest},
-    {"from_file", "maps a file into memory"},
-    {"record_stream", "streams of a real device"},
+    {"_triton_*", "a name that Python must put a kernel behind"},
     {"get_gradients", "gradients of TorchScript's distributed autograd"},
     {"_copy_from*", kBackend},
     {"max_pool2d_backward", kBackend},
