@@ -70,7 +70,8 @@ void check_channels(const Tensor& x, const Tensor& weight, size_t spatial) {
 // ---- im2col of images. A batch may be channels-last.
 
 MemoryFormat image_format(const Tensor& x, const Tensor& weight) {
-  const bool channels_last = !on_cuda() && x.dim() == 4 && at::native::thnn_conv_use_channels_last(x, weight);
+  const bool channels_last =
+      !on_cuda() && x.dim() == 4 && at::native::thnn_conv_use_channels_last(stand_in(x), stand_in(weight));
   return channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
 }
 
