@@ -50,13 +50,13 @@ Graph reinplaced(const Graph& graph) {
 class FunctionalizedPrograms : public ::testing::TestWithParam<int> {};
 
 TEST_P(FunctionalizedPrograms, ReplayAsTheyRun) {
-  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(12000), 100000, functionalized);
+  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(20000), 100000, functionalized);
 }
 TEST_P(FunctionalizedPrograms, ReplayAsTheyRunWhenInPlaceAgain) {
-  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(10000), 200000, there_and_back);
+  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(15000), 200000, there_and_back);
 }
 TEST_P(FunctionalizedPrograms, ReplayAsTheyRunInPlace) {
-  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(8000), 300000, reinplaced);
+  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(10000), 300000, reinplaced);
 }
 INSTANTIATE_TEST_SUITE_P(Shard, FunctionalizedPrograms, ::testing::Range(0, kShards));
 

@@ -60,7 +60,7 @@ class OptimizedPrograms : public ::testing::TestWithParam<std::tuple<const char*
 TEST_P(OptimizedPrograms, ReplayAsTheyRun) {
   const auto& [pipeline, shard] = GetParam();
   const auto rewrite = [name = std::string(pipeline)](const Graph& graph) { return optimized(graph, name); };
-  expect_same_behaviour_of_shard(shard, kShards, random_program_count(1000), 500000, rewrite);
+  expect_same_behaviour_of_shard(shard, kShards, random_program_count(1500), 500000, rewrite);
 }
 
 INSTANTIATE_TEST_SUITE_P(Passes, OptimizedPrograms,
