@@ -28,8 +28,7 @@ namespace shadowgraph {
 struct OperatorInfo;
 
 inline constexpr int64_t kMostKnownElements = 1024;
-inline constexpr int64_t kMostFilledElements =
-    64;  // made from a number: optimizer states begin so, and are not literals
+inline constexpr int64_t kMostFilledElements = 64;  // of what is filled with a number, as optimizer states begin
 inline constexpr size_t kMostKnownBytes = 8 * kMostKnownElements;
 
 struct KnownContents {
