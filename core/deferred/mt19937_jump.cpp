@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <vector>
 
 // Compiled for wider vectors too; the machine's are chosen when the library is loaded.
@@ -29,8 +30,8 @@ constexpr uint16_t kExponents[] = {
     16363, 16368, 16421, 16537, 16590, 16595, 16817, 16822, 16875, 16933, 17044, 17160, 17271, 17329, 17445,
     17498, 17725, 17783, 17841, 17952, 18068, 18179, 18237, 18406, 18633, 18691, 18860, 19087, 19314, 19937};
 static_assert(std::size(kExponents) == 135 && kExponents[134] == kDegree);
-// Eight words of overflow are folded back at once: none of it may land in them again.
-static_assert(kDegree - kExponents[133] >= 8 * 64);
+// Eight words are folded into at once: none of it may come from themselves.
+static_assert(kDegree - kExponents[133] >= 9 * 64);
 
 // ---- Polynomials over GF(2), reduced: bit i is the coefficient of x^i
 
@@ -54,20 +55,26 @@ uint64_t spread(uint32_t half) {
   return (x | x << 1) & 0x5555555555555555U;
 }
 
-// Takes eight words of `wide` from `low` on to below x^19937 times their powers: x^(64 i) is x^(64 i - 19937) times the
-// polynomial without its leading term, whose next exponent is 623 less, so that eight words never meet themselves.
-SHADOWGRAPH_WIDE_VECTORS void fold_eight(uint64_t* wide, size_t low) {
-  std::array<uint64_t, 10> over{};
-  std::copy_n(wide + low, 8, over.begin() + 1);
-  std::fill_n(wide + low, 8, 0);
-  const size_t base = 64 * low - kDegree;
-  for (size_t e = 0; e + 1 < std::size(kExponents); ++e) {
-    const size_t position = base + kExponents[e];
-    const size_t shift = position % 64;
-    uint64_t* to = wide + position / 64;
-    for (size_t j = 0; j < 8; ++j) to[j] ^= over[j + 1] << shift | over[j] >> 1 >> (63 - shift);
-    to[8] ^= over[8] >> 1 >> (63 - shift);
+constexpr size_t kTop = kDegree / 64;
+using Eight [[gnu::vector_size(64)]] = uint64_t;
+
+// Adds to eight words from `low` on what the words above kTop come to: x^i is x^(i - 19937) times the polynomial without its
+// leading term. Its next exponent is 623 less, so that all comes from words beyond these eight. `high` has those words at
+// their places, final, and zeros elsewhere.
+SHADOWGRAPH_WIDE_VECTORS void fold_into(uint64_t* words, const uint64_t* high, size_t low) {
+  Eight sum;
+  std::memcpy(&sum, words + low, sizeof sum);
+  for (size_t e = std::size(kExponents) - 1; e-- > 0;) {
+    const size_t down = kDegree - kExponents[e];
+    const size_t first = low + down / 64;
+    if (first >= 2 * kPolynomialWords) break;
+    if (first + 8 <= kTop) continue;
+    Eight lower, upper;
+    std::memcpy(&lower, high + first, sizeof lower);
+    std::memcpy(&upper, high + first + 1, sizeof upper);
+    sum ^= lower >> (down % 64) | upper << 1 << (63 - down % 64);
   }
+  std::memcpy(words + low, &sum, sizeof sum);
 }
 
 void square(Polynomial& p) {
@@ -76,12 +83,16 @@ void square(Polynomial& p) {
     wide[2 * i] = spread(static_cast<uint32_t>(p[i]));
     wide[2 * i + 1] = spread(static_cast<uint32_t>(p[i] >> 32));
   }
-  constexpr size_t kTop = kDegree / 64;
-  static_assert((wide.size() - kTop - 1) % 8 == 0);
-  for (size_t low = wide.size() - 8; low > kTop; low -= 8) fold_eight(wide.data(), low);
-  constexpr uint64_t kBelow = (uint64_t{1} << (kDegree % 64)) - 1;
+  static_assert(kPolynomialWords % 8 == 0 && kPolynomialWords == kTop + 1);
+  std::array<uint64_t, 2 * kPolynomialWords + 16> high{};
+  for (size_t low = wide.size(); low > kPolynomialWords;) {
+    low -= 8;
+    fold_into(wide.data(), high.data(), low);
+    std::copy_n(wide.begin() + low, 8, high.begin() + low);
+  }
+  for (size_t low = 0; low < kPolynomialWords; low += 8) fold_into(wide.data(), high.data(), low);
   const uint64_t over = wide[kTop] >> (kDegree % 64);
-  wide[kTop] &= kBelow;
+  wide[kTop] &= (uint64_t{1} << (kDegree % 64)) - 1;
   for (size_t e = 0; e + 1 < std::size(kExponents); ++e) add_shifted(wide.data(), over, kExponents[e]);
   std::copy_n(wide.begin(), kPolynomialWords, p.begin());
 }
