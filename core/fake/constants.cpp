@@ -342,7 +342,7 @@ void show_host_writes(const at::Tensor& fake, CallObserver& observer) {
 ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin) : info_(info) {
   CallObserver* observer = thread_state.mode != nullptr ? thread_state.mode->observer : nullptr;
   known_ = info.evaluable;
-  bool reads = info.name.starts_with("aten::arange");
+  bool reads = false;
   int64_t most_overwritten = 0;
   for (const uint16_t position : info.tensor_arguments) {
     const bool overwritten = in(info.overwritten_arguments, position);
@@ -361,8 +361,10 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
       }
     });
   }
-  most_elements_ = reads ? kMostKnownElements : kMostFilledElements;
-  known_ = known_ && most_overwritten <= most_elements_;
+  if (known_) {
+    most_elements_ = reads || info.name.starts_with("aten::arange") ? kMostKnownElements : kMostFilledElements;
+    known_ = most_overwritten <= most_elements_;
+  }
   if (known_) {
     arguments_.assign(stack.begin() + static_cast<ptrdiff_t>(begin), stack.end());
   } else if (info.touched_arguments != 0) {

@@ -69,6 +69,7 @@ class GraphModule::Checked : public Interpreter {
   void check(NodeId node, ValueId value, const at::Tensor& tensor) const {
     if (!tensor.defined()) return;
     const auto& function = tensor.grad_fn();
+    // By name: of the two nodes that stand for a missing derivative, one has a type that libtorch keeps to itself.
     const bool lacking = function && function->name().find("NotImplemented") != std::string::npos;
     const bool lost = !tensor.requires_grad() && graph().value(value).requires_grad && tensor.is_floating_point();
     if (!lacking && !lost) return;

@@ -51,36 +51,44 @@ void check_bound(const Tensor& bound, const char* name) {
 }
 
 template <class Start, class End>
-Tensor linspace(const Start& start, const End& end, int64_t count, std::optional<at::ScalarType> dtype,
-                std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
-                std::optional<bool> /*pinned*/) {
-  check_bound(start, "linspace");
-  check_bound(end, "linspace");
-  return steps(count, dtype);
+void check_bounds(const Start& start, const End& end, const char* name) {
+  check_bound(start, name);
+  check_bound(end, name);
 }
 
 // A result of as many elements keeps its shape.
-template <class Start, class End>
-Tensor& linspace_out(const Start& start, const End& end, int64_t count, Tensor& result) {
-  check_bound(start, "linspace");
-  check_bound(end, "linspace");
+Tensor& steps_into(Tensor& result, int64_t count) {
   TORCH_CHECK(count >= 0, "number of steps must be non-negative");
   if (result.numel() != count) at::native::resize_output(result, {count});
   return result;
 }
 
 template <class Start, class End>
+Tensor linspace(const Start& start, const End& end, int64_t count, std::optional<at::ScalarType> dtype,
+                std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
+                std::optional<bool> /*pinned*/) {
+  check_bounds(start, end, "linspace");
+  return steps(count, dtype);
+}
+
+template <class Start, class End>
+Tensor& linspace_out(const Start& start, const End& end, int64_t count, Tensor& result) {
+  check_bounds(start, end, "linspace");
+  return steps_into(result, count);
+}
+
+template <class Start, class End>
 Tensor logspace(const Start& start, const End& end, int64_t count, double /*base*/, std::optional<at::ScalarType> dtype,
                 std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
                 std::optional<bool> /*pinned*/) {
-  check_bound(start, "logspace");
-  check_bound(end, "logspace");
+  check_bounds(start, end, "logspace");
   return steps(count, dtype);
 }
 
 template <class Start, class End>
 Tensor& logspace_out(const Start& start, const End& end, int64_t count, double /*base*/, Tensor& result) {
-  return linspace_out(start, end, count, result);
+  check_bounds(start, end, "logspace");
+  return steps_into(result, count);
 }
 
 // ---- Contents that do not matter

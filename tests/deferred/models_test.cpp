@@ -1,8 +1,6 @@
 // Built-in models, described and materialised, against building them; one storage at a time, so that memory stays small.
 #include <torch/torch.h>
 
-#include <chrono>
-
 #include "core/deferred/weights_file.h"
 #include "models/registry.h"
 #include "tests/deferred/check.h"
@@ -81,10 +79,7 @@ TEST(DeferredModels, TheLastLayerOfLlama70BWithoutTheRest) {
     if (key.find("layers.79.self_attn.k_proj") != std::string::npos) last = tensor;
   }
   ASSERT_TRUE(last.defined());
-  const auto begin = std::chrono::steady_clock::now();
   materialize_tensor(last);  // 8 million elements, 69 billion draws into the program
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  EXPECT_LT(seconds, 10);
   EXPECT_GT(last.to(at::kFloat).std().item<float>(), 0);
   const auto again = deferred_init([] {
     at::manual_seed(5);
