@@ -13,9 +13,9 @@
 #include <unistd.h>
 #include <unordered_set>
 
-#include "core/capture/capture.h"
 #include "models/program.h"
 #include "models/registry.h"
+#include "shadowgraph/capture.h"
 
 namespace {
 

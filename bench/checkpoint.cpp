@@ -5,7 +5,7 @@
 //
 // The generated training step is a chain of blocks, each mm, relu, mm, dropout (random), add in forward and five nodes in
 // backward; every block is checkpointed.
-#include "core/checkpoint/checkpoint.h"
+#include "shadowgraph/checkpoint.h"
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -15,9 +15,9 @@
 #include <malloc.h>
 
 #include "bench/growth.h"
-#include "ir/clone.h"
-#include "ir/parser.h"
-#include "passes/checkpoint.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/text.h"
 
 namespace {
 

@@ -6,6 +6,8 @@
 //                         and materialised as a whole, against eager construction; needs memory for one of them at a time
 //
 // "on meta" is building the module under a fake mode on the meta device without any record.
+#include "shadowgraph/deferred.h"
+
 #include <sys/wait.h>
 #include <torch/torch.h>
 
@@ -15,11 +17,9 @@
 #include <fstream>
 #include <unistd.h>
 
-#include "core/deferred/deferred_init.h"
-#include "core/deferred/materialize.h"
-#include "core/fake/fake_tensor_mode.h"
-#include "ir/graph.h"
 #include "models/registry.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/graph.h"
 
 namespace {
 

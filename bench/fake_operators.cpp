@@ -14,8 +14,8 @@
 #include <map>
 #include <optional>
 
-#include "core/capture/capture_session.h"
-#include "core/fake/fake_tensor_mode.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/fake.h"
 
 namespace {
 

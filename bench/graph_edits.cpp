@@ -3,14 +3,11 @@
 #include <benchmark/benchmark.h>
 
 #include "bench/growth.h"
-#include "ir/bgl_algorithms.h"
-#include "ir/clone.h"
-#include "ir/diff.h"
-#include "ir/group_call.h"
-#include "ir/insertion_point.h"
-#include "ir/pattern.h"
-#include "ir/topology.h"
-#include "passes/partition.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/bgl.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/passes/structure.h"
+#include "shadowgraph/verify.h"
 
 namespace {
 

@@ -6,12 +6,11 @@
 #include <benchmark/benchmark.h>
 
 #include "bench/growth.h"
-#include "ir/effects.h"
-#include "ir/graph.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "ir/verifier.h"
-#include "profiler/report.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/profile.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 namespace {
 

@@ -13,13 +13,13 @@
 #include <map>
 #include <string>
 
-#include "core/capture/capture.h"
-#include "core/fake/fake_tensor_mode.h"
-#include "ir/clone.h"
-#include "ir/parser.h"
 #include "models/program.h"
 #include "models/registry.h"
-#include "passes/pipeline.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/text.h"
 
 namespace {
 

@@ -2,6 +2,8 @@
 // an Interpreter, and a captured training step of a model against eager. The table in docs/benchmarks.md comes from here.
 //
 //     build/bench/replay --benchmark_min_time=0.5
+#include "shadowgraph/replay.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -9,11 +11,10 @@
 #include <benchmark/benchmark.h>
 #include <torch/optim.h>
 
-#include "core/capture/capture.h"
-#include "core/fake/fake_tensor_mode.h"
-#include "core/replay/interpreter.h"
 #include "models/program.h"
 #include "models/registry.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/fake.h"
 
 namespace {
 

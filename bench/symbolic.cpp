@@ -2,21 +2,18 @@
 // decomposition of real models, in us per node.
 //
 //     build/bench/symbolic [model ...]          by default resnet50, bert_base, llama3_8b
-#include "passes/symbolic.h"
-
 #include <torch/optim/adamw.h>
 
 #include <chrono>
 #include <cstdio>
 
-#include "core/capture/capture.h"
-#include "ir/clone.h"
 #include "models/program.h"
 #include "models/registry.h"
-#include "passes/decompose.h"
-#include "passes/shape_prop.h"
-#include "passes/split_bias.h"
-#include "profiler/size_sweep.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/passes/decompose.h"
+#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/profile.h"
 
 namespace {
 

@@ -1,14 +1,14 @@
 // shadowgraph codegen.
+#include "shadowgraph/codegen.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <filesystem>
 
 #include "cli/commands.h"
-#include "ir/parser.h"
-#include "ir/words.h"
-#include "passes/codegen/emit_cpp.h"
-#include "passes/codegen/emit_python.h"
+#include "ir/text/words.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
 

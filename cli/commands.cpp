@@ -7,18 +7,11 @@
 #include <filesystem>
 
 #include "cli/progress.h"
-#include "ir/diff.h"
-#include "ir/file.h"
-#include "ir/json.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "ir/verifier.h"
 #include "models/registry.h"
-#include "profiler/report.h"
-#include "profiler/summary_table.h"
-#include "viz/dot_writer.h"
-#include "viz/svg_writer.h"
-#include "viz/view_model.h"
+#include "shadowgraph/draw.h"
+#include "shadowgraph/profile.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -15,11 +15,10 @@
 
 #include "cli/commands.h"
 #include "cli/suggestion.h"
-#include "core/fake/errors.h"
-#include "ir/error.h"
-#include "ir/words.h"
+#include "ir/text/words.h"
 #include "models/registry.h"
-#include "passes/pipeline.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/passes/pipeline.h"
 
 namespace {
 

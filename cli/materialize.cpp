@@ -8,10 +8,9 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/suggestion.h"
-#include "core/deferred/deferred_init.h"
-#include "core/deferred/weights_file.h"
 #include "models/registry.h"
-#include "profiler/units.h"
+#include "shadowgraph/deferred.h"
+#include "shadowgraph/profile.h"
 
 namespace shadowgraph::cli {
 namespace {

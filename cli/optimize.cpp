@@ -6,9 +6,8 @@
 
 #include "cli/commands.h"
 #include "cli/progress.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "passes/pipeline.h"
+#include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
 

@@ -9,9 +9,8 @@
 #include <cstdio>
 
 #include "cli/progress.h"
-#include "ir/words.h"
-#include "profiler/size_sweep.h"
-#include "profiler/units.h"
+#include "ir/text/words.h"
+#include "shadowgraph/profile.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -12,14 +12,13 @@
 
 #include "cli/progress.h"
 #include "cli/suggestion.h"
-#include "core/capture/capture.h"
-#include "core/capture/torchscript.h"
-#include "ir/error.h"
-#include "ir/parser.h"
-#include "ir/verifier.h"
 #include "models/program.h"
 #include "models/registry.h"
-#include "passes/pipeline.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/graph.h"
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph::cli {
 

@@ -8,11 +8,7 @@ set_target_properties(shadowgraph shadowgraph_tool PROPERTIES
 install(TARGETS shadowgraph EXPORT shadowgraphTargets LIBRARY DESTINATION lib ARCHIVE DESTINATION lib)
 install(TARGETS shadowgraph_tool RUNTIME DESTINATION bin)
 
-# Headers include one another from the root ("ir/graph.h"); outside projects write <shadowgraph/ir/graph.h>.
-foreach(layer ir core passes profiler viz)
-  install(DIRECTORY ${layer} DESTINATION include/shadowgraph FILES_MATCHING PATTERN "*.h")
-endforeach()
-install(FILES shadowgraph.h DESTINATION include/shadowgraph OPTIONAL)
+install(DIRECTORY include/shadowgraph DESTINATION include)
 install(FILES LICENSE DESTINATION share/doc/shadowgraph OPTIONAL)
 
 set(config_folder lib/cmake/shadowgraph)

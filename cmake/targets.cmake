@@ -1,6 +1,6 @@
 # Settings that every translation unit of the project shares.
 add_library(shadowgraph_settings INTERFACE)
-target_include_directories(shadowgraph_settings INTERFACE ${PROJECT_SOURCE_DIR})
+target_include_directories(shadowgraph_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 # libtorch ships fmt's headers without its library, Debian another version of both: header-only works with either.
 target_compile_definitions(shadowgraph_settings INTERFACE FMT_HEADER_ONLY SHADOWGRAPH_VERSION="${PROJECT_VERSION}")
 target_compile_options(shadowgraph_settings INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
@@ -17,11 +17,43 @@ endif()
 target_link_libraries(shadowgraph_settings INTERFACE shadowgraph_sanitizers)
 target_link_libraries(shadowgraph_settings INTERFACE libtorch::cpu nlohmann_json::nlohmann_json)
 
+# Compiles the sources of `target` in groups: those of one folder, in the order of their names, up to SHADOWGRAPH_GROUP_BYTES
+# together. Behind a precompiled header of libtorch a small file still spends most of its time on templates that the
+# headers leave to instantiate, in every unit alike; a group does so once (docs/building.md has the figures). What is
+# local to a file must therefore have a name of its own within its folder.
+function(shadowgraph_group target)
+  if(SHADOWGRAPH_GROUP_BYTES EQUAL 0)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  get_target_property(folder ${target} SOURCE_DIR)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  list(SORT sources)
+  set(group_folder "")
+  set(number 0)
+  set(filled 0)
+  foreach(source IN LISTS sources)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${folder} OUTPUT_VARIABLE path)
+    file(SIZE ${path} bytes)
+    cmake_path(GET path PARENT_PATH source_folder)
+    math(EXPR sum "${filled} + ${bytes}")
+    if(NOT source_folder STREQUAL group_folder OR sum GREATER SHADOWGRAPH_GROUP_BYTES)
+      math(EXPR number "${number} + 1")
+      set(group_folder ${source_folder})
+      set(sum ${bytes})
+    endif()
+    set(filled ${sum})
+    set_property(SOURCE ${path} DIRECTORY ${folder} PROPERTY UNITY_GROUP ${target}_${number})
+  endforeach()
+endfunction()
+
 # The folder `name` as an object library sg_<name>. All layers share the precompiled headers of ir/, the lowest one.
 function(shadowgraph_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
   add_library(sg_${name} OBJECT ${sources})
   target_link_libraries(sg_${name} PUBLIC shadowgraph_settings)
+  shadowgraph_group(sg_${name})
   if(name STREQUAL "ir")
     target_precompile_headers(sg_ir PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
   else()
@@ -43,30 +75,40 @@ function(shadowgraph_assemble target)
     PUBLIC $<BUILD_INTERFACE:libtorch::cpu> $<INSTALL_INTERFACE:libtorch::libtorch> nlohmann_json::nlohmann_json
     PRIVATE $<BUILD_INTERFACE:PkgConfig::GRAPHVIZ> $<BUILD_INTERFACE:shadowgraph_sanitizers>)
   target_include_directories(${target} PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
-    $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/shadowgraph>)
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
-  # <shadowgraph/ir/graph.h> works in the build tree as it does installed.
-  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/shadowgraph)
-  foreach(entry ${ARGN} shadowgraph.h)
-    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${entry} ${PROJECT_BINARY_DIR}/include/shadowgraph/${entry} SYMBOLIC)
-  endforeach()
 endfunction()
 
-# Programs and libraries that need all of <torch/torch.h> share one precompiled copy of it (45 s to make).
-function(shadowgraph_use_torch_pch target)
-  if(NOT TARGET sg_torch_pch)
-    add_library(sg_torch_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/torch_precompiled.cpp)
-    target_link_libraries(sg_torch_pch PUBLIC shadowgraph_settings)
-    target_precompile_headers(sg_torch_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/torch_precompiled.h)
+# What needs all of <torch/torch.h>: a precompiled copy of it, one at -O0 for tests and one as the rest is optimised.
+function(shadowgraph_torch_pch name options)
+  add_library(${name} OBJECT ${PROJECT_SOURCE_DIR}/cmake/torch_precompiled.cpp)
+  target_link_libraries(${name} PUBLIC shadowgraph_settings)
+  target_compile_options(${name} PRIVATE ${options})
+  target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/torch_precompiled.h)
+endfunction()
+
+# `target` takes the precompiled <torch/torch.h> `header` and is compiled with the same `options`.
+function(shadowgraph_use_torch_pch target header options)
+  if(NOT TARGET ${header})
+    shadowgraph_torch_pch(${header} "${options}")
   endif()
   target_link_libraries(${target} PRIVATE shadowgraph_settings)
+  target_compile_options(${target} PRIVATE ${options})
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "EXECUTABLE")
     # GCC takes a precompiled header only with the same code model: -fPIC, where CMake gives programs -fPIE.
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${target} PRIVATE -fPIC)
   endif()
-  target_precompile_headers(${target} REUSE_FROM sg_torch_pch)
+  target_precompile_headers(${target} REUSE_FROM ${header})
+  shadowgraph_group(${target})
+endfunction()
+
+# Programs whose own code need not be fast: libtorch and shadowgraph do the work. An optimiser takes half of their build.
+function(shadowgraph_unoptimised target)
+  shadowgraph_use_torch_pch(${target} sg_torch_pch -O0)
+endfunction()
+function(shadowgraph_optimised target)
+  shadowgraph_use_torch_pch(${target} sg_torch_pch_optimised -O2)
 endfunction()

@@ -5,10 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "ir/json.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "ir/verifier.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 using namespace shadowgraph;
 

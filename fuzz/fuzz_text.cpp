@@ -4,9 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "ir/verifier.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 using namespace shadowgraph;
 

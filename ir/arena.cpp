@@ -1,4 +1,4 @@
-#include "ir/arena.h"
+#include "shadowgraph/graph/arena.h"
 
 #include <sys/mman.h>
 

@@ -1,12 +1,13 @@
-#include "ir/graph.h"
+#include "shadowgraph/graph.h"
 
+#include <c10/core/Contiguity.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "ir/insertion_point.h"
-#include "ir/operator_facts.h"
+#include "ir/operators/operator_facts.h"
+#include "shadowgraph/edit.h"
 
 namespace shadowgraph {
 
@@ -147,6 +148,13 @@ int64_t Graph::numel(ValueId id) const {
   int64_t count = 1;
   for (int64_t size : sizes(id)) count *= size;
   return count;
+}
+
+bool Graph::is_contiguous(ValueId id) const {
+  const std::span<const int64_t> dims = sizes(id);
+  const std::span<const int64_t> steps = strides(id);
+  return c10::_compute_contiguous(c10::IntArrayRef(dims.data(), dims.size()),
+                                  c10::IntArrayRef(steps.data(), steps.size()), numel(id));
 }
 
 int64_t Graph::logical_bytes(ValueId id) const {

@@ -1,8 +1,8 @@
-#include "ir/target.h"
+#include "shadowgraph/graph/target.h"
 
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 
-#include "ir/error.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {

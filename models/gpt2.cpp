@@ -12,9 +12,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/capture/module_scope.h"
 #include "models/batch.h"
 #include "models/initialization.h"
+#include "shadowgraph/capture.h"
 
 namespace shadowgraph::models {
 

@@ -8,9 +8,9 @@
 #include <ATen/ops/silu.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
-#include "core/capture/module_scope.h"
 #include "models/batch.h"
 #include "models/initialization.h"
+#include "shadowgraph/capture.h"
 
 namespace shadowgraph::models {
 

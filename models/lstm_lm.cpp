@@ -5,8 +5,8 @@
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/nn/init.h>
 
-#include "core/capture/module_scope.h"
 #include "models/batch.h"
+#include "shadowgraph/capture.h"
 
 namespace shadowgraph::models {
 

@@ -5,8 +5,8 @@
 //     Capture step = capture_training_step(program_of(model, &adamw), {.device = at::kCUDA});
 #pragma once
 
-#include "core/capture/capture.h"
 #include "models/model.h"
+#include "shadowgraph/capture.h"
 
 namespace shadowgraph::models {
 

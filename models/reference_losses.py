@@ -1,4 +1,4 @@
-"""The losses of the Python originals of the tiny models, for the table in tests/unit/models_reference_test.cpp.
+"""The losses of the Python originals of the tiny models, for the table in tests/models/reference_test.cpp.
 
     PYTHONPATH=<torchvision> .venv/bin/python models/reference_losses.py
 

@@ -9,8 +9,8 @@
 
 #include <stdexcept>
 
-#include "core/capture/module_scope.h"
 #include "models/batch.h"
+#include "shadowgraph/capture.h"
 
 namespace shadowgraph::models {
 

@@ -10,8 +10,8 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "core/capture/module_scope.h"
 #include "models/batch.h"
+#include "shadowgraph/capture.h"
 
 namespace shadowgraph::models {
 

@@ -1,9 +1,9 @@
 // The functions behind the rows of registry.cpp. Each is described in the file of its name.
 //
-// They are called through the table (passes/pipeline.h), which checks and completes the options first.
+// They are called through the table (shadowgraph/passes/pipeline.h), which checks and completes the options first.
 #pragma once
 
-#include "passes/pass.h"
+#include "shadowgraph/passes/pass.h"
 
 namespace shadowgraph {
 

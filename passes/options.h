@@ -11,7 +11,7 @@
 #include <limits>
 #include <string_view>
 
-#include "passes/pass.h"
+#include "shadowgraph/passes/pass.h"
 
 namespace shadowgraph {
 

@@ -1,4 +1,4 @@
-#include "passes/pipeline.h"
+#include "shadowgraph/passes/pipeline.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -12,10 +12,9 @@
 #include <filesystem>
 #include <optional>
 
-#include "ir/clone.h"
-#include "ir/equal.h"
-#include "ir/printer.h"
-#include "ir/verifier.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 namespace shadowgraph {
 namespace {

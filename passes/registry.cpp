@@ -4,15 +4,13 @@
 #include <mutex>
 
 #include "passes/builtin_passes.h"
-#include "passes/checkpoint.h"
-#include "passes/decompose.h"
-#include "passes/functionalize.h"
-#include "passes/partition.h"
-#include "passes/pass.h"
-#include "passes/reinplace.h"
-#include "passes/rewrite.h"
-#include "passes/shape_prop.h"
-#include "passes/split_bias.h"
+#include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/passes/decompose.h"
+#include "shadowgraph/passes/functional.h"
+#include "shadowgraph/passes/pass.h"
+#include "shadowgraph/passes/rewrite.h"
+#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/structure.h"
 
 namespace shadowgraph {
 namespace {

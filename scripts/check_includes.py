@@ -4,40 +4,68 @@
     scripts/check_includes.py [ROOT]     prints every violation as file:line and fails if there is one
     scripts/check_includes.py --test     proves that it fails on a tree with each kind of violation
 
-The rules: a layer includes itself and what is below it. models/ includes ir/ and core/ and is included by cli/, tests/,
-bench/ and examples/ only; tests/ is included by nobody else. A project header is named from the root ("ir/graph.h"). No
-header includes <torch/torch.h>, and headers outside models/ include nothing of the C++ frontend that pulls it in.
+The rules: a layer includes itself and what is below it. models/ is included by cli/, tests/, bench/ and examples/ only;
+tests/ is included by nobody else. A public header (include/shadowgraph) belongs to a layer too (PUBLIC) and includes
+public headers alone, for no other is installed; models/, cli/ and examples/ are written as users would: with public
+headers alone. A project header is named from the root ("ir/text/words.h") or as users name it ("shadowgraph/graph.h").
+No header includes <torch/torch.h>, and headers outside models/ include nothing of the C++ frontend that pulls it in.
 """
 
+import fnmatch
 import pathlib
 import re
 import sys
 import tempfile
 
 LAYERS = ["ir", "core", "passes", "profiler", "viz"]
+# Where a public header's declarations are defined.
+PUBLIC = {
+    "ir": ["analysis", "bgl", "edit", "error", "export", "graph", "graph/*", "text", "verify"],
+    "core": ["capture", "checkpoint", "deferred", "fake", "replay", "rules"],
+    "passes": ["codegen", "passes", "passes/*"],
+    "profiler": ["operators", "profile"],
+    "viz": ["draw"],
+    "umbrella": ["shadowgraph"],
+}
 MAY_INCLUDE = {layer: set(LAYERS[: index + 1]) for index, layer in enumerate(LAYERS)}
-MAY_INCLUDE["models"] = {"models", "ir", "core"}
-MAY_INCLUDE["cli"] = {*LAYERS, "models", "cli"}
-MAY_INCLUDE["python"] = {*LAYERS, "python"}
+# Public headers alone, but for those of their own folder.
+MAY_INCLUDE["models"] = {"models"}
+MAY_INCLUDE["cli"] = {"models", "cli"}
+MAY_INCLUDE["examples"] = {"models", "examples"}
+MAY_INCLUDE["python"] = {"python"}
 MAY_INCLUDE["bench"] = {*LAYERS, "models", "bench"}
 MAY_INCLUDE["tests"] = {*LAYERS, "models", "cli", "tests"}
-# shadowgraph.h, the umbrella, is for users and for the programs that show how they use it.
-MAY_INCLUDE["examples"] = {*LAYERS, "models", "examples", "shadowgraph"}
-MAY_INCLUDE["tests"].add("shadowgraph")
-MAY_INCLUDE["umbrella"] = set(LAYERS)
+MAY_INCLUDE["include"] = set()
+MAY_INCLUDE_PUBLIC = {layer: set(LAYERS[: index + 1]) for index, layer in enumerate(LAYERS)}
+MAY_INCLUDE_PUBLIC["models"] = {"ir", "core"}
+for user in ("cli", "examples", "python", "bench", "tests"):
+    MAY_INCLUDE_PUBLIC[user] = {*LAYERS, "umbrella"}
+MAY_INCLUDE_PUBLIC["umbrella"] = set(LAYERS)
 # Headers of the frontend that include most or all of <torch/torch.h>.
 FRONTEND = re.compile(r"torch/(all|data|extension|nn|optim|torch)\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 
 
+def layer_of_public(name):
+    """The layer of include/shadowgraph/NAME, or None."""
+    for layer, patterns in PUBLIC.items():
+        if any(fnmatch.fnmatchcase(name.removesuffix(".h"), pattern) for pattern in patterns):
+            return layer
+    return None
+
+
 def violations(root):
     folders = [root / name for name in MAY_INCLUDE if (root / name).is_dir()]
     files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".h", ".cpp")]
-    umbrella = root / "shadowgraph.h"
-    files += [umbrella] if umbrella.is_file() else []
     for path in sorted(files):
         name = path.relative_to(root)
-        own = "umbrella" if path == umbrella else name.parts[0]
+        own = name.parts[0]
+        public_layer = own
+        if own == "include":
+            public_layer = layer_of_public(str(pathlib.PurePath(*name.parts[2:])))
+            if public_layer is None:
+                yield f"{name}: a public header of no layer; name its layer in PUBLIC"
+                continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
             match = INCLUDE.match(line)
             if not match:
@@ -46,14 +74,19 @@ def violations(root):
             where = f"{name}:{number}"
             if path.suffix == ".h" and target == "torch/torch.h":
                 yield f"{where}: a header includes <torch/torch.h>; use the smallest ATen, c10 or torch/nn header"
-            elif path.suffix == ".h" and own in LAYERS and FRONTEND.search(target):
+            elif path.suffix == ".h" and own in {*LAYERS, "include"} and FRONTEND.search(target):
                 yield f"{where}: <{target}> pulls in the C++ frontend; use the header of the one class"
-            target = target.removeprefix("shadowgraph/")
-            folder = target.split("/")[0].removesuffix(".h")
-            if folder in MAY_INCLUDE and folder not in MAY_INCLUDE[own] and "/" in target:
-                yield f"{where}: {own}/ must not include {folder}/ ({target})"
-            elif folder == "shadowgraph" and folder not in MAY_INCLUDE[own]:
-                yield f"{where}: the umbrella header is for users; include what is needed"
+            folder = target.split("/")[0]
+            if folder == "shadowgraph":
+                layer = layer_of_public(target.removeprefix("shadowgraph/"))
+                if layer is None:
+                    yield f"{where}: <{target}> is no public header"
+                elif layer not in MAY_INCLUDE_PUBLIC[public_layer]:
+                    yield f"{where}: {name.parent} must not include what is declared in {target} (layer {layer})"
+                elif not (root / "include" / target).is_file():
+                    yield f"{where}: there is no include/{target}"
+            elif folder in MAY_INCLUDE and "/" in target and folder not in MAY_INCLUDE[own]:
+                yield f"{where}: {name.parent} must not include {folder}/ ({target})"
             elif quote == '"' and not (root / target).is_file():
                 yield f'{where}: "{target}" is not a file of this project, named from its root'
 
@@ -62,19 +95,29 @@ def violations(root):
 BAD = {
     "upwards": ("ir/a.h", '#include "core/b.h"'),
     "far upwards": ("core/a.cpp", '#include "viz/b.h"'),
-    "spelled as an outside project would": ("ir/a.h", "#include <shadowgraph/core/b.h>"),
+    "upwards by a public header": ("ir/a.h", '#include "shadowgraph/capture.h"'),
+    "a public header upwards": ("include/shadowgraph/graph.h", '#include "shadowgraph/fake.h"'),
+    "a public header on an internal one": ("include/shadowgraph/graph.h", '#include "ir/b.h"'),
+    "a public header of no layer": ("include/shadowgraph/other.h", '#include "shadowgraph/graph.h"'),
+    "what is not public": ("examples/a.cpp", "#include <shadowgraph/other.h>"),
     "a layer on models": ("profiler/a.cpp", '#include "models/b.h"'),
-    "models on the profiler": ("models/a.cpp", '#include "profiler/b.h"'),
+    "models on the profiler": ("models/a.cpp", '#include "shadowgraph/profile.h"'),
+    "the tool on internals": ("cli/a.cpp", '#include "ir/b.h"'),
+    "an example on internals": ("examples/a.cpp", '#include "core/b.h"'),
     "the library on its tests": ("core/a.cpp", '#include "tests/b.h"'),
     "torch.h in a header": ("core/a.h", "#include <torch/torch.h>"),
+    "torch.h in a public header": ("include/shadowgraph/fake.h", "#include <torch/torch.h>"),
     "torch.h in a header of models": ("models/a.h", " # include <torch/torch.h>"),
     "nn.h in a layer's header": ("core/a.h", "#include <torch/nn.h>"),
     "relative": ("ir/a.h", '#include "b.h"'),
-    "the umbrella from within": ("core/a.cpp", '#include "shadowgraph.h"'),
+    "the umbrella from within": ("core/a.cpp", '#include "shadowgraph/shadowgraph.h"'),
 }
 GOOD = {
     "itself": ("ir/a.cpp", '#include "ir/b.h"'),
     "downwards": ("viz/a.cpp", '#include "profiler/b.h"'),
+    "downwards by a public header": ("viz/a.cpp", '#include "shadowgraph/graph.h"'),
+    "a public header on another": ("include/shadowgraph/fake.h", '#include "shadowgraph/graph/ids.h"'),
+    "all of it from an example": ("examples/a.cpp", "#include <shadowgraph/shadowgraph.h>"),
     "models from the tool": ("cli/a.cpp", '#include "models/b.h"'),
     "nn.h in models": ("models/a.h", "#include <torch/nn.h>"),
     "torch.h in a source": ("core/a.cpp", "#include <torch/torch.h>"),
@@ -89,7 +132,8 @@ def self_test():
             with tempfile.TemporaryDirectory() as folder:
                 root = pathlib.Path(folder)
                 target = INCLUDE.search(line.lstrip("/ "))
-                made = [] if "torch" in line or title == "relative" else [target[2].removeprefix("shadowgraph/")]
+                public = target[2].startswith("shadowgraph/")
+                made = [] if "torch" in line or title == "relative" else ["include/" * public + target[2]]
                 for path, text in [(name, f"#pragma once\n{line}\n"), *((other, "#pragma once\n") for other in made)]:
                     (root / path).parent.mkdir(parents=True, exist_ok=True)
                     (root / path).write_text(text)

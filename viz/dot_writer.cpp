@@ -1,5 +1,3 @@
-#include "viz/dot_writer.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,8 @@
 #include <bit>
 #include <iterator>
 #include <optional>
+
+#include "shadowgraph/draw.h"
 
 namespace shadowgraph {
 namespace {

@@ -7,9 +7,9 @@
 #include <map>
 #include <unordered_map>
 
-#include "ir/operator_facts.h"
-#include "ir/words.h"
-#include "profiler/module_tree.h"
+#include "ir/operators/operator_facts.h"
+#include "ir/text/words.h"
+#include "profiler/report/module_tree.h"
 
 namespace shadowgraph {
 namespace {

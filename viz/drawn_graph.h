@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "ir/graph.h"
-#include "viz/view_model.h"
+#include "shadowgraph/draw.h"
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 

@@ -1,12 +1,11 @@
-#include "viz/operator_category.h"
-
 #include <algorithm>
 #include <array>
 #include <string>
 
-#include "ir/operator_facts.h"
-#include "profiler/elementwise_table.h"
-#include "profiler/flop_table.h"
+#include "ir/operators/operator_facts.h"
+#include "profiler/cost/elementwise_table.h"
+#include "profiler/cost/flop_table.h"
+#include "shadowgraph/draw.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,5 +1,3 @@
-#include "viz/svg_writer.h"
-
 #include <graphviz/gvc.h>
 
 #include <algorithm>
@@ -11,7 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "ir/error.h"
+#include "shadowgraph/draw.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,5 +1,3 @@
-#include "viz/view_model.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,9 +5,9 @@
 #include <map>
 #include <set>
 
-#include "profiler/flops.h"
-#include "profiler/module_tree.h"
-#include "profiler/units.h"
+#include "profiler/report/module_tree.h"
+#include "shadowgraph/draw.h"
+#include "shadowgraph/profile.h"
 #include "viz/drawn_graph.h"
 
 namespace shadowgraph {

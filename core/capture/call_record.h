@@ -1,5 +1,5 @@
 // What a call on fake tensors was given and gave, in the graph's words: shared by the recorder and by passes that run
-// something on fakes and keep what it calls (passes/expansion.h, passes/rewrite.h). Which Value a tensor is only the caller
+// something on fakes and keep what it calls (passes/decompose/expansion.h, shadowgraph/passes/rewrite.h). Which Value a tensor is only the caller
 // knows, so it says that; everything else is here.
 //
 //     arguments.push_back(argument_of(graph, ivalue, [&](const at::Tensor& t) { return Argument::of_value(known[t]); }));
@@ -9,7 +9,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include "core/fake/fake_tensor_impl.h"
-#include "ir/graph.h"
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 

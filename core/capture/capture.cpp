@@ -1,11 +1,11 @@
-#include "core/capture/capture.h"
+#include "shadowgraph/capture.h"
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <chrono>
 
-#include "core/fake/errors.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,11 +1,9 @@
-#include "core/capture/capture_session.h"
-
 #include <torch/nn/module.h>
 
-#include "core/capture/module_scope.h"
 #include "core/capture/recorder.h"
 #include "core/fake/constants.h"
 #include "core/fake/mode_state.h"
+#include "shadowgraph/capture.h"
 
 namespace shadowgraph {
 namespace {

@@ -19,7 +19,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/process_state.h"
-#include "ir/graph.h"
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 
@@ -43,7 +43,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   void enter_region(RegionKind kind, const std::string& name, const std::string& class_name);
   void enter_module(const void* module, const std::string& class_name);
   void leave_region() noexcept;
-  // An activation checkpoint (core/checkpoint/checkpoint.h): what is recorded until it is left, and later, in backward,
+  // An activation checkpoint (shadowgraph/checkpoint.h): what is recorded until it is left, and later, in backward,
   // the same again: a region of the same name and class "recompute", each node linked to the one it repeats.
   uint32_t enter_checkpoint(const std::string& name);
   void leave_checkpoint() noexcept;

@@ -5,7 +5,7 @@
 #include "core/capture/recorder.h"
 #include "core/fake/converter.h"
 #include "core/fake/operator_info.h"
-#include "ir/checkpoint_region.h"
+#include "shadowgraph/analysis.h"
 
 namespace shadowgraph {
 namespace {

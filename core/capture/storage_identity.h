@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "ir/ids.h"
+#include "shadowgraph/graph/ids.h"
 
 namespace shadowgraph {
 

@@ -1,5 +1,3 @@
-#include "core/capture/torchscript.h"
-
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/api/module.h>
@@ -9,10 +7,10 @@
 #include <charconv>
 #include <filesystem>
 
-#include "core/capture/capture_session.h"
 #include "core/capture/recorder.h"
 #include "core/capture/script_location.h"
-#include "core/fake/errors.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {

@@ -5,23 +5,24 @@
 #include <algorithm>
 #include <array>
 
-#include "core/capture/capture_session.h"
 #include "core/capture/recorder.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/replay/random_state.h"
+#include "shadowgraph/capture.h"
 
 namespace shadowgraph {
-namespace {
-
-const c10::Device kCpu(c10::DeviceType::CPU);
-
-bool is_faking() { return thread_state.mode != nullptr && thread_state.mode->kind == ModeKind::kFake; }
 
 Recorder* recorder() {
   CaptureSession* session = CaptureSession::current();
   return session == nullptr ? nullptr : session->recorder();
 }
+
+namespace {
+
+const c10::Device kCpu(c10::DeviceType::CPU);
+
+bool is_faking() { return thread_state.mode != nullptr && thread_state.mode->kind == ModeKind::kFake; }
 
 at::Tensor fake_state(c10::Device device) {
   return FakeTensorImpl::empty({random_state_bytes(device)}, caffe2::TypeMeta::fromScalarType(at::kByte),

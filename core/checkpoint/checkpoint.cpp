@@ -1,4 +1,4 @@
-#include "core/checkpoint/checkpoint.h"
+#include "shadowgraph/checkpoint.h"
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -7,20 +7,15 @@
 
 #include <optional>
 
-#include "core/capture/capture_session.h"
 #include "core/capture/recorder.h"
 #include "core/checkpoint/frame.h"
 #include "core/fake/saved_data.h"
+#include "shadowgraph/capture.h"
 
 namespace shadowgraph {
 namespace {
 
 using Hooks = torch::autograd::SavedVariableHooks;
-
-Recorder* recorder() {
-  CaptureSession* session = CaptureSession::current();
-  return session == nullptr ? nullptr : session->recorder();
-}
 
 // The region of a capture; nothing without one, or when the capture has ended meanwhile.
 class CheckpointRegion {

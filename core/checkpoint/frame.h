@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "core/checkpoint/ambient_state.h"
-#include "core/checkpoint/checkpoint.h"
 #include "core/fake/saved_tensor_scope.h"
+#include "shadowgraph/checkpoint.h"
 
 namespace shadowgraph {
 

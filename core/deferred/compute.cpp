@@ -5,13 +5,13 @@
 
 #include <algorithm>
 
-#include "core/deferred/errors.h"
 #include "core/deferred/piece.h"
 #include "core/deferred/record.h"
 #include "core/fake/constants.h"
-#include "core/replay/interpreter.h"
-#include "ir/formals.h"
-#include "ir/printer.h"
+#include "ir/operators/formals.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,6 +1,5 @@
-#include "core/deferred/deferred_init.h"
-
 #include "core/deferred/record.h"
+#include "shadowgraph/deferred.h"
 
 namespace shadowgraph {
 

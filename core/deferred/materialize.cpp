@@ -1,15 +1,14 @@
-#include "core/deferred/materialize.h"
-
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 
-#include "core/deferred/errors.h"
 #include "core/deferred/record.h"
 #include "core/fake/constants.h"
 #include "core/fake/dispatch_keys.h"
-#include "ir/printer.h"
+#include "shadowgraph/deferred.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

@@ -19,7 +19,7 @@ namespace shadowgraph {
 void advance(at::mt19937_data_pod& engine, uint64_t draws);
 
 // The exponents of the characteristic polynomial, ascending from 0 to 19937: what Berlekamp and Massey's algorithm finds
-// for one bit of 2 * 19937 consecutive outputs (tests/deferred/mt19937_jump_test.cpp derives it again).
+// for one bit of 2 * 19937 consecutive outputs (tests/core/deferred/mt19937_jump_test.cpp derives it again).
 std::span<const uint16_t> mt19937_polynomial();
 
 }  // namespace shadowgraph

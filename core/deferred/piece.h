@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/deferred/recipe.h"
-#include "ir/clone.h"
+#include "shadowgraph/edit.h"
 
 namespace shadowgraph {
 

@@ -14,7 +14,7 @@
 
 #include "core/deferred/mt19937_jump.h"
 #include "core/fake/constants.h"
-#include "ir/formals.h"
+#include "ir/operators/formals.h"
 
 namespace shadowgraph {
 namespace {
@@ -28,18 +28,6 @@ at::CPUGeneratorImpl& impl_of(const at::Generator& generator) {
 Consumption words(uint64_t count) { return {Kind::kWords, count}; }
 
 uint64_t elements(const Graph& graph, ValueId value) { return static_cast<uint64_t>(graph.numel(value)); }
-
-bool is_contiguous(const Graph& graph, ValueId value) {
-  const auto sizes = graph.sizes(value);
-  const auto strides = graph.strides(value);
-  int64_t expected = 1;
-  for (size_t i = sizes.size(); i-- > 0;) {
-    if (sizes[i] == 0) return true;
-    if (sizes[i] != 1 && strides[i] != expected) return false;
-    expected *= sizes[i];
-  }
-  return true;
-}
 
 // The words that one uniform number takes; 0 for a dtype that the kernels do not have.
 uint64_t words_of_uniform(at::ScalarType dtype) {
@@ -65,7 +53,7 @@ Consumption of_normal(const Graph& graph, ValueId value) {
   const uint64_t each = words_of_uniform(dtype);
   const uint64_t n = elements(graph, value);
   if (each == 0) return {};
-  if (n < 16 || !is_contiguous(graph, value)) return {Kind::kNormals, n};
+  if (n < 16 || !graph.is_contiguous(value)) return {Kind::kNormals, n};
   const uint64_t tail = n % 16 != 0 ? 16 : 0;
   // Half types are made sixteen at a time, the others first filled as a whole.
   const bool whole = dtype == at::kFloat || dtype == at::kDouble;
@@ -125,7 +113,7 @@ Consumption of_sampler(const Graph& graph, ValueId value, Sampler sample) {
   static std::mutex mutex;
   static auto* known = new std::map<std::pair<Sampler, at::ScalarType>, Line>;
   const at::ScalarType dtype = graph.value(value).dtype;
-  if (!is_contiguous(graph, value) || elements(graph, value) == 0) return {};
+  if (!graph.is_contiguous(value) || elements(graph, value) == 0) return {};
   const std::lock_guard lock(mutex);
   const auto [entry, added] = known->try_emplace({sample, dtype});
   if (added) entry->second = measure(sample, dtype);
@@ -269,7 +257,7 @@ void skip(RandomState& state, const Consumption& consumption) {
 RandomFill random_fill_of(const Graph& graph, NodeId node) {
   const Row* row = find_row(graph.target(node).name());
   const ValueId value = filled_value(graph, node);
-  if (row == nullptr || !value.valid() || !is_contiguous(graph, value)) return {};
+  if (row == nullptr || !value.valid() || !graph.is_contiguous(value)) return {};
   const uint64_t n = elements(graph, value);
   const Consumption whole = consumption_of(graph, node);
   if (!whole.is_known() || n == 0) return {};

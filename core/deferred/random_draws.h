@@ -4,7 +4,7 @@
 //     if (c.is_known()) skip(state, c);                // microseconds, see core/deferred/mt19937_jump.h
 //
 // libtorch's CPU kernels draw serially, so the closed forms are those of ATen/native/cpu/DistributionTemplates.h; each is
-// checked against the operator in tests/deferred/random_draws_test.cpp. Whether bernoulli_ and exponential_ take one
+// checked against the operator in tests/core/deferred/random_draws_test.cpp. Whether bernoulli_ and exponential_ take one
 // number as the seed of MKL's generator or one a value depends on the build and the processor: that is asked once, by
 // running them on a small tensor with a generator of their own. The rest (rejection samplers, poisson, multinomial,
 // dropout, ...) is not known.
@@ -15,7 +15,7 @@
 
 #include <optional>
 
-#include "ir/graph.h"
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <atomic>
 
-#include "core/deferred/errors.h"
 #include "core/deferred/mt19937_jump.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {

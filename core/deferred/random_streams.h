@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/deferred/random_draws.h"
-#include "ir/graph.h"
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 

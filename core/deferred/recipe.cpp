@@ -19,20 +19,9 @@ constexpr std::string_view kOverwriting[] = {
 // What makes linalg operators throw: run with the node whose result it looks at.
 constexpr std::string_view kCheck = "aten::_linalg_check_errors";
 
-bool is_contiguous(const Graph& graph, ValueId value) {
-  const auto sizes = graph.sizes(value);
-  const auto strides = graph.strides(value);
-  int64_t expected = 1;
-  for (size_t i = sizes.size(); i-- > 0;) {
-    if (sizes[i] != 1 && strides[i] != expected) return false;
-    expected *= sizes[i];
-  }
-  return true;
-}
-
 bool is_whole(const Graph& graph, ValueId value) {
   const Value& v = graph.value(value);
-  return v.storage.valid() && v.offset == 0 && is_contiguous(graph, value) &&
+  return v.storage.valid() && v.offset == 0 && graph.is_contiguous(value) &&
          graph.logical_bytes(value) == graph.storage(v.storage).bytes;
 }
 

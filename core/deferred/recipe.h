@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "core/deferred/snapshots.h"
-#include "ir/graph.h"
-#include "ir/operator_facts.h"
+#include "ir/operators/operator_facts.h"
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 

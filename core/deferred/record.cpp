@@ -3,11 +3,11 @@
 #include <ATen/Context.h>
 #include <c10/core/DefaultDtype.h>
 
-#include "core/deferred/errors.h"
 #include "core/fake/constants.h"
 #include "core/fake/converter.h"
 #include "core/fake/kernel_depth.h"
 #include "core/fake/operator_info.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {

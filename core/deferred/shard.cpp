@@ -11,18 +11,18 @@
 
 #include <algorithm>
 
-#include "core/deferred/errors.h"
-#include "core/deferred/materialize.h"
 #include "core/deferred/mt19937_jump.h"
 #include "core/deferred/piece.h"
 #include "core/deferred/record.h"
 #include "core/fake/constants.h"
-#include "core/replay/interpreter.h"
+#include "shadowgraph/deferred.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/replay.h"
 
 namespace shadowgraph {
 namespace {
 
-constexpr int64_t kWindow = int64_t{1} << 18;  // elements
+constexpr int64_t kShardWindow = int64_t{1} << 18;  // elements
 
 constexpr std::string_view kElementwise[] = {"aten::zero_", "aten::fill_.Scalar", "aten::copy_", "aten::_to_copy",
                                              "aten::clone"};
@@ -294,7 +294,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
   for (int64_t done = 0; done < result.numel();) {
     const int64_t first = done / part * row + start * inner + done % part;
     const int64_t begin = first / 16 * 16;
-    const int64_t end = std::min(numel, begin + kWindow);
+    const int64_t end = std::min(numel, begin + kShardWindow);
     // As far as parts reach into a window of full size; not beyond what is needed.
     const int64_t last_row = std::min(rows - 1, (end - 1) / row);
     int64_t needed = first + 1;

@@ -15,7 +15,7 @@
 #include <map>
 #include <unordered_map>
 
-#include "ir/ids.h"
+#include "shadowgraph/graph/ids.h"
 
 namespace shadowgraph {
 

@@ -1,14 +1,13 @@
-#include "core/deferred/weights_file.h"
-
 #include <caffe2/serialize/inline_container.h>
 
 #include <cstring>
 #include <ostream>
 #include <unordered_map>
 
-#include "core/deferred/errors.h"
 #include "core/fake/fake_tensor_impl.h"
-#include "ir/file.h"
+#include "shadowgraph/deferred.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

@@ -12,16 +12,15 @@
 #include <unordered_set>
 #include <vector>
 
-#include "core/fake/errors.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {
 
 using c10::DeviceType;
-using torch::autograd::Node;
 
 constexpr DeviceType kNothing = DeviceType::CPU;
 thread_local DeviceType of_backward = kNothing;
@@ -32,14 +31,14 @@ bool in_fake_mode() { return thread_state.mode != nullptr && thread_state.mode->
 // The one kind of accelerator that the graph behind `roots` is on.
 DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
   DeviceType found = kNothing;
-  std::vector<Node*> waiting;
-  std::unordered_set<Node*> seen;
-  const auto visit = [&](Node* node) {
+  std::vector<torch::autograd::Node*> waiting;
+  std::unordered_set<torch::autograd::Node*> seen;
+  const auto visit = [&](torch::autograd::Node* node) {
     if (node != nullptr && seen.insert(node).second) waiting.push_back(node);
   };
   for (const auto& edge : roots) visit(edge.function.get());
   while (!waiting.empty()) {
-    Node* node = waiting.back();
+    torch::autograd::Node* node = waiting.back();
     waiting.pop_back();
     for (uint32_t i = 0; i < node->num_inputs(); ++i) {
       const DeviceType type = node->input_metadata(i).device().type();
@@ -143,7 +142,7 @@ void ensure_privateuse1_hooks() {
   });
 }
 
-[[maybe_unused]] const bool kHooksRegistered = (register_accelerator_hooks(), true);
+[[maybe_unused]] const bool kAcceleratorHooksRegistered = (register_accelerator_hooks(), true);
 
 }  // namespace
 

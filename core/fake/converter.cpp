@@ -9,16 +9,11 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "core/fake/constants.h"
-#include "core/fake/errors.h"
 #include "core/fake/fake_tensor_impl.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {
-
-c10::Storage meta_storage(size_t bytes) {
-  return c10::Storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, c10::Device(c10::DeviceType::Meta)),
-                      c10::GetAllocator(c10::DeviceType::Meta), /*resizable=*/true);
-}
 
 c10::Storage meta_storage_of(const at::Tensor& real, ModeState* mode) {
   const c10::Storage& storage = real.storage();

@@ -1,15 +1,13 @@
-#include "core/fake/cross_ref_mode.h"
-
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <optional>
 
 #include "core/fake/dispatch_keys.h"
-#include "core/fake/errors.h"
 #include "core/fake/fake_tensor_impl.h"
-#include "core/fake/fake_tensor_mode.h"
 #include "core/fake/observe_mode.h"
 #include "core/fake/operator_info.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/fake.h"
 
 namespace shadowgraph {
 
@@ -94,12 +92,12 @@ std::vector<std::pair<const char*, std::string>> facts(const std::vector<Named>&
 }
 
 // Leaves the fake key to the observer's own calls only.
-class Unobserved {
+class WithoutMode {
  public:
-  Unobserved() : mode_(std::exchange(thread_state.mode, nullptr)) {}
-  ~Unobserved() { thread_state.mode = mode_; }
-  Unobserved(const Unobserved&) = delete;
-  Unobserved& operator=(const Unobserved&) = delete;
+  WithoutMode() : mode_(std::exchange(thread_state.mode, nullptr)) {}
+  ~WithoutMode() { thread_state.mode = mode_; }
+  WithoutMode(const WithoutMode&) = delete;
+  WithoutMode& operator=(const WithoutMode&) = delete;
 
  private:
   ModeState* mode_;
@@ -124,7 +122,7 @@ class CrossRefMode::Observer final : public CallObserver {
     for (const CallArgument& argument : arguments) stack.push_back(argument.value());
     const auto& formals = info.op.schema().arguments();
     for (size_t i = 0; i < stack.size(); ++i) collect(formals[i].name(), stack[i], real_);
-    const Unobserved unobserved;
+    const WithoutMode unobserved;
     FakeTensorMode mode;
     try {
       for (size_t i = 0; i < stack.size(); ++i) {

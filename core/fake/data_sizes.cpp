@@ -1,6 +1,5 @@
-#include "core/fake/data_sizes.h"
-
-#include "core/fake/errors.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/fake.h"
 
 namespace shadowgraph {
 

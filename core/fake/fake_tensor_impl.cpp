@@ -8,8 +8,8 @@
 
 #include "core/fake/accelerator.h"
 #include "core/fake/dispatch_keys.h"
-#include "core/fake/errors.h"
 #include "core/fake/mode_state.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 
@@ -97,15 +97,11 @@ FakeTensorImpl::FakeTensorImpl(ImplType view, c10::Storage&& storage, c10::Dispa
   set_custom_device(true);
 }
 
-namespace {
-
 c10::Storage meta_storage(size_t bytes) {
   static c10::Allocator* const allocator = c10::GetAllocator(c10::DeviceType::Meta);
   return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, allocator,
                                                /*resizable=*/true);
 }
-
-}  // namespace
 
 at::Tensor FakeTensorImpl::empty(c10::IntArrayRef sizes, caffe2::TypeMeta dtype, c10::MemoryFormat format,
                                  c10::Device device) {

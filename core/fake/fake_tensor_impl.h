@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "core/fake/thread_state.h"
-#include "ir/ids.h"
+#include "shadowgraph/graph/ids.h"
 
 namespace shadowgraph {
 
@@ -92,6 +92,9 @@ class FakeTensorImpl final : public c10::TensorImpl {
   ValueId value_;
   c10::intrusive_ptr<c10::intrusive_ptr_target> recipe_;  // of a real one
 };
+
+// A storage of so many bytes on the meta device: none are allocated.
+c10::Storage meta_storage(size_t bytes);
 
 // A tensor always has a device with an index: "cuda" is the current device.
 c10::Device with_current_index(c10::DeviceType type);

@@ -1,5 +1,3 @@
-#include "core/fake/fake_tensor_mode.h"
-
 #include <c10/core/AutogradState.h>
 
 #include <atomic>
@@ -10,11 +8,12 @@
 #include "core/fake/constants.h"
 #include "core/fake/converter.h"
 #include "core/fake/dispatch_keys.h"
-#include "core/fake/errors.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/process_state.h"
 #include "core/fake/thread_state.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/fake.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,5 +1,3 @@
-#include "core/fake/fakeify.h"
-
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
@@ -7,7 +5,7 @@
 
 #include "core/fake/converter.h"
 #include "core/fake/fake_tensor_impl.h"
-#include "core/fake/fake_tensor_mode.h"
+#include "shadowgraph/fake.h"
 
 namespace shadowgraph {
 

@@ -17,11 +17,11 @@
 #include "core/fake/call.h"
 #include "core/fake/constants.h"
 #include "core/fake/converter.h"
-#include "core/fake/errors.h"
 #include "core/fake/lazy_outputs.h"
 #include "core/fake/operand_copies.h"
 #include "core/fake/out_form.h"
 #include "core/fake/zeros.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 

@@ -8,16 +8,13 @@
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/kernel_depth.h"
+#include "ir/operators/operator_facts.h"
 
 namespace shadowgraph {
 
 thread_local constinit LazyOutput* lazy_output = nullptr;
 
 namespace {
-
-bool is_written(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
 
 bool is_lazy(const c10::IValue& value) {
   if (!value.isTensor() || !value.toTensor().defined()) return false;

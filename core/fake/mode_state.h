@@ -14,9 +14,7 @@
 #include <unordered_set>
 
 #include "core/fake/call_observer.h"
-#include "core/fake/data_sizes.h"
-#include "core/fake/device_profile.h"
-#include "core/fake/fake_tensor_mode.h"
+#include "shadowgraph/fake.h"
 
 namespace shadowgraph {
 

@@ -8,7 +8,7 @@
 #include <array>
 #include <span>
 
-#include "core/rules/support.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph {
 namespace {

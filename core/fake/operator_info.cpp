@@ -9,8 +9,8 @@
 
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/operand_copies.h"
-#include "ir/error.h"
-#include "ir/operator_facts.h"
+#include "ir/operators/operator_facts.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "core/rules/registry.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph {
 
@@ -54,7 +54,7 @@ struct OperatorInfo {
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   // Bit i: argument i, of the first 64.
   uint64_t written_arguments = 0;
-  uint64_t touched_arguments = 0;      // written, also where the schema does not say so (ir/operator_facts.h)
+  uint64_t touched_arguments = 0;      // written, also where the schema does not say so (ir/operators/operator_facts.h)
   uint64_t overwritten_arguments = 0;  // written whatever was there: fill_, copy_, an `out=`
   uint64_t unread_arguments = 0;       // only their geometry counts: zeros_like
   std::shared_ptr<const ShapeRule> rule;

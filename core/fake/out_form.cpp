@@ -9,6 +9,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "ir/operators/operator_facts.h"
+
 namespace shadowgraph {
 namespace {
 
@@ -25,9 +27,6 @@ bool describes_result(const std::string& name) {
   return name == "dtype" || name == "layout" || name == "device" || name == "pin_memory";
 }
 
-bool is_written(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
 bool is_result(const c10::Argument& argument) { return argument.kwarg_only() && is_written(argument); }
 
 // Whether `functional` takes what `out_form` does, save for the results, and gives as many.

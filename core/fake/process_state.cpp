@@ -11,13 +11,13 @@
 
 #include "core/fake/accelerator.h"
 #include "core/fake/dispatch_keys.h"
-#include "core/fake/errors.h"
 #include "core/fake/fallback.h"
 #include "core/fake/lazy_outputs.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/saved_tensor_scope.h"
 #include "core/fake/thread_state.h"
 #include "core/fake/unboxed_call.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "core/fake/constants.h"
-#include "core/fake/errors.h"
 #include "core/fake/fake_tensor_impl.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,6 +1,6 @@
-#include "core/replay/bindings.h"
-
 #include <torch/nn/module.h>
+
+#include "shadowgraph/replay.h"
 
 namespace shadowgraph {
 

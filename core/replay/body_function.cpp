@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/replay/bindings.h"
-#include "ir/parser.h"
+#include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

@@ -8,8 +8,7 @@
 #include <memory>
 #include <string_view>
 
-#include "core/replay/functions.h"
-#include "core/replay/interpreter.h"
+#include "shadowgraph/replay.h"
 
 namespace shadowgraph {
 

@@ -90,7 +90,7 @@ c10::IValue CallTemplates::ivalue_of(const Argument& argument, TypeClass type, b
   return {};
 }
 
-// Lists nest no deeper than kMaxListDepth (ir/formals.h).
+// Lists nest no deeper than kMaxListDepth (ir/operators/formals.h).
 c10::IValue CallTemplates::list_of(const Argument& argument, const c10::TypePtr& element_type, List* values,
                                    const Options& options) const {
   const bool optional = element_type->kind() == c10::TypeKind::OptionalType;

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "ir/formals.h"
-#include "ir/graph.h"
+#include "ir/operators/formals.h"
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 

@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "ir/operator_facts.h"
+#include "ir/operators/operator_facts.h"
 
 namespace shadowgraph {
 namespace {

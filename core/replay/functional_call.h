@@ -12,15 +12,15 @@
 //
 // PyTorch's auto_functionalized is the same idea for single operators; it copies tensors, not storages.
 //
-// The function needs no registration: find_function (core/replay/functions.h) makes it from its name.
+// The function needs no registration: find_function (shadowgraph/replay.h) makes it from its name.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string_view>
 
-#include "core/replay/functions.h"
-#include "ir/target.h"
+#include "shadowgraph/graph/target.h"
+#include "shadowgraph/replay.h"
 
 namespace shadowgraph {
 

@@ -1,11 +1,10 @@
-#include "core/replay/functions.h"
-
 #include <map>
 #include <mutex>
 
 #include "core/replay/functional_call.h"
 #include "core/replay/random_state.h"
-#include "ir/error.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/replay.h"
 
 namespace shadowgraph {
 namespace {
@@ -26,7 +25,7 @@ void register_function(const std::string& schema_text, FunctionKernel shape_rule
   const Target target(TargetKind::kFunction, schema_text);
   if (!shape_rule) {
     throw Error("function " + target.name() +
-                " needs a shape rule: what its results look like, given fake tensors; see core/replay/functions.h");
+                " needs a shape rule: what its results look like, given fake tensors; see shadowgraph/replay.h");
   }
   auto function = std::make_shared<const RegisteredFunction>(
       RegisteredFunction{target.schema_text(), std::move(shape_rule), std::move(kernel)});

@@ -1,5 +1,3 @@
-#include "core/replay/graph_module.h"
-
 #include <ATen/core/Dict.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/function.h>
@@ -7,11 +5,10 @@
 
 #include <algorithm>
 
-#include "ir/file.h"
-#include "ir/insertion_point.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "ir/verifier.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 namespace shadowgraph {
 namespace {

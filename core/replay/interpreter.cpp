@@ -1,5 +1,3 @@
-#include "core/replay/interpreter.h"
-
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/alias.h>
@@ -14,7 +12,8 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/replay/replay_program.h"
-#include "ir/printer.h"
+#include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

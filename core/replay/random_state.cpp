@@ -7,7 +7,7 @@
 #include <array>
 #include <mutex>
 
-#include "ir/error.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {

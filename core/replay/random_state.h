@@ -6,10 +6,10 @@
 //
 // The generator is the default one of the device. A state is a tensor of bytes on the CPU (at::Generator::get_state; 5056
 // bytes for the CPU's generator, 16 for a CUDA one), so that it has a lifetime and a size like every other tensor. They
-// are random operators to ir/effects.h, so they keep their place among those that draw, and the two that set are never
+// are random operators to shadowgraph/analysis.h, so they keep their place among those that draw, and the two that set are never
 // dropped.
 //
-// The functions need no registration: find_function (core/replay/functions.h) knows them.
+// The functions need no registration: find_function (shadowgraph/replay.h) knows them.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -17,7 +17,7 @@
 #include <memory>
 #include <string_view>
 
-#include "core/replay/functions.h"
+#include "shadowgraph/replay.h"
 
 namespace shadowgraph {
 

@@ -1,4 +1,4 @@
-#include "core/replay/replay_executor.h"
+#include "shadowgraph/replay.h"
 
 namespace shadowgraph {
 

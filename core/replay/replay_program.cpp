@@ -4,8 +4,8 @@
 
 #include "core/replay/body_function.h"
 #include "core/replay/slice.h"
-#include "ir/formals.h"
-#include "ir/operator_facts.h"
+#include "ir/operators/formals.h"
+#include "ir/operators/operator_facts.h"
 
 namespace shadowgraph {
 namespace {

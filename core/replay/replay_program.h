@@ -13,9 +13,8 @@
 #include <vector>
 
 #include "core/replay/call_templates.h"
-#include "core/replay/functions.h"
-#include "core/replay/interpreter.h"
-#include "ir/effects.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/replay.h"
 
 namespace shadowgraph {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ir/error.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 

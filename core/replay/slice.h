@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "ir/effects.h"
+#include "shadowgraph/analysis.h"
 
 namespace shadowgraph {
 

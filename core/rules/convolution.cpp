@@ -1,7 +1,7 @@
 // Convolutions. The kernel that eager would use decides the strides of the result and of the gradients, so that choice
 // is left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". All
 // backends give output, input gradient and weight gradient in the backend's memory format:
-//   - CPU (oneDNN, slow_conv*, NNPACK) is compared with eager in tests/unit/rules_convolution_test.cpp;
+//   - CPU (oneDNN, slow_conv*, NNPACK) is compared with eager in tests/core/rules/convolution_test.cpp;
 //   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward first
 //     makes grad_output follow the input, pytorch#171622), the depthwise and slow kernels allocate contiguous;
 //   - XPU, MPS: channels-last operands give channels-last results (ConvUtils.h); on others all is contiguous.
@@ -9,10 +9,10 @@
 #include <ATen/Parallel.h>
 #include <ATen/native/ConvUtils.h>
 #include <c10/util/SmallVector.h>
+#include <c10/util/strides.h>
 
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
-#include "core/rules/support.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -242,9 +242,9 @@ struct Call {
     if (one_dimensional) {
       parameters.insert_leading_dimension();
       // The input is made contiguous first, the weight is not.
-      input =
-          with_leading_dimension(given_input, given_input.is_contiguous() ? DimVector(given_input.strides())
-                                                                          : contiguous_strides(given_input.sizes()));
+      input = with_leading_dimension(given_input, given_input.is_contiguous()
+                                                      ? DimVector(given_input.strides())
+                                                      : c10::contiguous_strides(given_input.sizes()));
       weight = with_leading_dimension(given_weight, given_weight.strides());
     }
     const Choice choice = choose(input, weight, parameters);
@@ -324,7 +324,7 @@ at::Tensor underscore_convolution(const at::Tensor& input, const at::Tensor& wei
                                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
                                   IntArrayRef output_padding, int64_t groups, bool /*benchmark*/,
                                   bool /*deterministic*/, bool /*cudnn_enabled*/, bool /*allow_tf32*/) {
-  return convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
+  return rules::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
@@ -387,7 +387,7 @@ at::Tensor cudnn_convolution_relu(const at::Tensor& input, const at::Tensor& wei
 at::Tensor cudnn_convolution_add_relu(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& /*z*/,
                                       const std::optional<at::Scalar>& /*alpha*/, const OptionalTensor& bias,
                                       IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
-  return cudnn_convolution_relu(input, weight, bias, stride, padding, dilation, groups);
+  return rules::cudnn_convolution_relu(input, weight, bias, stride, padding, dilation, groups);
 }
 
 at::Tensor cudnn_convolution_transpose(const at::Tensor& input, const at::Tensor& weight, IntArrayRef padding,

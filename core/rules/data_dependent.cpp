@@ -1,15 +1,14 @@
 // Operators whose results have as many elements as their data says: the size is a hint of the user's
-// (core/fake/data_sizes.h), and without one they end in DataDependentError.
+// (shadowgraph/fake.h), and without one they end in DataDependentError.
 #include <ATen/ExpandUtils.h>
 
 #include "core/fake/constants.h"
-#include "core/fake/data_sizes.h"
-#include "core/fake/errors.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
-#include "core/rules/support.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {

@@ -11,8 +11,7 @@
 
 #include "core/fake/dispatch_keys.h"
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
-#include "core/rules/support.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -123,13 +122,13 @@ Tensor nan_to_num(const Tensor& x, std::optional<double> /*nan*/, std::optional<
 // ---- Selection
 
 // On every device the operands are copied to their common dtype first, a condition of bytes to bool.
-struct Choice {
+struct WhereOperands {
   Tensor condition;
   Tensor x;
   Tensor y;
   ScalarType dtype;
 
-  static Choice of(const Tensor& condition, const Tensor& x, const Tensor& y) {
+  static WhereOperands of(const Tensor& condition, const Tensor& x, const Tensor& y) {
     TORCH_CHECK(condition.scalar_type() == c10::kBool || condition.scalar_type() == c10::kByte,
                 "where expected condition to be a boolean tensor, but got a tensor with dtype ",
                 condition.scalar_type());
@@ -144,12 +143,12 @@ struct Choice {
 };
 
 Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y) {
-  const Choice choice = Choice::of(condition, x, y);
+  const WhereOperands choice = WhereOperands::of(condition, x, y);
   return elementwise({choice.condition, choice.x, choice.y}, {.output = choice.dtype});
 }
 
 Tensor& where_out(const Tensor& condition, const Tensor& x, const Tensor& y, Tensor& result) {
-  const Choice choice = Choice::of(condition, x, y);
+  const WhereOperands choice = WhereOperands::of(condition, x, y);
   TORCH_CHECK(result.scalar_type() == choice.dtype, "Expected out type to be ", choice.dtype, " but got ",
               result.scalar_type());
   return elementwise_into(result, {choice.condition, choice.x, choice.y}, {.output = choice.dtype});

@@ -1,10 +1,9 @@
 // Indexing, embedding, sorted search. Shapes never depend on the data here: core/rules/data_dependent.cpp.
 #include <ATen/MemoryOverlap.h>
 
-#include "core/fake/errors.h"
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
-#include "core/rules/support.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -53,15 +52,6 @@ Tensor nonzero_static(const Tensor& x, int64_t size, int64_t /*fill_value*/) {
   TORCH_CHECK(size >= 0, "nonzero_static: 'size' must be an non-negative integer");
   return on_cuda() ? rules::empty_strided({size, x.dim()}, {1, size}, c10::kLong)
                    : rules::empty({size, x.dim()}, c10::kLong);
-}
-
-Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_size) {
-  TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
-  if (!output_size && repeats.numel() != 0) {
-    throw DataDependentError(
-        "aten::repeat_interleave.Tensor: the size of the result is the sum of a fake tensor. Pass it as output_size");
-  }
-  return rules::empty({output_size.value_or(0)}, repeats);
 }
 
 // ---- Embedding
@@ -191,7 +181,6 @@ void register_indexing(RuleRegistry& registry) {
   registry.add("aten::masked_scatter_", &masked_scatter_);
   registry.add("aten::masked_scatter_backward", &masked_scatter_backward);
   registry.add("aten::nonzero_static", &nonzero_static);
-  registry.add("aten::repeat_interleave.Tensor", &repeat_interleave);
   registry.add("aten::embedding", &embedding);
   registry.add("aten::embedding_dense_backward", &embedding_dense_backward);
   registry.add("aten::embedding_renorm_", &embedding_renorm_);

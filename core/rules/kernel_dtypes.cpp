@@ -4,8 +4,7 @@
 #include <ATen/Operators.h>
 
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
-#include "core/rules/support.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {

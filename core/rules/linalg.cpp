@@ -6,8 +6,7 @@
 #include <ATen/ops/triangular_solve_ops.h>
 
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
-#include "core/rules/support.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -69,7 +68,7 @@ std::tuple<Tensor&, Tensor&> triangular_solve_out(const Tensor& b, const Tensor&
                                            unitriangular, solution, copied);
   for (Tensor* const result : {&solution, &copied}) {
     if (result->numel() != 0) continue;
-    auto strides = rules::contiguous_strides(result->mT().sizes());
+    auto strides = c10::contiguous_strides(result->mT().sizes());
     std::swap(strides[strides.size() - 2], strides[strides.size() - 1]);
     result->as_strided_(result->sizes(), strides);
   }

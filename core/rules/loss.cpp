@@ -2,10 +2,9 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/native/Resize.h>
 
-#include "core/fake/errors.h"
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
-#include "core/rules/support.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {

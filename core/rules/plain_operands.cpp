@@ -6,8 +6,7 @@
 #include <ATen/Operators.h>
 
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
-#include "core/rules/support.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -16,8 +15,6 @@ using at::Scalar;
 using at::Tensor;
 using c10::MemoryFormat;
 using c10::ScalarType;
-
-constexpr c10::DispatchKeySet kMeta(c10::DispatchKey::Meta);
 
 // Strides as a fresh tensor has them. Not is_contiguous(): TensorIterator sorts dimensions by their strides, those of size
 // 1 included, and the strides of these are anything in a contiguous tensor.

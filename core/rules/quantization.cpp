@@ -4,12 +4,11 @@
 #include <ATen/native/GroupedMMUtils.h>
 #include <ATen/native/Resize.h>
 
-#include "core/fake/data_sizes.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
-#include "core/rules/support.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {

@@ -16,10 +16,10 @@
 #include <ATen/ops/_cudnn_init_dropout_state.h>
 #include <ATen/ops/_cudnn_rnn.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/strides.h>
 
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
-#include "core/rules/support.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -125,7 +125,7 @@ at::Tensor flatten_weight(TensorList weights, int64_t weight_stride0, int64_t in
     c10::TensorImpl* weight = weights[i].unsafeGetTensorImpl();
     const c10::DimVector sizes(weight->sizes());
     weight->set_storage_keep_dtype(buffer.storage());
-    weight->set_sizes_and_strides(sizes, contiguous_strides(sizes), offsets[i]);
+    weight->set_sizes_and_strides(sizes, c10::contiguous_strides(sizes), offsets[i]);
   }
   return buffer;
 }
@@ -192,7 +192,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> cudnn_rn
     const at::Tensor buffer = rules::empty({total}, weights[0]);
     for (size_t i = 0; i < weights.size(); ++i) {
       const auto sizes = weights[i].sizes();
-      grad_weights.push_back(buffer.as_strided(sizes, contiguous_strides(sizes), offsets[i]));
+      grad_weights.push_back(buffer.as_strided(sizes, c10::contiguous_strides(sizes), offsets[i]));
     }
   }
   // The gradients of the input and of the states are computed whether or not they are wanted.

@@ -7,8 +7,7 @@
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
-#include "core/rules/support.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {

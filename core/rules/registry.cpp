@@ -1,6 +1,5 @@
-#include "core/rules/registry.h"
-
 #include "core/rules/families.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph {
 

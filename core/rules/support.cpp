@@ -1,5 +1,3 @@
-#include "core/rules/support.h"
-
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
@@ -8,6 +6,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 
@@ -50,16 +49,6 @@ at::Tensor alias(const at::Tensor& base, c10::IntArrayRef sizes, c10::IntArrayRe
                                                    base.dtype());
   view->set_sizes_and_strides(sizes, strides, offset);
   return at::Tensor(std::move(view));
-}
-
-c10::DimVector contiguous_strides(c10::IntArrayRef sizes) {
-  c10::DimVector strides(sizes.size());
-  int64_t stride = 1;
-  for (size_t i = sizes.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= std::max<int64_t>(sizes[i], 1);
-  }
-  return strides;
 }
 
 at::Tensor empty_like(const at::Tensor& like, c10::ScalarType dtype) {

@@ -17,8 +17,7 @@
 #include <c10/core/WrapDimMinimal.h>
 
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
-#include "core/rules/support.h"
+#include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -26,8 +25,6 @@ namespace {
 using at::Tensor;
 using c10::DimVector;
 using c10::IntArrayRef;
-
-constexpr c10::DispatchKeySet kMeta(c10::DispatchKey::Meta);
 
 // A view's geometry, to be changed in place.
 struct Geometry {

@@ -1,9 +1,9 @@
 // An operator of one's own, outside shadowgraph's tree: made known in one statement, then captured and profiled on a
 // pretended GPU that neither the operator nor this machine has.
 #include <ATen/ATen.h>
-#include <shadowgraph/core/capture/capture.h>
-#include <shadowgraph/profiler/register_operator.h>
-#include <shadowgraph/profiler/report.h>
+#include <shadowgraph/capture.h>
+#include <shadowgraph/operators.h>
+#include <shadowgraph/profile.h>
 #include <torch/library.h>
 
 #include <iostream>

@@ -5,7 +5,7 @@
 #include <unordered_set>
 
 #include "core/replay/random_state.h"
-#include "passes/codegen/codegen.h"
+#include "shadowgraph/codegen.h"
 
 namespace shadowgraph {
 namespace {

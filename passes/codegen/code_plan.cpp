@@ -4,11 +4,11 @@
 
 #include "core/replay/random_state.h"
 #include "core/replay/replay_program.h"
-#include "ir/tensor_bytes.h"
+#include "ir/text/tensor_bytes.h"
 #include "passes/codegen/code_blocks.h"
-#include "passes/codegen/codegen.h"
 #include "passes/codegen/function_bodies.h"
-#include "passes/identity.h"
+#include "passes/simplify/identity.h"
+#include "shadowgraph/codegen.h"
 
 namespace shadowgraph {
 // Fills a CodePlan.

@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "ir/effects.h"
-#include "ir/graph.h"
-#include "ir/operator_facts.h"
+#include "ir/operators/operator_facts.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 
@@ -139,7 +139,7 @@ class CodePlan {
 inline constexpr const char* kNoFunctionText =
     "a function of the user's own whose operators are not known; name the function that the code is to call "
     "(CodegenOptions::functions, --function), keep a body with the call (pass collapse with bodies=keep), or put its "
-    "operators in its place (inline_call of ir/group_call.h, pass rewrite)";
+    "operators in its place (inline_call of shadowgraph/edit.h, pass rewrite)";
 
 bool in_checkpoint(const Graph& graph, RegionId region);
 

@@ -1,4 +1,4 @@
-#include "passes/codegen/codegen.h"
+#include "shadowgraph/codegen.h"
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/ivalue.h>
@@ -8,10 +8,8 @@
 #include <fnmatch.h>
 #include <system_error>
 
-#include "ir/file.h"
-#include "ir/numbering.h"
-#include "ir/printer.h"
-#include "ir/words.h"
+#include "ir/text/words.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

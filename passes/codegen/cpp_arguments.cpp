@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "passes/codegen/codegen.h"
 #include "passes/codegen/cpp_call.h"
 #include "passes/codegen/cpp_literals.h"
+#include "shadowgraph/codegen.h"
 
 namespace shadowgraph {
 

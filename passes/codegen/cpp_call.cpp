@@ -5,10 +5,10 @@
 
 #include "core/replay/functional_call.h"
 #include "core/replay/random_state.h"
-#include "ir/operator_facts.h"
-#include "passes/codegen/codegen.h"
+#include "ir/operators/operator_facts.h"
 #include "passes/codegen/cpp_literals.h"
 #include "passes/codegen/cpp_operators.h"
+#include "shadowgraph/codegen.h"
 
 namespace shadowgraph {
 namespace {

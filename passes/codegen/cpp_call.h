@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "ir/formals.h"
+#include "ir/operators/formals.h"
 #include "passes/codegen/code_plan.h"
 
 namespace shadowgraph {

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "ir/tensor_bytes.h"
-#include "passes/codegen/codegen.h"
+#include "ir/text/tensor_bytes.h"
 #include "passes/codegen/cpp_call.h"
 #include "passes/codegen/cpp_literals.h"
+#include "shadowgraph/codegen.h"
 
 namespace shadowgraph {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ir/graph.h"
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 

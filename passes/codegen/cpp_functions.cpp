@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "passes/codegen/codegen.h"
 #include "passes/codegen/cpp_literals.h"
+#include "shadowgraph/codegen.h"
 
 namespace shadowgraph {
 

@@ -1,13 +1,12 @@
-#include "passes/codegen/emit_cpp.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "ir/words.h"
+#include "ir/text/words.h"
 #include "passes/codegen/cpp_constants.h"
 #include "passes/codegen/cpp_functions.h"
 #include "passes/codegen/cpp_helpers.h"
 #include "passes/codegen/cpp_literals.h"
+#include "shadowgraph/codegen.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,12 +1,11 @@
-#include "passes/codegen/emit_python.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "ir/words.h"
+#include "ir/text/words.h"
 #include "passes/codegen/code_names.h"
 #include "passes/codegen/python_call.h"
 #include "passes/codegen/python_literals.h"
+#include "shadowgraph/codegen.h"
 
 namespace shadowgraph {
 namespace {

@@ -4,9 +4,9 @@
 #include <set>
 
 #include "core/replay/body_function.h"
-#include "ir/clone.h"
-#include "ir/parser.h"
-#include "passes/codegen/codegen.h"
+#include "shadowgraph/codegen.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

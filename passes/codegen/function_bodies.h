@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "ir/graph.h"
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 

@@ -7,11 +7,11 @@
 
 #include "core/replay/functional_call.h"
 #include "core/replay/random_state.h"
-#include "ir/operator_facts.h"
-#include "ir/tensor_bytes.h"
-#include "passes/codegen/codegen.h"
+#include "ir/operators/operator_facts.h"
+#include "ir/text/tensor_bytes.h"
 #include "passes/codegen/identifiers.h"
 #include "passes/codegen/python_literals.h"
+#include "shadowgraph/codegen.h"
 
 namespace shadowgraph {
 namespace {}  // namespace

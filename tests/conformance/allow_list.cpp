@@ -3,8 +3,8 @@
 #include <fnmatch.h>
 #include <sstream>
 
-#include "ir/error.h"
-#include "ir/file.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph::conformance {
 namespace {

@@ -14,8 +14,8 @@
 #include <iostream>
 #include <map>
 
-#include "ir/error.h"
-#include "ir/file.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/text.h"
 #include "tests/conformance/allow_list.h"
 #include "tests/conformance/verdict.h"
 #include "tests/conformance/workers.h"

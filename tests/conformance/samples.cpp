@@ -11,8 +11,8 @@
 #include <cstring>
 #include <map>
 
-#include "ir/error.h"
-#include "ir/file.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph::conformance {
 namespace {

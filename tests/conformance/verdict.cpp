@@ -2,8 +2,8 @@
 
 #include <ATen/ops/clone.h>
 
-#include "core/fake/errors.h"
-#include "tests/unit/compare_with_eager.h"
+#include "shadowgraph/error.h"
+#include "tests/core/compare_with_eager.h"
 
 namespace shadowgraph::conformance {
 namespace {

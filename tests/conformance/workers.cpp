@@ -7,7 +7,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "ir/error.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph::conformance {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "core/fake/operator_info.h"
 #include "core/fake/out_form.h"
-#include "ir/error.h"
-#include "ir/file.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/text.h"
 #include "tests/conformance/allow_list.h"
 #include "tests/coverage/refused.h"
 

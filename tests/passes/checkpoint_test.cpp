@@ -1,5 +1,5 @@
-// What the pass `checkpoint` chooses, keeps and refuses. That its graphs do what they did is in tests/replay.
-#include "passes/checkpoint.h"
+// What the pass `checkpoint` chooses, keeps and refuses. That its graphs do what they did is in tests/core/replay.
+#include "shadowgraph/passes/checkpoint.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -7,14 +7,11 @@
 
 #include <map>
 
-#include "ir/checkpoint_region.h"
-#include "ir/clone.h"
-#include "ir/effects.h"
-#include "ir/equal.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "ir/verifier.h"
-#include "passes/pipeline.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"
 
 namespace shadowgraph {

@@ -1,19 +1,15 @@
 // Sizes that depend on data, given as hints: named, shared where the same contents are asked about, recorded, re-run and
 // fitted like any other size.
-#include "core/fake/data_sizes.h"
-
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/capture/capture.h"
-#include "core/fake/errors.h"
-#include "ir/equal.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "ir/verifier.h"
-#include "passes/shape_prop.h"
-#include "passes/symbolic.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 namespace shadowgraph {
 namespace {

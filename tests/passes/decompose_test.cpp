@@ -1,5 +1,5 @@
 // Decompositions: each row of the table against the operator itself on real tensors, whole models, the sets.
-#include "passes/decompose.h"
+#include "shadowgraph/passes/decompose.h"
 
 #include <ATen/native/ReductionType.h>
 #include <gmock/gmock.h>
@@ -8,8 +8,8 @@
 
 #include <set>
 
-#include "core/replay/interpreter.h"
-#include "passes/decompositions.h"
+#include "passes/decompose/decompositions.h"
+#include "shadowgraph/replay.h"
 #include "tests/passes/model_captures.h"
 #include "tests/passes/replay_check.h"
 

@@ -1,14 +1,12 @@
-// What functionalize tells of a graph, and what it refuses; the rewriting itself is in tests/golden/passes and tests/replay.
-#include "passes/functionalize.h"
-
+// What functionalize tells of a graph, and what it refuses; the rewriting itself is in tests/golden/passes and tests/core/replay.
 #include <gtest/gtest.h>
 
 #include "core/replay/functional_call.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "ir/verifier.h"
-#include "passes/functional_form.h"
-#include "profiler/flops.h"
+#include "passes/functional/functional_form.h"
+#include "shadowgraph/passes/functional.h"
+#include "shadowgraph/profile.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 namespace shadowgraph {
 namespace {

@@ -7,10 +7,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "ir/equal.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "passes/pipeline.h"
+#include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 namespace shadowgraph {
 namespace {

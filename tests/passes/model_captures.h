@@ -3,9 +3,9 @@
 
 #include <torch/optim/adamw.h>
 
-#include "core/capture/capture.h"
 #include "models/program.h"
 #include "models/registry.h"
+#include "shadowgraph/capture.h"
 
 namespace shadowgraph {
 

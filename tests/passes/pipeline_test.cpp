@@ -1,5 +1,5 @@
 // The pipeline: its text, its checks, its dumps, and what it says when something is wrong.
-#include "passes/pipeline.h"
+#include "shadowgraph/passes/pipeline.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,10 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "ir/equal.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
 #include "passes/options.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 namespace shadowgraph {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "ir/graph.h"
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 

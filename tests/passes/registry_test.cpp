@@ -1,7 +1,7 @@
 // The table of passes: names, refusals, what users add.
 #include <gtest/gtest.h>
 
-#include "passes/pass.h"
+#include "shadowgraph/passes/pass.h"
 
 namespace shadowgraph {
 namespace {

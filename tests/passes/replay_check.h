@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include "core/capture/capture.h"
-#include "core/fake/fake_tensor_mode.h"
-#include "core/replay/interpreter.h"
-#include "ir/printer.h"
-#include "ir/verifier.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 namespace shadowgraph {
 

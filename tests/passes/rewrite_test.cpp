@@ -1,11 +1,11 @@
 // Rewriting by rules, and partitions: text in, text out, and graphs that verify.
-#include "passes/rewrite.h"
+#include "shadowgraph/passes/rewrite.h"
 
 #include <gtest/gtest.h>
 
-#include "passes/partition.h"
+#include "shadowgraph/passes/structure.h"
+#include "tests/ir/samples.h"
 #include "tests/passes/random_graph.h"
-#include "tests/unit/ir_samples.h"
 
 namespace shadowgraph {
 namespace {

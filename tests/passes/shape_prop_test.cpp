@@ -1,18 +1,15 @@
 // Shape propagation: nothing changes with the recorded inputs, on every built-in model; other inputs give what a capture
 // with them gives; baked-in sizes are named.
-#include "passes/shape_prop.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional.h>
 
-#include "core/fake/fake_tensor_mode.h"
-#include "core/replay/functions.h"
-#include "ir/equal.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "ir/verifier.h"
-#include "passes/fake_of.h"
+#include "passes/rewrite/fake_of.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"
 
 namespace shadowgraph {

@@ -1,15 +1,14 @@
 // Every operator that adds a bias, split, gives what eager gives: with shapes that tell operands apart, alpha and beta,
 // broadcast biases, groups, strides, dilations, transposed convolutions.
-#include "passes/split_bias.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
 #include <limits>
 
-#include "ir/equal.h"
-#include "passes/pass.h"
+#include "shadowgraph/passes/decompose.h"
+#include "shadowgraph/passes/pass.h"
+#include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"
 #include "tests/passes/replay_check.h"
 

@@ -5,14 +5,13 @@
 #include <map>
 #include <set>
 
-#include "ir/clone.h"
-#include "ir/equal.h"
-#include "ir/parser.h"
-#include "ir/printer.h"
-#include "ir/topology.h"
-#include "passes/pipeline.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"
-#include "tests/replay/random_program.h"
+#include "tests/random/program.h"
 
 namespace shadowgraph {
 namespace {

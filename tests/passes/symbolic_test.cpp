@@ -1,11 +1,9 @@
 // Symbolic sizes: fitted from a few captures, instantiated elsewhere, equal to a capture there.
-#include "passes/symbolic.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "ir/equal.h"
-#include "ir/verifier.h"
+#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"
 
 namespace shadowgraph {

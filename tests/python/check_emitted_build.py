@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What emit_cpp wrote, built by its own CMakeLists.txt against the libtorch of the virtual environment, and run.
 
-    check_emitted_build.py CMAKE CXX FOLDER     FOLDER as make_fixtures (tests/codegen/fixtures) left it
+    check_emitted_build.py CMAKE CXX FOLDER     FOLDER as make_fixtures (tests/passes/codegen/fixtures) left it
 
 FOLDER/project is the emitted folder of the program `literals`; FOLDER/literals_case.pt holds what goes in and comes out.
 """

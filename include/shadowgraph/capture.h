@@ -1,0 +1,294 @@
+// Programs recorded as graphs: a module and its inputs, a training step, a TorchScript file, or a session around any code.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/graph.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Records a program as one graph: forward, backward and optimizer step, with regions, saved tensors and lifetimes.
+//
+//     shadowgraph::CaptureSession session({.device = at::kCUDA});
+//     Net net;                                       // made inside: fake, nothing is allocated
+//     session.name_module(net);
+//     at::Tensor loss = net.forward(at::empty({32, 3, 224, 224})).sum();
+//     loss.backward();
+//     shadowgraph::Graph graph = session.finish({loss});
+//
+// A session is a FakeTensorMode plus a recorder: it records below autograd, on the thread that made it, until finish() or
+// its end of life. Modules and inputs may also have been made earlier under a FakeTensorMode; what the session meets
+// without having seen it made becomes a placeholder. capture_forward and capture_training_step (shadowgraph/capture.h)
+// wrap the usual cases.
+
+class Recorder;
+
+struct CaptureOptions {
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  DeviceProfile profile;
+  bool map_devices_to_default = false;  // see FakeTensorOptions
+  NamedDataSizes data_sizes = {};       // likewise; the graph lists them as path dependencies
+  DataSizeHint data_size_hint = {};     // likewise
+  bool saved_tensors = true;            // record what autograd keeps for backward
+  bool path_dependencies = true;        // record sizes that the program asked for
+};
+
+class CaptureSession {
+ public:
+  explicit CaptureSession(const CaptureOptions& options = {});
+  ~CaptureSession();  // without finish(): the record is dropped, all state is restored
+  CaptureSession(const CaptureSession&) = delete;
+  CaptureSession& operator=(const CaptureSession&) = delete;
+
+  // Declares the module's parameters and buffers (in registration order, shared ones once) and knows its submodules'
+  // paths. The module must outlive the session.
+  void name_module(const torch::nn::Module& root);
+  void name_parameter(const at::Tensor& tensor, const std::string& name);
+  void name_buffer(const at::Tensor& tensor, const std::string& name);
+  void name_input(const at::Tensor& tensor, const std::string& name);
+
+  // Ends the record. `outputs` become sg::output, and (parameter, gradient) pairs sg::gradient nodes: by default those of
+  // the named parameters that have a gradient. The session stays a FakeTensorMode until it is destroyed.
+  Graph finish(const std::vector<at::Tensor>& outputs);
+
+  FakeTensorMode& mode() { return mode_; }
+  // The session recording on this thread, or nullptr.
+  static CaptureSession* current();
+  // nullptr after finish().
+  Recorder* recorder() { return finished_ ? nullptr : recorder_.get(); }
+
+ private:
+  FakeTensorMode mode_;
+  std::unique_ptr<Recorder> recorder_;
+  std::vector<at::Tensor> parameters_;
+  std::unordered_set<const c10::TensorImpl*> declared_;
+  CaptureSession* outer_;
+  bool finished_ = false;
+};
+
+// Nodes recorded while it lives belong to the phase: "forward", "backward", "optimizer", "init" or a name of one's own.
+// Without one, what runs under the autograd engine is backward and everything else forward.
+class PhaseScope {
+ public:
+  explicit PhaseScope(const std::string& name);
+  ~PhaseScope();
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  CaptureSession* session_;
+  PhaseId outer_;
+};
+
+// A region with a label of the user's own.
+class RegionScope {
+ public:
+  explicit RegionScope(const std::string& label);
+  ~RegionScope();
+  RegionScope(const RegionScope&) = delete;
+  RegionScope& operator=(const RegionScope&) = delete;
+
+ private:
+  CaptureSession* session_ = nullptr;
+};
+
+}  // namespace shadowgraph
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// One call from a module to its graph.
+//
+//     shadowgraph::FakeTensorMode mode({.device = at::kCUDA});
+//     auto net = std::make_shared<Net>();
+//     torch::optim::SGD sgd(net->parameters(), 0.1);
+//     auto step = shadowgraph::capture_training_step(
+//         *net, {at::empty({8, 3, 32, 32})}, [](const auto& outputs) { return outputs[0].sum(); }, sgd,
+//         {.device = at::kCUDA});
+//     // step.graph, step.seconds
+
+using Tensors = std::vector<at::Tensor>;
+using ForwardFunction = std::function<Tensors(const Tensors& inputs)>;
+// Reduces the outputs to a scalar.
+using LossFunction = std::function<at::Tensor(const Tensors& outputs)>;
+
+struct Capture {
+  Graph graph;
+  double seconds = 0;  // wall time of the capture alone; not part of the graph, which stays the same from run to run
+};
+
+struct ProgramToCapture {
+  const torch::nn::Module* module = nullptr;  // may be null
+  // What belongs to the program besides the module's own, by name.
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  std::vector<std::pair<std::string, at::Tensor>> buffers;
+  Tensors inputs;
+  std::vector<std::string> input_names;  // parallel to inputs; missing ones are called input0, input1, ...
+  ForwardFunction forward;
+  LossFunction loss;                             // training: required
+  torch::optim::Optimizer* optimizer = nullptr;  // training: may be null, then there is no optimizer phase
+  // Training steps run before the recorded one, so that optimizer state exists: 0 gives the first step, 1 steady state.
+  int warmup_steps = 0;
+};
+
+// Forward alone, in the caller's grad mode. Whatever the program throws passes through with all state restored.
+Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& options = {});
+
+// zero_grad, forward, loss, backward, optimizer step. Throws Error if the loss is not a scalar that requires grad, and
+// RealTensorError if the module has real parameters: they would receive fake gradients; make the module inside a
+// FakeTensorMode.
+Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& options = {});
+
+// Calls module.forward with the inputs as separate arguments, up to eight, or with all of them as one vector.
+template <class Module>
+Tensors call_forward(Module& module, const Tensors& inputs) {
+  const auto as_list = [](auto&& result) -> Tensors {
+    using Result = std::decay_t<decltype(result)>;
+    if constexpr (std::is_convertible_v<Result, Tensors>) {
+      return result;
+    } else if constexpr (std::is_convertible_v<Result, at::Tensor>) {
+      return {result};
+    } else {
+      return std::apply([](auto&&... elements) { return Tensors{elements...}; }, result);
+    }
+  };
+  std::optional<Tensors> result;
+  const auto attempt = [&]<size_t... I>(std::index_sequence<I...>) {
+    if constexpr (requires { module.forward(inputs[I]...); }) {
+      if (!result && inputs.size() == sizeof...(I)) result = as_list(module.forward(inputs[I]...));
+    }
+  };
+  attempt(std::make_index_sequence<1>());
+  attempt(std::make_index_sequence<2>());
+  attempt(std::make_index_sequence<3>());
+  attempt(std::make_index_sequence<4>());
+  attempt(std::make_index_sequence<5>());
+  attempt(std::make_index_sequence<6>());
+  attempt(std::make_index_sequence<7>());
+  attempt(std::make_index_sequence<8>());
+  if constexpr (requires { module.forward(inputs); }) {
+    if (!result) result = as_list(module.forward(inputs));
+  }
+  if (!result) throw Error("the module's forward does not take " + std::to_string(inputs.size()) + " tensors");
+  return *result;
+}
+
+template <class Module>
+Capture capture_forward(Module& module, const Tensors& inputs, const CaptureOptions& options = {}) {
+  return capture_forward(
+      ProgramToCapture{
+          .module = &module, .inputs = inputs, .forward = [&](const Tensors& in) { return call_forward(module, in); }},
+      options);
+}
+
+template <class Module>
+Capture capture_training_step(Module& module, const Tensors& inputs, const LossFunction& loss,
+                              torch::optim::Optimizer& optimizer, const CaptureOptions& options = {}) {
+  return capture_training_step(ProgramToCapture{.module = &module,
+                                                .inputs = inputs,
+                                                .forward = [&](const Tensors& in) { return call_forward(module, in); },
+                                                .loss = loss,
+                                                .optimizer = &optimizer},
+                               options);
+}
+
+}  // namespace shadowgraph
+
+namespace torch::nn {
+class Module;
+}
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Names the module whose forward is running, so that captured nodes carry a module path.
+//
+// C++ modules have no forward hooks. One line at the top of a forward function does the job:
+//
+//     torch::Tensor forward(torch::Tensor x) {
+//       shadowgraph::ModuleScope scope(*this);
+//       return fc2->forward(torch::relu(fc1->forward(x)));
+//     }
+//
+// Leaf modules of torch::nn (Linear, Conv2d, ...) need no scope: their path is inferred from the parameters they use.
+// Outside a capture the constructor costs one thread-local read and does nothing else.
+
+class ModuleScope {
+ public:
+  // `module` must be the module given to the capture or one of its submodules to get its registered path; any other
+  // module is shown by its class name alone. Scopes nest and must be destroyed in reverse order of construction.
+  explicit ModuleScope(const torch::nn::Module& module);
+  ~ModuleScope();
+  ModuleScope(const ModuleScope&) = delete;
+  ModuleScope& operator=(const ModuleScope&) = delete;
+
+ private:
+  bool entered_ = false;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Programs from TorchScript files: traced or scripted in Python, loaded and run here without it.
+//
+//     auto script = shadowgraph::ScriptProgram::load("net.pt");
+//     shadowgraph::FakeTensorMode mode({.device = at::kCUDA, .map_devices_to_default = true});
+//     script.make_fake(mode);
+//     auto capture = shadowgraph::capture_forward(script.program({shadowgraph::parse_tensor_spec("f32[8,3,224,224]").make()}),
+//                                                 {.device = at::kCUDA, .map_devices_to_default = true});
+//
+// Loading reads the real weights; make_fake then replaces every parameter and buffer by a fake one and drops the data. A
+// trace carries the device it was made on as constants: map_devices_to_default maps those to the mode's device.
+
+// "f32[8,3,224,224]": dtype (f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool c64 c128) and sizes; "i64[]" is a scalar.
+struct TensorSpecText {
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::vector<int64_t> sizes;
+  // A tensor of zeros on the active mode's device.
+  at::Tensor make() const;
+};
+// Throws Error that says what is wrong and shows the form.
+TensorSpecText parse_tensor_spec(std::string_view text);
+
+class ScriptProgram {
+ public:
+  // Throws FileError if the file cannot be read, Error if it is not TorchScript.
+  static ScriptProgram load(const std::string& path);
+  ~ScriptProgram();
+  ScriptProgram(ScriptProgram&&) noexcept;
+  ScriptProgram& operator=(ScriptProgram&&) noexcept;
+
+  // Floating-point parameters and buffers become `dtype` if one is given. Call once, with the mode active.
+  void make_fake(FakeTensorMode& mode, std::optional<c10::ScalarType> dtype = std::nullopt);
+  void train(bool on);
+
+  std::vector<at::Tensor> parameters() const;
+  // Forward on these inputs: tensors inside tuples, lists and dicts of the result are the outputs, in order. The loss is
+  // the first output that is floating-point and requires grad: itself if it is a scalar, otherwise its mean.
+  // The program refers to this object, which must outlive it.
+  ProgramToCapture program(Tensors inputs) const;
+
+ private:
+  struct Module;
+  explicit ScriptProgram(std::unique_ptr<Module> module);
+  std::unique_ptr<Module> module_;
+};
+
+}  // namespace shadowgraph

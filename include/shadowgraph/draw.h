@@ -1,0 +1,150 @@
+// Pictures of graphs: what they show, and writers of DOT and SVG.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What kind of work an operator is: what a picture colours by.
+//
+// The first that applies: the graph's own nodes are placeholders; nodes of phase optimizer are optimizer; then by name
+// and by the cost tables (profiler/cost/flop_table.h, profiler/cost/elementwise_table.h), so that an operator with a cost has a
+// colour.
+
+enum class OperatorCategory : uint8_t {
+  kMatmul,  // matrix products, convolutions, recurrent layers
+  kAttention,
+  kNorm,
+  kActivation,  // softmax included
+  kPooling,     // and resampling
+  kElementwise,
+  kReduction,  // losses included
+  kRandom,     // dropout included
+  kView,
+  kCopy,  // copies, casts, fills, gathers, scatters
+  kOptimizer,
+  kPlaceholder,  // inputs, parameters, outputs
+  kModule,       // a collapsed module
+  kOther,        // no rule knows it
+};
+
+struct CategoryStyle {
+  OperatorCategory category;
+  std::string_view name;  // in the legend
+  std::string_view fill;  // "#rrggbb", dark text is readable on it
+};
+std::span<const CategoryStyle> category_styles();
+const CategoryStyle& style_of(OperatorCategory category);
+
+OperatorCategory category_of(const Graph& graph, NodeId node);
+OperatorCategory category_of(const Target& target);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What a picture of a graph shows, decided before anything is drawn.
+//
+//     const ViewModel model = ViewModel::run(graph, {.depth = 2});
+//     write_dot(model);
+//
+// A box is one operator or one collapsed module; boxes lie in nested clusters, one a module call (all calls of a
+// container that no region names are one). What makes a large graph readable, each with an option to switch it off:
+//
+// - phases    A graph of more than 300 nodes shows its forward phase only; a smaller one shows all, each phase but
+//             forward in a cluster of its own.
+// - plumbing  Views, detach and aliases are not drawn: their users are joined to what they are views of. Parameters,
+//             buffers and constants stand in the labels of their users.
+// - repeats   Numbered siblings (encoder.layer.0..11), adjacent in order, whose contents have the same structure are
+//             drawn once, "x12". Structure is a text: operators, constant arguments, shapes and wiring inside, compared
+//             in full. What flows from one copy to the next is a dashed edge; the edges of the whole run enter and
+//             leave the copy that is drawn.
+// - depth     Modules below `depth` levels are boxes with the number of operators, FLOPs and bytes inside. Without a
+//             wish, the deepest level that keeps the picture to 120 boxes.
+// - limits    A module with more than 400 boxes directly in it is collapsed; more than 3,000 boxes in all are reduced
+//             by depth, and if need be by joining runs of operators. `notes` says what was left out and why.
+//
+// A module with a single box is not a cluster: the box carries its name. Deterministic; nothing in it is an address.
+
+struct ViewOptions {
+  std::optional<int> depth;         // levels of modules that are open, 0: none; empty: chosen
+  std::vector<std::string> phases;  // names to show; empty: chosen
+  bool fold_repeats = true;
+  bool show_views = false;
+  bool show_parameters = false;    // as boxes of their own
+  size_t comfortable_boxes = 120;  // what the chosen depth aims at
+  size_t most_boxes = 3000;
+  size_t most_children = 400;  // boxes directly in one module
+};
+
+struct ViewBox {
+  uint32_t cluster = 0;  // the innermost one around it
+  std::string id;        // "n12": from the node's position; "m12": a module, from its first node
+  OperatorCategory category = OperatorCategory::kOther;
+  std::vector<std::string> lines;  // of the label
+  std::string tooltip;
+};
+
+struct ViewEdge {
+  uint32_t from = 0;  // boxes
+  uint32_t to = 0;
+  std::string label;          // "f32[8,512,768]"; "+2" if more tensors take the same way
+  std::string tooltip;        // all of them, in full
+  int64_t bytes = 0;          // of the largest
+  bool to_next_copy = false;  // from one copy of a folded module to the next
+};
+
+struct ViewCluster {
+  static constexpr uint32_t kNone = 0xFFFFFFFFU;
+  uint32_t parent = kNone;  // clusters[0] is the whole picture
+  std::string id;           // "c12": from its first node
+  std::string title;        // "layer.{0..11} x12"
+  std::string subtitle;     // "BertLayer: 12 operators, 7.25 G FLOPs"
+  bool phase = false;       // a phase rather than a module
+};
+
+struct ViewModel {
+  std::string title;
+  std::vector<ViewCluster> clusters;  // parents before children
+  std::vector<ViewBox> boxes;         // in program order
+  std::vector<ViewEdge> edges;
+  std::vector<std::string> notes;  // what is not shown, and why
+  int depth = 0;                   // levels of modules that are open
+
+  // Throws Error if an option names a phase that the graph does not have.
+  static ViewModel run(const Graph& graph, const ViewOptions& options = {});
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// A view model as text in Graphviz' DOT language: nested clusters, coloured boxes, types on edges, a legend.
+//
+// Ids come from node positions, so the text is the same for every capture of a program. Labels and tooltips may hold
+// any bytes: quotes, backslashes, braces, ampersands and line ends are escaped, what is not UTF-8 becomes '?'.
+
+struct DotOptions {
+  bool legend = true;  // colours in use, and the model's notes
+};
+
+std::string write_dot(const ViewModel& model, const DotOptions& options = {});
+
+// `text` as it stands between the quotes of a DOT string: rendered, it is `text` again. Lines are separated by
+// `line_end`.
+std::string escape_dot(std::string_view text, std::string_view line_end = "\\n");
+
+// ---------------------------------------------------------------------------------------------------------------------
+// DOT to SVG by Graphviz' own library, in this process.
+//
+// Only the layout and the plain renderer are loaded, from the folder beside libgvc, so neither the `dot` program nor
+// its configuration file is needed, and text is measured from built-in metrics: the same picture on every machine,
+// whatever fonts it has. Graphviz is not thread-safe; calls take turns. It writes nothing to stderr.
+
+// Throws Error if `dot` is not DOT, or if Graphviz or its plugins cannot be used.
+std::string render_svg(const std::string& dot);
+
+}  // namespace shadowgraph

@@ -1,0 +1,318 @@
+// Fake tensors: programs run for their shapes, dtypes, strides, aliasing and devices, with no data and no allocation.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Storage.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/error.h"
+#include "shadowgraph/export.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What the pretended device is and can do. Hooks and rules obey it where eager would ask the driver or a library.
+
+struct DeviceProfile {
+  std::string name = "NVIDIA H100";
+  int device_count = 8;  // how many fake devices of the kind exist
+  int sm_major = 9;      // CUDA compute capability
+  int sm_minor = 0;
+  int multiprocessors = 132;
+  bool cudnn = true;
+  long cudnn_version = 92100;  // as cudnnGetVersion(); libtorch 2.13.0's CUDA 13.0 wheel ships cuDNN 9.21
+  bool flash_attention = true;
+  bool efficient_attention = true;
+  // On Hopper and Blackwell with a recent cuDNN, libtorch takes cuDNN attention before flash.
+  bool cudnn_attention = true;
+  bool math_attention = true;
+
+  static DeviceProfile h100() { return {}; }
+  static DeviceProfile a100() {
+    DeviceProfile profile;
+    profile.name = "NVIDIA A100";
+    profile.sm_major = 8;
+    profile.sm_minor = 0;
+    profile.multiprocessors = 108;
+    return profile;
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Sizes of results that depend on data, given by the user: how many elements a mask keeps, how many values are unique.
+//
+// Fake tensors have no data, so nonzero() and its kin throw DataDependentError unless the mode has a size for them.
+// Sizes have names, given in the order of asking: "nonzero0", "nonzero1", "unique0", ... A function can be asked too, for
+// those that are not given by name.
+//
+//     FakeTensorMode mode({.data_sizes = {{"nonzero0", 17}}});
+//     at::Tensor rows = mask.nonzero();            // [17, mask.dim()]
+//     at::Tensor kept = x.masked_select(mask);     // [17]: the same mask is not asked twice
+//
+// The same question about the same contents (storage, geometry and version) has one name and one size; after a write to
+// the tensor it is another question. What is asked about a tensor whose contents are known needs no hint.
+
+using NamedDataSizes = std::map<std::string, int64_t>;
+
+struct DataSizeQuestion {
+  std::string name;          // "nonzero0"
+  std::string op;            // "aten::nonzero"
+  const at::Tensor& tensor;  // whose data decides: a fake
+  int64_t most;              // what the answer can be at most
+};
+// Nothing: the hint does not know either, and DataDependentError is thrown.
+using DataSizeHint = std::function<std::optional<int64_t>(const DataSizeQuestion&)>;
+
+class DataSizes {
+ public:
+  void give(NamedDataSizes sizes) { given_.merge(sizes); }
+  void give(DataSizeHint hint) { hint_ = std::move(hint); }
+
+  // The size for `question` ("nonzero") about `tensor`. Throws DataDependentError that tells its name if none was
+  // given, and Error if it is negative or more than `most`.
+  int64_t size(const std::string& op, const std::string& question, const at::Tensor& tensor, int64_t most);
+
+  // What was asked since the last call of this, by name, again or for the first time.
+  struct Asked {
+    std::string name;
+    int64_t size = 0;
+  };
+  bool has_asked() const { return !asked_.empty(); }
+  std::vector<Asked> take_asked() { return std::exchange(asked_, {}); }
+  void forget_asked() noexcept { asked_.clear(); }
+
+ private:
+  struct Known {
+    std::string question;
+    const c10::StorageImpl* address = nullptr;
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};  // alive: same storage
+    std::vector<int64_t> geometry;
+    uint32_t version = 0;
+    std::string name;
+  };
+
+  std::recursive_mutex mutex_;  // a hint may ask for another size
+  NamedDataSizes given_;
+  DataSizeHint hint_;
+  std::vector<Known> known_;  // few: programs that ask are small parts of models
+  std::map<std::string, int> count_;
+  std::vector<Asked> asked_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Fake tensors: run a program for its shapes, dtypes, strides, aliasing and devices, with no data and no allocation.
+//
+//     shadowgraph::FakeTensorMode mode({.device = at::kCUDA});  // no GPU needed
+//     auto x = at::empty({64, 32});                             // "cuda:0", 0 bytes
+//     auto y = x.t().matmul(x);                                 // float32 [32, 32] on cuda:0
+//
+// While a mode lives, factories on this thread make fake tensors (on `device` unless told otherwise), real tensors that
+// meet them are converted on the way in, and backward runs on the calling thread. Modes nest; the innermost one counts.
+// Fake tensors may outlive their mode and still behave as fake tensors. The idea is PyTorch's FakeTensorMode and
+// torchdistx' fake tensors, without Python.
+
+struct ModeState;
+class CallObserver;
+
+// What becomes of a real tensor that meets fakes inside a mode.
+enum class RealTensors : uint8_t {
+  kConvert,   // its fake takes its place; the value of a CPU tensor of one element stays known
+  kRefuse,    // RealTensorError
+  kConstant,  // as kConvert, and small CPU tensors keep their values
+};
+
+struct FakeTensorOptions {
+  // For factories that name none: CPU, CUDA, XPU, MPS, PrivateUse1 or meta. Without an index: the current one.
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  DeviceProfile profile;  // what a pretended CUDA device can do
+  // Explicit devices in factory calls mean `device`: for TorchScript traces, which carry the device they were made on.
+  bool map_devices_to_default = false;
+  // Sizes of results that depend on data, by name: shadowgraph/fake.h.
+  NamedDataSizes data_sizes = {};
+  DataSizeHint data_size_hint = {};
+  RealTensors real_tensors = RealTensors::kConvert;
+  // Operators without rule, decomposition and Meta kernel: run their CPU kernel on zeros, of the real sizes, to see what
+  // comes out. Allocates real memory. Operators that index by their operands or change an operand's geometry are
+  // refused: zeros could make them read out of bounds, or lie.
+  bool unknown_operators_on_zeros = false;
+};
+
+class FakeTensorMode {
+ public:
+  // Throws EnvironmentError if libtorch in this process cannot be used (see core/fake/process_state.h), and Error for a
+  // device type that cannot be pretended.
+  explicit FakeTensorMode(FakeTensorOptions options = {});
+  ~FakeTensorMode();
+  FakeTensorMode(const FakeTensorMode&) = delete;
+  FakeTensorMode& operator=(const FakeTensorMode&) = delete;
+
+  // The fake of a real tensor, on `device` or else where the real one is: dtype, sizes, strides, offset, conjugate and
+  // negative bits, requires_grad, and the fake of its gradient. The same tensor gives the same fake, tensors that share a
+  // storage give fakes that share one, a view gives a view of its base's fake. A tensor with a history that requires
+  // grad gives one whose backward ends in an error: the history is real. A fake of this mode is its own fake; one of
+  // another mode gets a fake of its own. Nothing is allocated, and nothing read but the value of a CPU tensor of one
+  // element (see RealTensors). Throws RealTensorError for layouts other than dense strided ones.
+  at::Tensor from_real(const at::Tensor& real, std::optional<c10::Device> device = std::nullopt);
+
+  ModeState& state() { return *state_; }
+  // For records that go on after the mode (core/deferred).
+  const std::shared_ptr<ModeState>& shared_state() const { return state_; }
+
+ private:
+  std::shared_ptr<ModeState> state_;
+  ModeState* outer_;
+  bool outer_multithreading_;
+  c10::impl::ForceDispatchKeyGuard keys_;
+};
+
+// This thread enters a mode that another one made; leave it before the mode ends. Not one that records: a capture is of one
+// thread.
+class FakeTensorModeScope {
+ public:
+  // Throws Error if the mode belongs to a CaptureSession of another thread.
+  explicit FakeTensorModeScope(FakeTensorMode& mode);
+  ~FakeTensorModeScope();
+  FakeTensorModeScope(const FakeTensorModeScope&) = delete;
+  FakeTensorModeScope& operator=(const FakeTensorModeScope&) = delete;
+
+ private:
+  ModeState* outer_;
+  bool outer_multithreading_;
+  c10::impl::ForceDispatchKeyGuard keys_;
+};
+
+// Real tensors again, until it is destroyed: factories make real tensors. Operations on fake tensors stay fake.
+class UnfakeGuard {
+ public:
+  UnfakeGuard();
+  ~UnfakeGuard();
+  UnfakeGuard(const UnfakeGuard&) = delete;
+  UnfakeGuard& operator=(const UnfakeGuard&) = delete;
+
+ private:
+  ModeState* suspended_;
+  CallObserver* observer_;
+  c10::impl::ForceDispatchKeyGuard keys_;
+};
+
+// Whether `tensor` is a fake tensor; false for undefined ones.
+bool is_fake(const at::Tensor& tensor);
+
+// The mode that the fakes among `tensors` were made in, if it is still there; otherwise this thread's, or nullptr. Throws
+// Error if they are of two modes.
+FakeTensorMode* detect_fake_mode(at::TensorList tensors);
+
+// "fake Float[2, 3] on cuda:0, requires_grad"; for a real tensor the same with "real", undefined: "undefined". Printing a
+// fake with << throws, since that would print its data, unless it is known.
+std::string to_string(const at::Tensor& tensor);
+
+}  // namespace shadowgraph
+
+namespace torch::nn {
+class Module;
+}
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// A module built of real tensors, run on fakes, and given back as it was.
+//
+//     FakeTensorMode mode;
+//     {
+//       const FakeModule fake = fakeify(mode, *net);
+//       net->forward(x).sum().backward();   // gradients are fakes
+//       optimizer.step();                   // writes to the fakes
+//     }                                     // the very same parameters, gradients, versions and values as before
+//
+// C++ modules keep their tensors in members that nothing outside can replace. So the tensors stay, and stand for their
+// fakes: inside the mode every operator call on one is on its fake, writes included (without fakeify those are refused),
+// and gradients that arrive at one are fakes. The fakes pretend to be where the real tensors are. What would change the
+// tensor object itself is refused: Module::to, `.data =`, t_(), resize_().
+
+class FakeTensorMode;
+
+// Undoes it at the end of its life, which must come before that of the mode and of the module. Moves, does not copy.
+class FakeModule {
+ public:
+  FakeModule(FakeModule&&) noexcept;
+  FakeModule& operator=(FakeModule&&) noexcept;
+  ~FakeModule();
+
+  // Undoes it now; again: nothing.
+  void undo() noexcept;
+
+ private:
+  friend FakeModule fakeify(FakeTensorMode& mode, torch::nn::Module& module);
+  struct State;
+  explicit FakeModule(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// All parameters and buffers of the module and of those in it; tied ones, and those that share memory, stay so. Throws
+// RealTensorError if one of them cannot be made fake (sparse, quantised), and then changes nothing.
+[[nodiscard]] FakeModule fakeify(FakeTensorMode& mode, torch::nn::Module& module);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Runs a real program and, beside every operator call, the same call on fakes of its operands; tells the first that
+// differs.
+//
+//     CrossRefMode check;                       // on this thread, until it is destroyed
+//     net->forward(x).sum().backward();         // real, with real results
+//     // CrossRefError: aten::gelu, result 0: strides: [1, 4] real, [8, 1] fake
+//
+// Compared below autograd, after every call: how many results, sizes, dtype, strides, offset, device, which results and
+// operands share memory or are the same, the geometry that written operands were left with, and that both raise or
+// neither. Operators that fakes refuse (DataDependentError, NoRuleError) are counted, not compared. The idea is PyTorch's
+// CrossRefFakeMode.
+
+struct CrossRefDifference {
+  std::string op;     // "aten::gelu"
+  std::string where;  // "result 0", "argument self", "the call"
+  std::string what;   // "strides", "dtype", "raised", ...
+  std::string real;
+  std::string fake;
+  std::string to_string() const;  // "aten::gelu, result 0: strides: [1, 4] real, [8, 1] fake"
+};
+
+class CrossRefError : public Error {
+ public:
+  explicit CrossRefError(CrossRefDifference difference);
+  const CrossRefDifference& difference() const { return difference_; }
+
+ private:
+  CrossRefDifference difference_;
+};
+
+struct CrossRefOptions {
+  bool throw_at_first = true;  // from the call that differs, once the real one is done; otherwise collected
+};
+
+class CrossRefMode {
+ public:
+  // Throws Error inside a FakeTensorMode: the program must be real.
+  explicit CrossRefMode(CrossRefOptions options = {});
+  ~CrossRefMode();
+  CrossRefMode(const CrossRefMode&) = delete;
+  CrossRefMode& operator=(const CrossRefMode&) = delete;
+
+  int64_t compared() const;                               // calls
+  const std::map<std::string, int64_t>& refused() const;  // operator -> calls that fakes refused
+  const std::vector<CrossRefDifference>& differences() const;
+
+ private:
+  class Observer;
+  std::unique_ptr<Observer> observer_;
+  std::unique_ptr<class ObserveMode> mode_;
+};
+
+}  // namespace shadowgraph

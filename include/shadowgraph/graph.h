@@ -1,0 +1,375 @@
+// The graph: one SSA record of a program run, on which every analysis, pass, picture and export works.
+//
+// A Graph owns its nodes, values, storages and regions in arenas; everything is named by typed ids (shadowgraph/graph/ids.h). Program
+// order is a doubly linked list of nodes with ordered labels, so inserting, erasing and "which comes first" are O(1). Ids
+// are stable under edits and are renumbered only when printed. Uses of a value are kept in order of creation.
+//
+//     Graph graph;
+//     NodeId x = graph.append(target_of(Builtin::kInput), {graph.string_argument("x")});
+//     ValueId v = graph.add_tensor_result(x, {.dtype = at::kFloat, .sizes = {2, 3}, .strides = {3, 1}, .storage = s});
+//
+// Creation functions check nothing beyond bounds; shadowgraph/verify.h states and checks every invariant. Edits keep them: a
+// graph that verifies does so after each, or the edit throws GraphEditError and has changed nothing. What an edit cannot
+// know is whether the program still computes the same: see shadowgraph/analysis.h and shadowgraph/analysis.h. New nodes go in through an
+// InsertionPoint (shadowgraph/edit.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "shadowgraph/error.h"
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph/arena.h"
+#include "shadowgraph/graph/ids.h"
+#include "shadowgraph/graph/node_range.h"
+#include "shadowgraph/graph/target.h"
+#include "shadowgraph/graph/types.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+class InsertionPoint;
+class OperatorFactsCache;
+
+// What the path that the program took depended on: a size, rank or host value that the program asked for.
+struct PathDependency {
+  enum class Kind : uint8_t { kRank, kSize, kSizes, kHostValue };
+  Kind kind = Kind::kRank;
+  ValueId value;
+  int64_t dimension = -1;  // kSize
+  std::string observed;    // "3", "[2, 3]"
+  friend bool operator==(const PathDependency&, const PathDependency&) = default;
+};
+
+class Graph {
+ public:
+  Graph();
+  ~Graph();
+  // What was moved from is an empty graph, good for use. Not while an InsertionPoint stands in it.
+  Graph(Graph&& other) noexcept;
+  Graph& operator=(Graph&& other) noexcept;
+  Graph(const Graph&) = delete;  // shadowgraph/edit.h
+  Graph& operator=(const Graph&) = delete;
+
+  // ---- Free-form facts about the capture, printed at the head: model, device, mode, ...
+  std::map<std::string, std::string> metadata;
+  std::vector<PathDependency> dependencies;
+
+  // ---- Strings, phases, targets, tensor constants (interned, never removed)
+  StringId intern(std::string_view text);
+  const std::string& text(StringId id) const { return strings_[id.index]; }
+  // "" for an id that was never set.
+  std::string_view text_or_empty(StringId id) const {
+    return id.index < strings_.size() ? std::string_view(strings_[id.index]) : std::string_view();
+  }
+  uint32_t string_count() const { return static_cast<uint32_t>(strings_.size()); }
+  // Phases 0..3 are forward, backward, optimizer, init; user phases follow.
+  static constexpr PhaseId kForward{0};
+  static constexpr PhaseId kBackward{1};
+  static constexpr PhaseId kOptimizer{2};
+  static constexpr PhaseId kInit{3};
+  PhaseId intern_phase(std::string_view name);
+  const std::string& phase_name(PhaseId id) const { return phases_[id.index]; }
+  uint32_t phase_count() const { return static_cast<uint32_t>(phases_.size()); }
+
+  TargetId intern_target(Target target);
+  TargetId intern_operator(const c10::OperatorHandle& op);
+  const Target& target(TargetId id) const { return targets_[id.index]; }
+  const Target& target(NodeId id) const { return targets_[node(id).target.index]; }
+  uint32_t target_count() const { return static_cast<uint32_t>(targets_.size()); }
+
+  ConstantId add_constant(at::Tensor tensor);
+  const at::Tensor& constant(ConstantId id) const { return constants_[id.index]; }
+  uint32_t constant_count() const { return static_cast<uint32_t>(constants_.size()); }
+
+  // ---- Reading
+  const Node& node(NodeId id) const { return nodes_[id.index]; }
+  const Value& value(ValueId id) const { return values_[id.index]; }
+  const Storage& storage(StorageId id) const { return storages_[id.index]; }
+  const Region& region(RegionId id) const { return regions_[id.index]; }
+  Node& node(NodeId id) { return nodes_[id.index]; }
+  Value& value(ValueId id) { return values_[id.index]; }
+  Storage& storage(StorageId id) { return storages_[id.index]; }
+  Region& region(RegionId id) { return regions_[id.index]; }
+  // Upper bounds of the ids in use; erased nodes leave holes.
+  uint32_t node_capacity() const { return nodes_.size(); }
+  uint32_t value_capacity() const { return values_.size(); }
+  uint32_t storage_count() const { return storages_.size(); }
+  uint32_t region_count() const { return regions_.size(); }
+  uint32_t node_count() const { return live_nodes_; }
+  bool is_erased(NodeId id) const { return !node(id).target.valid(); }
+  // sg::parameter, sg::buffer, sg::input, sg::constant
+  bool is_placeholder(NodeId id) const { return shadowgraph::is_placeholder(node(id).target); }
+  // Whether `a` comes before `b` in program order; neither erased. O(1).
+  bool is_before(NodeId a, NodeId b) const { return order_[a.index] < order_[b.index]; }
+
+  NodeId first() const { return first_; }
+  NodeId last() const { return last_; }
+  // Program order: `for (NodeId n : graph.nodes())`, and the same from the end. The current node may be erased.
+  NodeRange nodes() const { return {nodes_, first_}; }
+  ReverseNodeRange nodes_reversed() const { return {nodes_, last_}; }
+
+  std::span<const Argument> arguments(NodeId id) const { return arguments_.view(node(id).arguments); }
+  std::span<const Argument> results(NodeId id) const { return arguments_.view(node(id).results); }
+  std::span<const SavedTensor> saved(NodeId id) const { return saved_.view(node(id).saved); }
+  std::span<const StorageId> frees(NodeId id) const { return frees_.view(node(id).frees); }
+  std::span<const Argument> list(const Argument& list) const { return arguments_.view(list.run); }
+  std::span<const int64_t> ints(const Argument& list) const { return ints_.view(list.run); }
+  std::span<const double> complex_parts(const Argument& complex) const { return floats_.view(complex.run); }
+  std::span<const Argument> region_arguments(RegionId id) const { return arguments_.view(region(id).arguments); }
+  std::span<const int64_t> sizes(ValueId id) const;
+  std::span<const int64_t> strides(ValueId id) const;
+  int64_t numel(ValueId id) const;
+  // As at::Tensor::is_contiguous(): strides of dimensions of one element do not matter, nor do those of an empty tensor.
+  bool is_contiguous(ValueId id) const;
+  // numel * element size: the bytes the tensor covers, not those of its storage.
+  int64_t logical_bytes(ValueId id) const;
+
+  // Calls f(ValueId) for every value among `arguments`, lists included, in order, repeats included.
+  template <class F>
+  void for_each_value(std::span<const Argument> arguments, F&& f) const {
+    for (const Argument& argument : arguments) {
+      if (argument.kind == ArgumentKind::kValue) {
+        f(argument.ref.value);
+      } else if (argument.kind == ArgumentKind::kList) {
+        for_each_value(list(argument), f);
+      }
+    }
+  }
+  template <class F>
+  void for_each_input(NodeId id, F&& f) const {
+    for_each_value(arguments(id), f);
+  }
+  template <class F>
+  void for_each_output(NodeId id, F&& f) const {
+    for_each_value(results(id), f);
+  }
+  // Calls f(NodeId user) for every use of `value`, in order of creation; a node that reads it twice comes twice.
+  template <class F>
+  void for_each_use(ValueId id, F&& f) const {
+    for (uint32_t u = value(id).first_use; u != Argument::kNoUse; u = uses_[u].next) f(uses_[u].user);
+  }
+  bool has_uses(ValueId id) const { return value(id).first_use != Argument::kNoUse; }
+  // The nodes that read `value`, each once, in program order.
+  std::vector<NodeId> users_of(ValueId id) const;
+  // Whether a node that neither reads nor makes `value` says that autograd keeps it.
+  bool is_saved_elsewhere(ValueId id) const { return saved_elsewhere_.contains(id); }
+  // Calls f(ValueId) for the values that share this storage, latest made first, those of erased nodes included.
+  template <class F>
+  void for_each_value_in(StorageId id, F&& f) const {
+    if (id.index >= first_in_storage_.size()) return;
+    for (ValueId v = first_in_storage_[id.index]; v.valid(); v = siblings_[v.index].next) f(v);
+  }
+  const Use& use(uint32_t index) const { return uses_[index]; }
+  uint32_t use_capacity() const { return uses_.size(); }
+  // Whether the runs of a record lie inside this graph's pools, so that the accessors above may be called: true for
+  // whatever this class built. The verifier asks before it looks.
+  bool in_bounds(const Node& node) const;
+  bool in_bounds(const Region& region) const;
+  bool in_bounds(const Value& value) const { return uint64_t{value.dims} + 2 * value.rank <= ints_.size(); }
+  bool in_bounds(const Argument& argument) const;
+
+  // The argument named `name` by the schema, or nullptr if the schema has none of that name.
+  const Argument* find_argument(NodeId id, std::string_view name) const;
+
+  // ---- Notes: what passes and users have to say of a node, by key; part of its content like everything printed
+  // An empty value removes the note.
+  void set_note(NodeId id, std::string_view key, std::string_view value);
+  // "" if there is none of this key.
+  std::string_view note(NodeId id, std::string_view key) const;
+  bool has_notes(NodeId id) const { return first_note(id) != kNoNote; }
+  // Calls f(key, value) in order of keys.
+  template <class F>
+  void for_each_note(NodeId id, F&& f) const {
+    for (uint32_t i = first_note(id); i != kNoNote; i = notes_[i].next) f(text(notes_[i].key), text(notes_[i].value));
+  }
+
+  // ---- Building arguments
+  Argument string_argument(std::string_view text) { return Argument::of_string(intern(text)); }
+  Argument int_list(std::span<const int64_t> ints) {
+    return Argument::of_run(ArgumentKind::kIntList, ints_.push_run(ints));
+  }
+  Argument complex_argument(double real, double imaginary);
+  Argument make_list(std::span<const Argument> elements) {
+    return Argument::of_run(ArgumentKind::kList, arguments_.push_run(elements));
+  }
+
+  // ---- Building nodes. `arguments` are copied, and so are lists that belong to another node; uses are entered.
+  NodeId append(TargetId target, std::span<const Argument> arguments) {
+    return insert_before(NodeId(), target, arguments);
+  }
+  NodeId append(TargetId target, std::initializer_list<Argument> arguments) {
+    return append(target, std::span<const Argument>(arguments.begin(), arguments.size()));
+  }
+  // Inserts before `position`, or at the end if that is invalid; nothing is checked and no lifetime extended. A pass
+  // wants an InsertionPoint.
+  NodeId insert_before(NodeId position, TargetId target, std::span<const Argument> arguments);
+  // A new value produced by `node`; it must then be placed by set_results (or add_tensor_result does both).
+  ValueId new_tensor(NodeId producer, const TensorSpec& spec);
+  ValueId new_scalar(NodeId producer, ValueKind kind);
+  void set_results(NodeId id, std::span<const Argument> results);
+  ValueId add_tensor_result(NodeId id, const TensorSpec& spec);
+  void set_saved(NodeId id, std::span<const SavedTensor> saved);
+  void set_frees(NodeId id, std::span<const StorageId> frees);
+
+  StorageId add_storage(const Storage& storage) { return StorageId(storages_.push(storage)); }
+  RegionId add_region(const Region& region) { return RegionId(regions_.push(region)); }
+  static constexpr RegionId kRootRegion{0};
+  void set_region_arguments(RegionId id, std::span<const Argument> arguments) {
+    region(id).arguments = arguments_.push_run(arguments);
+  }
+
+  // ---- Edits (graph_edits.cpp). They throw GraphEditError, and then nothing was changed.
+  // Erases a node whose results nobody uses or, elsewhere, saves. Storages that died after it then die after the node
+  // before it. To erase many, give them all: one by one from the end hands the same deaths on again and again. They may
+  // use one another; those erased already are passed over.
+  bool can_erase(NodeId id) const;
+  void erase(NodeId id);
+  void erase(std::span<const NodeId> ids);
+
+  // Moves nodes to where their operands are made already and their results not yet used. Deaths stay where they are in
+  // the program, or wait for the moved nodes. Costs the moved nodes' operands; when moving towards the end, those of the
+  // nodes passed. `position` invalid: to the end.
+  void move_before(NodeId id, NodeId position) { move_range_before(id, id, position); }
+  void move_after(NodeId id, NodeId position) { move_range_before(id, id, node(position).next); }
+  // The nodes from `first` to `last`, which keep their order.
+  void move_range_before(NodeId first, NodeId last, NodeId position);
+  // All nodes, in a new order. Linear.
+  void reorder(std::span<const NodeId> order);
+
+  // `with` takes the place of `of` in the arguments of all users; the number of arguments changed. What aliases the one
+  // then aliases the other: results of views and in-place operators move to the storage of `with`, and theirs in turn.
+  // That storage lives on until its last use, and tensors saved as those arguments are saved as the new ones. Whether
+  // `with` has the geometry that its users were recorded with is the caller's business. Linear in what changes.
+  uint32_t replace_all_uses(ValueId of, ValueId with);
+  // Only where filter(user, argument) says so.
+  using UseFilter = std::function<bool(NodeId user, const Argument& argument)>;
+  uint32_t replace_uses_if(ValueId of, ValueId with, const UseFilter& filter);
+  // As many as the schema has. As for replaced uses; what was saved as an argument that is now no tensor is not saved.
+  void set_arguments(NodeId id, std::span<const Argument> arguments);
+  void set_argument(NodeId id, size_t position, const Argument& argument);
+  // Where a value lives, which nothing else may change; lifetimes are left alone.
+  void set_storage(ValueId id, StorageId storage, int64_t offset);
+  // Replaces all that `spec` says of a tensor value: for passes that find other shapes for the same program.
+  void set_geometry(ValueId id, const TensorSpec& spec);
+  // From here on no other value shares the memory of this one's sizes and strides (see intern_dims).
+  void own_dims(ValueId id);
+  // A storage that died before `user` then dies after it (never, if that is sg::output or sg::gradient).
+  void extend_life(StorageId id, NodeId user);
+
+  // Heap bytes held, tensor constants not counted.
+  size_t allocated_bytes() const;
+
+ private:
+  friend class GraphCopy;
+  friend class InsertionPoint;
+
+  static constexpr uint32_t kNoNote = 0xFFFFFFFFU;
+  struct Note {
+    StringId key, value;
+    uint32_t next = kNoNote;
+  };
+  struct Siblings {
+    ValueId previous, next;
+  };
+
+  void swap(Graph& other) noexcept;
+  void link_before(NodeId id, NodeId position);
+  void unlink(NodeId id);
+  void make_room_at(NodeId id);
+  uint32_t first_note(NodeId id) const { return id.index < first_note_.size() ? first_note_[id.index] : kNoNote; }
+  void enter_uses(NodeId id, std::span<Argument> arguments);
+  void drop_uses(std::span<const Argument> arguments);
+  void append_use(uint32_t use, ValueId value);
+  bool has_entered_uses(std::span<const Argument> arguments) const;
+  Run copy_list(Run list);
+  Run own_arguments(std::span<const Argument> arguments);
+  void join_storage(ValueId id);
+  void leave_storage(ValueId id);
+
+  struct Rehoming;  // from here on in graph_edits.cpp
+  class DoomedNodes;
+  bool mentions(std::span<const Argument> arguments, ValueId id) const;
+  void forget_saved_elsewhere(NodeId id);
+  void repair_saved(NodeId id);
+  void add_frees(NodeId id, std::span<const StorageId> storages);
+  void drop_free(StorageId id);
+  void remove(NodeId id);
+  void hand_births_on(NodeId id, const DoomedNodes* doomed);
+  void hand_deaths_on(NodeId id, NodeId heir);
+  // Placeholders come first (0), sg::output and sg::gradient last (2), everything else between.
+  static constexpr int kPlaceholderRank = 0;
+  static constexpr int kEndRank = 2;
+  static int rank_of(TargetId target);
+  void check_operands(std::span<const Argument> arguments, NodeId position, const char* what) const;
+  void check_order_of_kinds(NodeId before, TargetId target, NodeId after) const;
+  void check_range_move(NodeId first, NodeId last, NodeId position) const;
+  uint32_t redirect(ValueId of, ValueId with, const UseFilter* filter);
+  void collect_arguments(std::span<Argument> arguments, NodeId user, ValueId of, const UseFilter* filter,
+                         std::vector<Argument*>& found);
+  void follow_aliases(Rehoming& rehoming);
+  void check_extents(const Rehoming& rehoming) const;
+  void rehome(const Rehoming& rehoming);
+  std::string describe(NodeId id) const;
+  uint32_t intern_dims(std::span<const int64_t> sizes, std::span<const int64_t> strides);
+
+  Arena<Node> nodes_;
+  Arena<Value> values_;
+  Arena<Storage> storages_;
+  Arena<Region> regions_;
+  Arena<Argument> arguments_;
+  Arena<int64_t> ints_;
+  Arena<double> floats_;
+  Arena<Use> uses_;
+  Arena<SavedTensor> saved_;
+  Arena<StorageId> frees_;
+  Arena<uint64_t> order_;     // by node: grows along the list, with gaps
+  Arena<Siblings> siblings_;  // by value: others in the same storage
+  std::vector<ValueId> first_in_storage_;
+  Arena<Note> notes_;
+  std::vector<uint32_t> first_note_;  // by node, as far as there are notes
+  // Values saved by nodes that neither read nor make them, with those nodes.
+  std::unordered_map<ValueId, std::vector<NodeId>> saved_elsewhere_;
+  std::unordered_map<NodeId, uint32_t> frees_room_;  // of lists that grew by edits: how long they may get in place
+  std::vector<InsertionPoint*> insertion_points_;    // that stand in this graph
+  std::unique_ptr<OperatorFactsCache> facts_;        // for edits
+  // Sizes and strides lately given to a value: most values look like one before, and share its place in ints_.
+  struct RecentDims {
+    uint32_t offset = 0;
+    uint32_t rank = 0;  // 0: nothing here
+  };
+  std::array<RecentDims, 64> recent_dims_;
+  NodeId first_;
+  NodeId last_;
+  uint32_t live_nodes_ = 0;
+
+  std::vector<std::string> strings_;
+  std::unordered_map<std::string, StringId> string_ids_;
+  std::vector<std::string> phases_;
+  std::vector<Target> targets_;
+  std::unordered_map<std::string, TargetId> target_ids_;  // by kind and schema text
+  std::vector<at::Tensor> constants_;
+};
+
+// The nodes that call `name`, in program order: all its overloads, "aten::add", or one, "aten::add.Tensor". One walk.
+std::vector<NodeId> nodes_calling(const Graph& graph, std::string_view name);
+
+inline std::span<const int64_t> Graph::sizes(ValueId id) const {
+  const Value& v = value(id);
+  return ints_.view({v.dims, v.rank});
+}
+inline std::span<const int64_t> Graph::strides(ValueId id) const {
+  const Value& v = value(id);
+  return ints_.view({v.dims + v.rank, v.rank});
+}
+
+}  // namespace shadowgraph

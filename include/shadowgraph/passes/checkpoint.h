@@ -1,0 +1,75 @@
+// Activation checkpointing of a captured training step: backward computes again what forward no longer keeps.
+//
+//     Graph graph = capture_training_step(...).graph;
+//     run_pass(graph, "checkpoint", {{"modules", "transformer.h.*"}});
+//     // or: segments of one's own
+//     std::vector<CheckpointSegment> segments = ...;
+//     CheckpointResult done = checkpoint_segments(graph, segments);
+//
+// docs/checkpointing.md says what the rewritten graph looks like and which policies there are; the essay at the head of
+// checkpoint.cpp how it is made.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/passes/pass.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// What is computed again together: the forward nodes of these regions, and those between the first and the last of them.
+struct CheckpointSegment {
+  std::string name;               // of the region of kind checkpoint that it becomes
+  std::vector<RegionId> regions;  // siblings, in program order; one or more
+};
+
+struct CheckpointResult {
+  int64_t segments = 0;       // with something to compute again
+  int64_t recomputed = 0;     // nodes added to backward for it
+  int64_t redirected = 0;     // operands of backward nodes that are computed again
+  int64_t kept = 0;           // tensors made in segments that backward still reads as forward left them
+  int64_t random_states = 0;  // states of generators kept, so that random nodes draw the same numbers
+  // Why tensors are kept: by operator or reason.
+  std::map<std::string, int64_t> obstacles;
+};
+
+// Rewrites the graph. Segments may lie within one another (then the inner one is computed again twice: once for the outer
+// one, without being kept, once for its own backward), but must not overlap otherwise; GraphEditError, before any change,
+// for segments that do, that are empty, or whose regions are not siblings. A segment that has nothing to compute again, a
+// second time for instance, is left as it is. Linear in the graph, times the depth of nesting.
+CheckpointResult checkpoint_segments(Graph& graph, std::span<const CheckpointSegment> segments);
+
+// ---- Choosing. Regions are modules by path, checkpoint regions and scopes by label.
+
+// Every region that has forward nodes, is not a part of backward, and whose name matches a pattern ("*" and "?" as in file
+// names, several joined by '+'); of regions within one another that match the same pattern, the outermost. "auto": the
+// longest run of numbered modules (layers.0, layers.1, ...). "": regions of kind checkpoint.
+std::vector<RegionId> regions_named(const Graph& graph, std::string_view patterns);
+
+// A policy makes segments of the regions that were named.
+using CheckpointPolicy =
+    std::function<std::vector<CheckpointSegment>(const Graph& graph, std::span<const RegionId> regions)>;
+CheckpointPolicy each_region();                // every one by itself
+CheckpointPolicy every_kth_region(int64_t k);  // the first, the one k after it, ...
+// Runs of siblings in about as many parts as they are long: n regions in sqrt(n) segments (Chen et al. 2016,
+// arXiv:1604.06174).
+CheckpointPolicy square_root_segments();
+// The fewest regions, taken from the first on, so that the peak of live bytes is within the budget; Error that says how low
+// it gets if it cannot be. Tries out about log2(n) rewritten copies of the graph.
+CheckpointPolicy within_budget(int64_t bytes);
+
+// Most bytes live at a node, by the rule of shadowgraph/profile.h.
+int64_t peak_of_live_bytes(const Graph& graph);
+
+PassResult checkpoint_pass(Graph& graph, const PassOptions& options);
+// Storages die after their last use, as a replay frees them (shadowgraph/replay.h), and not when the program let go.
+PassResult free_at_last_use(Graph& graph, const PassOptions& options);
+
+}  // namespace shadowgraph

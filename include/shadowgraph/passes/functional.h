@@ -1,0 +1,109 @@
+// Programs without writes, and the way back.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/passes/pass.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Alias and mutation resolution: the same program without a write, but for copies to what it was given, at the end.
+//
+//     FunctionalizeResult result = functionalize(graph);
+//     result.mutated     // parameters, buffers, inputs, constants that the program writes, each with its write-back
+//     result.aliased     // outputs that share a storage with one of those, or with an earlier output
+//
+//     %1 = aten::t(self=%0)                        %1 = aten::t(self=%0)
+//     %2 = aten::add_.Tensor(self=%1, other=%0)    %2 = aten::add.Tensor(self=%1, other=%0)
+//     %3 = aten::relu(self=%0)                     %3 = aten::as_strided(self=%2, size=[2, 2], stride=[2, 1], ...)
+//                                                  %4 = aten::relu(self=%3)
+//                                                  %5 = aten::copy_(self=%0, src=%3)          the epilogue
+//
+// What holds afterwards, and is checked by replay (tests/core/replay/functionalize_replay_test.cpp): outputs, gradients and the
+// final contents of everything given are bitwise what eager leaves, random numbers included; outputs share storages with
+// inputs and with one another as in eager; every kernel gets operands of the sizes and strides that it had. Region, phase,
+// flags, forward links, saved tensors and lifetimes are carried over; a value that is not a view has a storage of its own.
+// Running it again changes nothing.
+//
+// Contents belong to storages, so there is no list of operators here. Each storage has an *image*: a value whose storage
+// holds, place for place, what the program's storage would hold now. A write gives a new image; a value that is read after
+// that is taken from it again, by the views it came through or by as_strided. docs/functionalization.md tells the rest.
+//
+// Ids of the old graph mean nothing afterwards. Linear; see bench/passes.cpp.
+
+// A write that cannot be taken out: names the node.
+class FunctionalizeError : public Error {
+ public:
+  FunctionalizeError(const std::string& message, NodeId node) : Error(message), node_(node) {}
+  NodeId node() const { return node_; }
+
+ private:
+  NodeId node_;
+};
+
+struct FunctionalizeResult {
+  bool changed = false;
+
+  struct Mutated {
+    NodeId placeholder;  // its name, or the constant, is its argument
+    NodeId write_back;   // the aten::copy_ of the epilogue
+  };
+  std::vector<Mutated> mutated;  // in order of the placeholders
+
+  struct Aliased {
+    uint32_t output = 0;  // position in sg::output
+    NodeId placeholder;   // whose storage it shares; invalid: that of an earlier output
+    uint32_t other = 0;   // that output
+  };
+  std::vector<Aliased> aliased;
+
+  int64_t writes = 0;            // nodes that wrote
+  int64_t scatters = 0;          // of them, through a view of part of a storage
+  int64_t views = 0;             // views taken again
+  int64_t functional_calls = 0;  // writes without a functional operator: core/replay/functional_call.h
+};
+
+// Throws FunctionalizeError for writes by targets of which nothing is known, for writes to tensors without strides, and for
+// reads of a storage that nothing in the graph made; the graph is then as it was.
+FunctionalizeResult functionalize(Graph& graph);
+
+// The first node that writes and is not part of an epilogue (write-backs to placeholders with the views they need, behind
+// all else); invalid if there is none. Random numbers drawn are no writes here.
+NodeId first_mutation(const Graph& graph);
+
+// The registry's row.
+PassResult functionalize_pass(Graph& graph, const PassOptions& options);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The reverse of functionalize: writes to memory that nobody needs any more, instead of new memory.
+//
+//     %1 = aten::mul.Tensor(self=%0, other=%9)         %1 = aten::mul.Tensor(self=%0, other=%9)
+//     %2 = aten::relu(self=%1)                         %2 = aten::relu_(self=%1)
+//     %3 = aten::slice_scatter(self=%2, src=%7, ...)   %3 = aten::slice.Tensor(self=%2, ...)
+//                                                      %4 = aten::copy_(self=%3, src=%7)
+//
+// An operator is run in place if its in-place form exists (passes/functional/functional_form.h), its result is laid out like the operand
+// that it would overwrite, and nothing reads that operand's storage afterwards, by whatever view. Scatters become a write
+// through the view, or, if what they scatter is computed from that very place, the computation itself in place. A parameter
+// that an epilogue overwrites as a whole (aten::copy_) is such memory, too: an optimizer step is in place again.
+//
+// Bitwise the same results, the same aliasing of what the program returns, the same final contents; fewer bytes. What the
+// caller gave is not written unless the graph writes it back anyway. Tensors that autograd keeps are not overwritten before
+// the backward that reads them. Linear.
+
+struct ReinplaceResult {
+  bool changed = false;
+  int64_t operators = 0;    // nodes that run in place now
+  int64_t scatters = 0;     // scatters that became writes through a view, or vanished
+  int64_t write_backs = 0;  // copies of the epilogue that are not needed any more
+};
+
+ReinplaceResult reinplace(Graph& graph);
+
+// The registry's row.
+PassResult reinplace_pass(Graph& graph, const PassOptions& options);
+
+}  // namespace shadowgraph

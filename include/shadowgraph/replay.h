@@ -1,0 +1,315 @@
+// Running a graph, or the slice of it that some values need, on real or fake tensors.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/target.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Which tensors a graph's placeholders stand for in one run.
+//
+//     Bindings().module(net).bind("input0", x)         by name
+//     Bindings().in_order({weight, bias, x})           all of them, in program order
+//
+// A name that the graph does not have is an error, but for those of a module: a pass may have dropped a parameter that
+// nothing uses. Tensors are held, not copied.
+
+class Bindings {
+ public:
+  Bindings& bind(const std::string& name, at::Tensor tensor) {
+    named_.insert_or_assign(name, Entry{std::move(tensor), true});
+    return *this;
+  }
+  // Its parameters and buffers, by the names under which a capture declares them.
+  Bindings& module(const torch::nn::Module& module);
+  // Parameters, buffers and inputs (not constants: the graph holds those) in the order of their nodes. Counts before names.
+  Bindings& in_order(std::vector<at::Tensor> tensors) {
+    ordered_ = std::move(tensors);
+    return *this;
+  }
+
+  struct Entry {
+    at::Tensor tensor;
+    bool must_exist = false;
+  };
+  const std::unordered_map<std::string, Entry>& named() const { return named_; }
+  const std::vector<at::Tensor>& ordered() const { return ordered_; }
+
+ private:
+  std::unordered_map<std::string, Entry> named_;
+  std::vector<at::Tensor> ordered_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Functions of the user's own that a graph may call (TargetKind::kFunction): fused kernels, opaque leaf modules.
+//
+// A graph names a function by its schema, as it names operators; what it does is registered here, for this process.
+// The schema's alias annotations are its contract: effects, slices and passes believe them.
+//
+//     register_function("my::add_relu(Tensor a, Tensor b) -> Tensor",
+//                       [](auto arguments) { return results(at::empty_like(arguments[0].toTensor())); },
+//                       [](auto arguments) { return results((arguments[0].toTensor() + arguments[1].toTensor()).relu()); });
+//
+// Registering a name again replaces what was there. Thread-safe; a run that has begun keeps what it found.
+
+// Takes one IValue per schema argument and gives one per schema return.
+using FunctionKernel = std::function<std::vector<c10::IValue>(std::span<const c10::IValue> arguments)>;
+
+template <class... Values>
+std::vector<c10::IValue> results(Values&&... values) {
+  return {c10::IValue(std::forward<Values>(values))...};
+}
+
+struct RegisteredFunction {
+  std::string schema_text;  // as Target::schema_text() prints it
+  // Run on fake or meta tensors: gives results of the right dtype, sizes, strides and aliasing; reads no data.
+  FunctionKernel shape_rule;
+  FunctionKernel kernel;  // run on real tensors; may be empty
+};
+
+// Throws ParseError if `schema_text` is not a schema, and Error if there is no shape rule.
+void register_function(const std::string& schema_text, FunctionKernel shape_rule, FunctionKernel kernel = {});
+
+// What is registered under the target's name and with its very schema, or nullptr.
+std::shared_ptr<const RegisteredFunction> find_function(const Target& target);
+// The same by name ("my::add_relu"), whatever its schema.
+std::shared_ptr<const RegisteredFunction> find_function(const std::string& name);
+// Names, sorted.
+std::vector<std::string> registered_functions();
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Runs a graph, or the slice of it that some values need, on real or fake tensors.
+//
+//     Interpreter interpreter(graph);
+//     ReplayResult result = interpreter.run(Bindings().module(net).bind("input0", x));
+//     // result.outputs, result.gradients["layer.weight"]
+//
+// The graph was recorded below autograd, so it runs there, unless InterpreterOptions::autograd says otherwise: operators
+// are called with autograd, view tracking and autocast off, and what comes out has no history. Values are released after their last use. Random operators draw from the default
+// generators, so after the same manual_seed a run gives bitwise what eager gives.
+//
+// What a run does to the tensors it is given: writes reach their storages, as in eager (or copies of them, see
+// `copy_inputs`), and count as one in-place change for autograd. Their own geometry stays: `t_`, `set_` or `resize_` on a
+// placeholder acts on the run's tensor of it. Constants that the graph writes are copied first, so that every run
+// begins with the same. An sg::alias is a view of its storage with the value's geometry.
+//
+// Contents that no node wrote (aten::empty) are whatever the allocator gives, as in eager.
+//
+// The constructor prepares all arguments once; running many times is what this is for. An Interpreter belongs to one
+// thread, its graph must outlive it unchanged. Derive from it to watch or replace single nodes. The idea is
+// torch.fx.Interpreter's.
+
+struct InterpreterOptions {
+  // Run what these values need (core/replay/slice.h), and return them as outputs; empty: the whole graph.
+  std::vector<ValueId> only;
+  // With `only`: run exactly these nodes, in this order, rather than a slice of the graph. Operands come before users, and
+  // whatever writes what a node reads must be among them.
+  std::vector<NodeId> nodes;
+  // Every device in the graph means this one: a capture on fake CUDA runs on the CPU.
+  std::optional<c10::Device> device;
+  // Bound tensors must have the dtype, sizes, strides and device of their placeholder.
+  bool check_bindings = true;
+  // Every result must have the dtype, sizes, strides and offset that the graph says. For tests; about 0.1 us a node.
+  bool check_results = false;
+  // Bound tensors are not written to: what the graph writes to is a copy.
+  bool copy_inputs = false;
+  // In place of the default generator of its device; it is left where the run ends.
+  std::optional<at::Generator> generator;
+  // Operators go through autograd, with gradients where the caller has them on and the program had: what comes out has a
+  // history. For forward graphs. A graph that was captured wholly without gradients follows the caller alone.
+  bool autograd = false;
+  // Nodes that cannot run (operator not registered, opaque argument) throw when reached, not before the first one runs;
+  // for derived classes that run them in their own way.
+  bool defer_errors = false;
+};
+
+struct ReplayResult {
+  std::vector<at::Tensor> outputs;              // of sg::output, or the values of `only`; None is undefined
+  std::map<std::string, at::Tensor> gradients;  // of sg::gradient, by parameter name
+};
+
+// A graph that cannot run here, or a run that failed: names the node, its text, and what to do.
+class ReplayError : public Error {
+ public:
+  ReplayError(const std::string& message, NodeId node) : Error(message), node_(node) {}
+  NodeId node() const { return node_; }  // invalid if it is about none
+
+ private:
+  NodeId node_;
+};
+
+struct ReplayProgram;
+
+class Interpreter {
+ public:
+  // Throws Error for a value of `only` that the graph does not have. Linear.
+  explicit Interpreter(const Graph& graph, InterpreterOptions options = {});
+  virtual ~Interpreter();
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
+
+  // Throws ReplayError; before anything ran if a placeholder is missing or does not fit, a device or an operator is not
+  // there. An operator's own error comes with its node's text; what ran before it has had its effect.
+  ReplayResult run(const Bindings& bindings);
+
+  const Graph& graph() const { return graph_; }
+
+ protected:
+  // Once per node, in program order. The default runs the node by the calls below and stores its results; operands are
+  // still there when it returns.
+  virtual void run_node(NodeId node);
+  // The arguments are on the stack; leaves the results there.
+  virtual void call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  virtual void call_function(NodeId node, const RegisteredFunction& function, torch::jit::Stack& stack);
+  // Placeholders, sg::constant, sg::alias, sg::output and sg::gradient.
+  virtual void run_builtin(NodeId node);
+
+  // What a value holds now; throws ReplayError if it is not computed or was released.
+  const c10::IValue& value(ValueId value) const;
+  // For a run_node of one's own: all results of the node must be set.
+  void set_value(ValueId value, c10::IValue content);
+
+ private:
+  class Run;
+  void check_devices() const;
+  void bind(const Bindings& bindings);
+  void check_binding(NodeId node, const at::Tensor& tensor) const;
+  void check_names(const Bindings& bindings) const;
+  at::Tensor own_tensor(const at::Tensor& bound, bool copied);
+  void push_arguments(uint32_t step);
+  void preserve(uint32_t step);
+  void store_results(uint32_t step);
+  void check_result(NodeId node, ValueId value, const c10::IValue& content) const;
+  at::Tensor alias_of(NodeId node) const;
+  [[noreturn]] void fail(NodeId node, const std::string& what) const;
+
+  const Graph& graph_;
+  InterpreterOptions options_;
+  std::unique_ptr<const ReplayProgram> program_;
+  std::vector<c10::IValue> values_;  // by value id; None: not computed, or released
+  torch::jit::Stack stack_;
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> copies_;  // of this run, see copy_inputs
+  ReplayResult result_;
+  uint32_t step_ = 0;  // the one under way
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// A graph, or a slice of it, as something to run: prepared once, run many times.
+//
+//     ReplayExecutor executor(std::move(graph));
+//     at::Tensor y = executor.run({weight, bias, x})[0];                      by position: executor.input_names()
+//     ReplayResult step = executor.run(Bindings().module(net).bind("x", x));  by name, gradients included
+//
+// It is an Interpreter (shadowgraph/replay.h, which tells what a run is) that owns its graph and knows what it takes.
+// Every error is a ReplayError that names the node and what to do: a missing tensor, one of another dtype, shape, stride or
+// device, an operator or device that this process lacks. Costs about 30 ns a node above calling the operators boxed.
+
+class ReplayExecutor {
+ public:
+  // Throws Error for a value of options.only that the graph does not have. Linear.
+  explicit ReplayExecutor(Graph graph, InterpreterOptions options = {});
+
+  // Parameters, buffers and inputs in program order: what run takes by position.
+  const std::vector<std::string>& input_names() const { return input_names_; }
+  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) {
+    return interpreter_.run(Bindings().in_order(std::move(inputs))).outputs;
+  }
+  ReplayResult run(const Bindings& bindings) { return interpreter_.run(bindings); }
+
+  const Graph& graph() const { return graph_; }
+
+ private:
+  const Graph graph_;
+  std::vector<std::string> input_names_;
+  Interpreter interpreter_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// A forward graph, rewritten or not, as a torch::nn::Module.
+//
+//     auto module = std::make_shared<GraphModule>(capture_forward(net, {x}).graph, net);
+//     at::Tensor y = module->forward({x})[0];
+//     y.sum().backward();                          // gradients in module->parameters()
+//     module->to(at::kDouble); module->save("net.sg", "net.pt"); auto again = GraphModule::load("net.sg", "net.pt");
+//
+// Parameters and buffers have the names that the graph gives them; dots make submodules, so named_parameters() and state
+// dicts look like the original's. They are the tensors given, not copies: training one trains the other. Tensor constants
+// of the graph become buffers "graph_constants.c0", ..., so that they move and are saved too.
+//
+// Gradients come from autograd as the operators run; the graph itself needs no backward. The first run checks that no
+// operator lacks a derivative where the captured program had one: otherwise GraphModuleError.
+//
+// What the graph keeps of its capture, whatever the module is told later:
+// - train() and eval() change nothing: dropout and batch norm are what they were. Capture the graph in the mode you want.
+// - sizes: inputs must have those of the capture (strides may differ, dtypes follow the module once it was converted).
+// - dtypes that the program itself named (`to(kFloat)`, arange) stay after to(kHalf); to(device) moves everything.
+
+// A graph that is no forward, a tensor that is missing or does not fit, files that do not belong together.
+class GraphModuleError : public Error {
+ public:
+  using Error::Error;
+};
+
+class GraphModule : public torch::nn::Module {
+ public:
+  // Takes what the graph names from `source`, shared. Throws GraphModuleError: if `source` lacks a parameter or buffer, or
+  // has it in another dtype or shape; for a graph with a backward or an optimizer step.
+  GraphModule(Graph graph, const torch::nn::Module& source);
+  // The same from tensors by name.
+  GraphModule(Graph graph, const std::map<std::string, at::Tensor>& tensors);
+  ~GraphModule() override;
+
+  // One tensor for each of input_names(), on the module's device. Throws GraphModuleError for a wrong number or shape, and
+  // ReplayError for what fails inside.
+  std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs);
+  const std::vector<std::string>& input_names() const { return input_names_; }
+  const Graph& graph() const { return graph_; }
+
+  // The graph as text and the tensors as a dict that Python's torch.load reads, each written whole or not at all. The
+  // tensors name the graph that they belong to by its hash. Throws FileError.
+  void save(const std::string& graph_file, const std::string& tensor_file) const;
+  // Throws FileError, ParseError, VerifyError, or GraphModuleError for a broken tensor file or one of another graph.
+  static std::shared_ptr<GraphModule> load(const std::string& graph_file, const std::string& tensor_file);
+
+ private:
+  class Checked;
+  // `converted`: dtypes may be others than the graph's, after to(kHalf).
+  GraphModule(Graph graph, const std::map<std::string, at::Tensor>& tensors, bool converted);
+  void own_constants();
+  void refuse_training() const;
+  void adopt(const std::map<std::string, at::Tensor>& tensors, bool converted);
+  void prepare();
+
+  Graph graph_;
+  std::vector<std::string> input_names_;
+  std::vector<ValueId> input_values_;
+  std::map<std::string, at::Tensor> constants_;  // taken out of the graph
+  // By the graph's names. A module converts its tensors in place (set_data), so these stay the module's own.
+  std::vector<std::pair<std::string, at::Tensor>> tensors_;
+  std::unique_ptr<Checked> interpreter_;
+  std::optional<c10::Device> prepared_for_;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,147 @@
+#include <algorithm>
+
+#include "ir/operators/formals.h"
+#include "ir/operators/operator_facts.h"
+#include "shadowgraph/analysis.h"
+
+namespace shadowgraph {
+namespace {
+
+// Calls f(const Value&) for the tensors among `arguments` that exist, lists included.
+template <class F>
+void for_each_tensor(const Graph& graph, std::span<const Argument> arguments, F&& f, int depth = 0) {
+  for (const Argument& argument : arguments) {
+    if (argument.kind == ArgumentKind::kValue) {
+      if (argument.ref.value.index >= graph.value_capacity()) continue;
+      const Value& value = graph.value(argument.ref.value);
+      if (value.kind == ValueKind::kTensor) f(value);
+    } else if (argument.kind == ArgumentKind::kList && depth < kMaxListDepth) {
+      for_each_tensor(graph, graph.list(argument), f, depth + 1);
+    }
+  }
+}
+
+bool has_opaque(const Graph& graph, std::span<const Argument> arguments, int depth = 0) {
+  return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& argument) {
+    return argument.kind == ArgumentKind::kOpaque || (argument.kind == ArgumentKind::kList && depth < kMaxListDepth &&
+                                                      has_opaque(graph, graph.list(argument), depth + 1));
+  });
+}
+
+// The device whose generator a random node draws from.
+c10::Device generator_device(const Graph& graph, NodeId node, const OperatorFacts& facts) {
+  const auto arguments = graph.arguments(node);
+  for (const uint16_t position : facts.generators) {
+    if (position < arguments.size() && arguments[position].kind == ArgumentKind::kGenerator) {
+      return arguments[position].device();
+    }
+  }
+  if (graph.target(node).kind() == TargetKind::kFunction) {
+    for (const Argument& argument : arguments) {
+      if (argument.kind == ArgumentKind::kDevice) return argument.device();
+    }
+  }
+  std::optional<c10::Device> device;
+  const auto take = [&](const Value& value) {
+    if (!device) device = value.device();
+  };
+  for_each_tensor(graph, graph.results(node), take);
+  for_each_tensor(graph, arguments, take);
+  return device.value_or(c10::Device(c10::DeviceType::CPU));
+}
+
+}  // namespace
+
+StorageId Effects::generator_for(c10::Device device) {
+  // "cpu" and "cpu:0" are one generator.
+  if (device.type() == c10::DeviceType::CPU) device = c10::Device(c10::DeviceType::CPU);
+  for (const Generator& generator : generators_) {
+    if (generator.device == device) return generator.storage;
+  }
+  const StorageId id(static_cast<uint32_t>(versions_.size()));
+  generators_.push_back({id, device});
+  versions_.push_back(0);
+  return id;
+}
+
+Effects Effects::run(const Graph& graph) {
+  Effects result;
+  result.storage_count_ = graph.storage_count();
+  result.entries_.resize(graph.node_capacity());
+  result.versions_.assign(graph.storage_count(), 0);
+  result.reads_.reserve(size_t{graph.node_count()} * 2);
+  OperatorFactsCache cache;
+  // Per storage, the last node (as 1 + ordinal) that was seen to read or write it: each storage once per node.
+  std::vector<uint32_t> last_read(graph.storage_count(), 0);
+  std::vector<uint32_t> last_write(graph.storage_count(), 0);
+  std::vector<bool> unknown_seen(graph.target_count());
+  uint32_t ordinal = 0;
+
+  for (NodeId n : graph.nodes()) {
+    if (++ordinal > graph.node_capacity()) break;  // a cycle in a broken list
+    const TargetId target = graph.node(n).target;
+    Entry& entry = result.entries_[n.index];
+    entry.reads = static_cast<uint32_t>(result.reads_.size());
+    entry.writes = static_cast<uint32_t>(result.writes_.size());
+    if (target.index >= graph.target_count()) continue;
+    const OperatorFacts& facts = cache.of(graph, target);
+    const auto arguments = graph.arguments(n);
+
+    const auto read = [&](const Value& value) {
+      const StorageId s = value.storage;
+      if (s.index >= last_read.size() || last_read[s.index] == ordinal) return;
+      last_read[s.index] = ordinal;
+      result.reads_.push_back({s, result.versions_[s.index]});
+    };
+    const auto write = [&](const Value& value) {
+      const StorageId s = value.storage;
+      if (s.index >= last_write.size() || last_write[s.index] == ordinal) return;
+      last_write[s.index] = ordinal;
+      uint32_t& version = result.versions_[s.index];
+      result.writes_.push_back({s, version, version + 1});
+      ++version;
+    };
+    for_each_tensor(graph, arguments, read);
+    const bool unknown = facts.unknown || has_opaque(graph, arguments);
+    if (unknown) {
+      for_each_tensor(graph, arguments, write);
+      if (!unknown_seen[target.index]) {
+        unknown_seen[target.index] = true;
+        result.unknown_targets_.push_back(target);
+      }
+    } else if (!facts.written.empty() && writes_now(graph, n, facts)) {
+      for (const uint16_t position : facts.written) {
+        if (position < arguments.size()) for_each_tensor(graph, arguments.subspan(position, 1), write);
+      }
+    }
+    if (facts.random) {
+      const StorageId generator = result.generator_for(generator_device(graph, n, facts));
+      uint32_t& version = result.versions_[generator.index];
+      result.reads_.push_back({generator, version});
+      result.writes_.push_back({generator, version, version + 1});
+      ++version;
+    }
+    if (facts.collective) {
+      if (!result.collectives_.valid()) {
+        result.collectives_ = StorageId(static_cast<uint32_t>(result.versions_.size()));
+        result.versions_.push_back(0);
+      }
+      uint32_t& version = result.versions_[result.collectives_.index];
+      result.reads_.push_back({result.collectives_, version});
+      result.writes_.push_back({result.collectives_, version, version + 1});
+      ++version;
+    }
+    entry.read_count = static_cast<uint32_t>(result.reads_.size()) - entry.reads;
+    entry.write_count = static_cast<uint32_t>(result.writes_.size()) - entry.writes;
+    entry.random = facts.random;
+    entry.geometry_only = facts.geometry_only && !unknown;
+    entry.collective = facts.collective;
+    entry.host_read = facts.host_read;
+    entry.unknown = unknown;
+    entry.pure = entry.write_count == 0 && !facts.host_read && !unknown && target != target_of(Builtin::kOutput) &&
+                 target != target_of(Builtin::kGradient);
+  }
+  return result;
+}
+
+}  // namespace shadowgraph

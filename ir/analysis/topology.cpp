@@ -1,0 +1,284 @@
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ir/operators/operator_facts.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+// What happened last to a storage or generator.
+struct History {
+  NodeId writer;
+  std::vector<NodeId> readers;  // since then
+  // Views look at geometry alone, which most writes leave: those matter that may change it.
+  NodeId reshaper;
+  std::vector<NodeId> viewers;  // since then
+};
+
+bool is_end(const Graph& graph, NodeId n) {
+  return graph.node(n).target == target_of(Builtin::kOutput) || graph.node(n).target == target_of(Builtin::kGradient);
+}
+
+}  // namespace
+
+Dependences Dependences::run(const Graph& graph, const Effects& effects) {
+  Dependences result;
+  const uint32_t count = graph.node_capacity();
+  result.before_begin_.assign(count + 1, 0);
+  std::vector<History> histories(graph.storage_count() + effects.pseudo_storage_count());
+  NodeId last_on_host;
+  std::vector<std::pair<NodeId, NodeId>> edges;  // user, used; by user in program order
+  std::vector<NodeId> direct;
+  OperatorFactsCache facts;
+  std::vector<int8_t> reshapes_by_target(graph.target_count(), -1);
+  const auto reshapes_what_it_writes = [&](TargetId target) {
+    if (reshapes_by_target[target.index] < 0) {
+      reshapes_by_target[target.index] =
+          may_change_objects(graph.target(target)) || facts.of(graph, target).is_out_variant;
+    }
+    return reshapes_by_target[target.index] != 0;
+  };
+  for (NodeId n : graph.nodes()) {
+    direct.clear();
+    const auto depend = [&](NodeId on) {
+      if (on.valid() && on != n && !graph.is_erased(on)) direct.push_back(on);
+    };
+    const auto touch = [&](ValueId v) {
+      const StorageId s = graph.value(v).storage;
+      if (s.valid()) depend(graph.storage(s).born);
+    };
+    graph.for_each_input(n, [&](ValueId v) {
+      depend(graph.value(v).producer);
+      touch(v);
+    });
+    graph.for_each_output(n, touch);
+    depend(graph.node(n).forward);
+    const bool views = effects.geometry_only(n);
+    for (const StorageVersion& read : effects.reads(n)) {
+      const History& history = histories[read.storage.index];
+      depend(views ? history.reshaper : history.writer);
+    }
+    const bool reshapes = effects.unknown(n) || reshapes_what_it_writes(graph.node(n).target);
+    for (const StorageWrite& write : effects.writes(n)) {
+      History& history = histories[write.storage.index];
+      depend(history.writer);
+      for (NodeId reader : history.readers) depend(reader);
+      if (!reshapes) continue;
+      for (NodeId viewer : history.viewers) depend(viewer);
+    }
+    for (const StorageVersion& read : effects.reads(n)) {
+      History& history = histories[read.storage.index];
+      (views ? history.viewers : history.readers).push_back(n);
+    }
+    for (const StorageWrite& write : effects.writes(n)) {
+      History& history = histories[write.storage.index];
+      history.writer = n;
+      history.readers.clear();
+      if (!reshapes) continue;
+      history.reshaper = n;
+      history.viewers.clear();
+    }
+    if (effects.host_read(n) || effects.unknown(n)) {
+      depend(last_on_host);
+      last_on_host = n;
+    }
+    std::sort(direct.begin(), direct.end());
+    direct.erase(std::unique(direct.begin(), direct.end()), direct.end());
+    for (NodeId on : direct) edges.emplace_back(n, on);
+    result.before_begin_[n.index + 1] = static_cast<uint32_t>(direct.size());
+  }
+  result.after_begin_.assign(count + 1, 0);
+  for (const auto& [user, used] : edges) ++result.after_begin_[used.index + 1];
+  for (uint32_t i = 0; i < count; ++i) {
+    result.before_begin_[i + 1] += result.before_begin_[i];
+    result.after_begin_[i + 1] += result.after_begin_[i];
+  }
+  result.before_.resize(edges.size());
+  result.after_.resize(edges.size());
+  std::vector<uint32_t> next_before(result.before_begin_.begin(), result.before_begin_.end() - 1);
+  std::vector<uint32_t> next_after(result.after_begin_.begin(), result.after_begin_.end() - 1);
+  for (const auto& [user, used] : edges) {
+    result.before_[next_before[user.index]++] = used;
+    result.after_[next_after[used.index]++] = user;
+  }
+  return result;
+}
+
+bool Dependences::can_move_before(const Graph& graph, NodeId node, NodeId position) const {
+  if (position == node || position == graph.node(node).next) return true;
+  // Where it would stand, neighbours of the right kind.
+  const NodeId previous = position.valid() ? graph.node(position).previous : graph.last();
+  if (graph.is_placeholder(node) ? previous.valid() && !graph.is_placeholder(previous)
+                                 : position.valid() && graph.is_placeholder(position)) {
+    return false;
+  }
+  if (is_end(graph, node) ? position.valid() && !is_end(graph, position)
+                          : previous.valid() && is_end(graph, previous)) {
+    return false;
+  }
+  if (position.valid() && graph.is_before(position, node)) {
+    return std::all_of(before(node).begin(), before(node).end(),
+                       [&](NodeId n) { return graph.is_before(n, position); });
+  }
+  return std::all_of(after(node).begin(), after(node).end(),
+                     [&](NodeId n) { return position.valid() && !graph.is_before(n, position); });
+}
+
+Dependences::MeetingPoint Dependences::meeting_point(const Graph& graph, std::span<const NodeId> nodes,
+                                                     size_t farthest) const {
+  const auto earlier = [&](NodeId a, NodeId b) { return graph.is_before(a, b); };
+  const auto is_one = [&](NodeId n) { return std::find(nodes.begin(), nodes.end(), n) != nodes.end(); };
+  const NodeId last = *std::max_element(nodes.begin(), nodes.end(), earlier);
+  NodeId needed;  // the last that one of them needs
+  NodeId user;    // the first that needs one of them
+  for (NodeId n : nodes) {
+    for (NodeId b : before(n)) {
+      if ((!needed.valid() || earlier(needed, b)) && !is_one(b)) needed = b;
+    }
+    for (NodeId a : after(n)) {
+      if ((!user.valid() || earlier(a, user)) && !is_one(a)) user = a;
+    }
+  }
+  if (!user.valid() || earlier(last, user)) return {.position = graph.node(last).next};
+  if (!needed.valid() || earlier(needed, user)) return {.position = user, .at_last = false};
+  // Whoever between them needs one of the nodes, directly or not, has to wait.
+  MeetingPoint point{.position = graph.node(needed).next, .at_last = false};
+  std::unordered_set<NodeId> waiting;
+  const auto waits = [&](NodeId n) { return waiting.contains(n); };
+  for (NodeId n = user;; n = graph.node(n).next) {
+    const auto needs = before(n);
+    if (!is_one(n) && std::any_of(needs.begin(), needs.end(), [&](NodeId b) { return is_one(b) || waits(b); })) {
+      waiting.insert(n);
+      point.delayed.push_back(n);
+    }
+    if (n == needed) break;
+    if (farthest-- == 0) {
+      point.obstacle = needed;
+      return point;
+    }
+  }
+  for (NodeId n : nodes) {
+    const auto needs = before(n);
+    const auto found = std::find_if(needs.begin(), needs.end(), waits);
+    if (found != needs.end()) point.obstacle = *found;
+  }
+  return point;
+}
+
+std::optional<NodeId> Dependences::way_back_into(const Graph& graph, std::span<const NodeId> nodes) const {
+  if (nodes.empty()) return std::nullopt;
+  const auto earlier = [&](NodeId a, NodeId b) { return graph.is_before(a, b); };
+  const NodeId first = *std::min_element(nodes.begin(), nodes.end(), earlier);
+  const NodeId last = *std::max_element(nodes.begin(), nodes.end(), earlier);
+  enum : char { kFree, kInside, kTainted };
+  std::unordered_map<NodeId, char> states;
+  for (NodeId n : nodes) states[n] = kInside;
+  const auto state = [&](NodeId n) {
+    const auto found = states.find(n);
+    return found == states.end() ? static_cast<char>(kFree) : found->second;
+  };
+  for (NodeId n = first;; n = graph.node(n).next) {
+    const bool tainted =
+        std::any_of(before(n).begin(), before(n).end(), [&](NodeId b) { return state(b) == kTainted; });
+    const bool reached = std::any_of(before(n).begin(), before(n).end(), [&](NodeId b) { return state(b) == kInside; });
+    if (state(n) == kInside) {
+      if (tainted) return n;
+    } else if (tainted || reached) {
+      states[n] = kTainted;
+    }
+    if (n == last) return std::nullopt;
+  }
+}
+
+std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences) {
+  return topological_order(graph, dependences, IdMap<NodeId, int32_t>(-1));
+}
+
+// Units, single nodes and groups, are taken in program order; those that one depends on and that are not placed yet come
+// first, found by a walk with a stack of its own.
+std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences,
+                                      const IdMap<NodeId, int32_t>& group_of) {
+  std::vector<std::vector<NodeId>> units;
+  std::vector<uint32_t> unit_of(graph.node_capacity());
+  std::vector<int64_t> unit_of_group;
+  for (NodeId n : graph.nodes()) {
+    const int32_t group = group_of[n];
+    uint32_t unit = static_cast<uint32_t>(units.size());
+    if (group >= 0) {
+      if (static_cast<size_t>(group) >= unit_of_group.size()) unit_of_group.resize(size_t(group) + 1, -1);
+      int64_t& known = unit_of_group[static_cast<size_t>(group)];
+      if (known < 0) known = unit;
+      unit = static_cast<uint32_t>(known);
+    }
+    if (unit == units.size()) units.emplace_back();
+    units[unit].push_back(n);
+    unit_of[n.index] = unit;
+  }
+
+  // Placeholders and the end have their places; between them, what must.
+  enum : char { kWaiting, kOpen, kPlaced };
+  std::vector<char> state(units.size(), kWaiting);
+  std::vector<NodeId> order;
+  order.reserve(graph.node_count());
+  struct Frame {
+    uint32_t unit;
+    size_t member = 0;
+    size_t edge = 0;
+  };
+  std::vector<Frame> stack;
+  const auto place = [&](uint32_t start) {
+    if (state[start] != kWaiting) return;
+    state[start] = kOpen;
+    stack.push_back({start});
+    while (!stack.empty()) {
+      Frame& frame = stack.back();
+      const auto& members = units[frame.unit];
+      if (frame.member == members.size()) {
+        order.insert(order.end(), members.begin(), members.end());
+        state[frame.unit] = kPlaced;
+        stack.pop_back();
+        continue;
+      }
+      const auto before = dependences.before(members[frame.member]);
+      if (frame.edge == before.size()) {
+        ++frame.member;
+        frame.edge = 0;
+        continue;
+      }
+      const uint32_t needed = unit_of[before[frame.edge++].index];
+      if (needed == frame.unit || state[needed] == kPlaced) continue;
+      if (state[needed] == kOpen) {
+        throw GraphEditError("no order: nodes, or groups of nodes, depend on one another in a circle, through\n  " +
+                             to_text(graph, units[needed].front()));
+      }
+      state[needed] = kOpen;
+      stack.push_back({needed});
+    }
+  };
+  for (uint32_t i = 0; i < units.size(); ++i) {
+    if (graph.is_placeholder(units[i].front())) place(i);
+  }
+  for (uint32_t i = 0; i < units.size(); ++i) {
+    if (!is_end(graph, units[i].front())) place(i);
+  }
+  for (uint32_t i = 0; i < units.size(); ++i) place(i);
+  return order;
+}
+
+bool sort_topologically(Graph& graph) {
+  const std::vector<NodeId> order = topological_order(graph, Dependences::run(graph));
+  NodeId at = graph.first();
+  for (NodeId n : order) {
+    if (n != at) {
+      graph.reorder(order);
+      return true;
+    }
+    at = graph.node(at).next;
+  }
+  return false;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,686 @@
+// Edits that keep a graph valid. Each first finds out all it has to change and whether it may, then changes it, so that a
+// throw leaves the graph as it was.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <unordered_set>
+
+#include "ir/operators/operator_facts.h"
+#include "ir/text/tensor_bytes.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+
+// What is to move from one storage to another: results of operators that alias something that moves.
+struct Graph::Rehoming {
+  StorageId from;
+  StorageId to;
+  int64_t shift = 0;               // added to offsets
+  c10::Device device = c10::kCPU;  // of `to`
+  std::vector<ValueId> values;
+  std::unordered_set<ValueId> moved;  // `values`, and what the edit replaces
+  std::vector<NodeId> users;          // whose results are still to be looked at
+};
+
+// Nodes that are to be erased together. Few are looked through; of many there is a bit for each id between theirs.
+class Graph::DoomedNodes {
+ public:
+  explicit DoomedNodes(std::span<const NodeId> nodes) : nodes_(nodes) {
+    if (nodes.size() <= kFew) return;
+    const auto [least, most] = std::minmax_element(nodes.begin(), nodes.end());
+    least_ = least->index;
+    bits_.resize(most->index - least_ + 1);
+    for (NodeId n : nodes) bits_[n.index - least_] = true;
+  }
+  bool contains(NodeId n) const {
+    if (nodes_.size() <= kFew) return std::find(nodes_.begin(), nodes_.end(), n) != nodes_.end();
+    return n.index >= least_ && n.index - least_ < bits_.size() && bits_[n.index - least_];
+  }
+
+ private:
+  static constexpr size_t kFew = 16;
+  std::span<const NodeId> nodes_;
+  uint32_t least_ = 0;
+  std::vector<bool> bits_;
+};
+
+std::string Graph::describe(NodeId id) const { return "\n  " + to_text(*this, id); }
+
+// ---- Reading ---------------------------------------------------------------------------------------------------------
+
+std::vector<NodeId> Graph::users_of(ValueId id) const {
+  std::vector<NodeId> users;
+  for_each_use(id, [&](NodeId n) { users.push_back(n); });
+  std::sort(users.begin(), users.end(), [&](NodeId a, NodeId b) { return is_before(a, b); });
+  users.erase(std::unique(users.begin(), users.end()), users.end());
+  return users;
+}
+
+std::vector<NodeId> nodes_calling(const Graph& graph, std::string_view name) {
+  std::vector<bool> wanted(graph.target_count());
+  for (uint32_t i = 0; i < graph.target_count(); ++i) {
+    const std::string_view target = graph.target(TargetId(i)).name();
+    wanted[i] = target.starts_with(name) &&
+                (target.size() == name.size() || (target[name.size()] == '.' && name.find('.') == name.npos));
+  }
+  std::vector<NodeId> found;
+  for (NodeId n : graph.nodes()) {
+    if (wanted[graph.node(n).target.index]) found.push_back(n);
+  }
+  return found;
+}
+
+bool Graph::mentions(std::span<const Argument> arguments, ValueId id) const {
+  bool found = false;
+  for_each_value(arguments, [&](ValueId v) { found = found || v == id; });
+  return found;
+}
+
+// ---- Saved tensors ---------------------------------------------------------------------------------------------------
+
+void Graph::forget_saved_elsewhere(NodeId id) {
+  if (saved_elsewhere_.empty()) return;
+  for (const SavedTensor& saved : saved(id)) {
+    const auto entry = saved_elsewhere_.find(saved.value);
+    if (entry == saved_elsewhere_.end()) continue;
+    std::erase(entry->second, id);
+    if (entry->second.empty()) saved_elsewhere_.erase(entry);
+  }
+}
+
+void Graph::set_saved(NodeId id, std::span<const SavedTensor> saved) {
+  forget_saved_elsewhere(id);
+  node(id).saved = saved_.push_run(saved);
+  for (const SavedTensor& tensor : saved) {
+    // The two usual cases first.
+    const auto arguments = this->arguments(id);
+    if (tensor.role == SavedRole::kArgument && tensor.index < arguments.size() &&
+        mentions(arguments.subspan(tensor.index, 1), tensor.value)) {
+      continue;
+    }
+    if (tensor.value.index < values_.size() && value(tensor.value).producer == id) continue;
+    if (mentions(arguments, tensor.value)) continue;
+    saved_elsewhere_[tensor.value].push_back(id);
+  }
+}
+
+// After its arguments changed, or the storages of its arguments or results: what was saved as one of them still is one.
+void Graph::repair_saved(NodeId id) {
+  if (node(id).saved.size == 0) return;
+  std::vector<SavedTensor> repaired;
+  bool changed = false;
+  for (SavedTensor saved : saved(id)) {
+    ValueId own;
+    bool good = saved.role == SavedRole::kInternal;
+    const auto see = [&](ValueId v) {
+      const StorageId storage = value(v).storage;
+      good = good || v == saved.value || (storage.valid() && storage == value(saved.value).storage);
+      if (!own.valid() && value(v).kind == ValueKind::kTensor) own = v;
+    };
+    if (saved.role == SavedRole::kArgument && saved.index < arguments(id).size()) {
+      for_each_value(arguments(id).subspan(saved.index, 1), see);
+    } else if (saved.role == SavedRole::kResult) {
+      uint32_t flat = 0;
+      for_each_output(id, [&](ValueId v) {
+        if (flat++ == saved.index) see(v);
+      });
+    }
+    if (!good) {
+      changed = true;
+      if (!own.valid()) continue;
+      saved.value = own;
+    }
+    repaired.push_back(saved);
+  }
+  if (changed) set_saved(id, repaired);
+}
+
+// ---- Deaths ----------------------------------------------------------------------------------------------------------
+
+// Appends in place where there is room: a node may inherit the deaths of many that are erased after it.
+void Graph::add_frees(NodeId id, std::span<const StorageId> storages) {
+  if (storages.empty()) return;
+  Run& run = node(id).frees;
+  const auto room = frees_room_.find(id);
+  const uint32_t capacity = room == frees_room_.end() ? run.size : room->second;
+  const uint32_t size = run.size + static_cast<uint32_t>(storages.size());
+  if (size > capacity) {
+    const uint32_t larger = std::bit_ceil(size);
+    const Run grown = frees_.push_run(larger);
+    std::copy_n(frees_.view(run).begin(), run.size, frees_.view(grown).begin());
+    run.offset = grown.offset;
+    frees_room_[id] = larger;
+  }
+  const uint32_t old_size = run.size;
+  run.size = size;
+  std::copy(storages.begin(), storages.end(), frees_.view(run).begin() + old_size);
+  for (uint32_t i = old_size; i < size; ++i) {
+    Storage& freed = storage(frees_.view(run)[i]);
+    freed.freed_after = id;
+    freed.place_in_frees = i;
+  }
+}
+
+void Graph::drop_free(StorageId id) {
+  const NodeId freed = storage(id).freed_after;
+  storage(id).freed_after = NodeId();
+  if (!freed.valid() || is_erased(freed)) return;
+  Run& run = node(freed).frees;
+  const auto list = frees_.view(run);
+  const uint32_t place = storage(id).place_in_frees;
+  TORCH_INTERNAL_ASSERT(place < run.size && list[place] == id, "a storage is not where it is listed as freed");
+  // Short lists keep their order; in one of a hundred thousand, the last takes the place.
+  const uint32_t moved_from = run.size <= 64 ? place + 1 : run.size - 1;
+  uint32_t to = place;
+  for (uint32_t i = moved_from; i < run.size; ++i, ++to) {
+    list[to] = list[i];
+    storage(list[to]).place_in_frees = to;
+  }
+  --run.size;
+}
+
+void Graph::extend_life(StorageId id, NodeId user) {
+  const NodeId freed = storage(id).freed_after;
+  if (!freed.valid() || is_erased(freed) || !is_before(freed, user)) return;
+  drop_free(id);
+  if (rank_of(node(user).target) != kEndRank) add_frees(user, std::span(&id, 1));
+}
+
+// ---- Erasing ---------------------------------------------------------------------------------------------------------
+
+bool Graph::can_erase(NodeId id) const {
+  bool needed = false;
+  for_each_output(id, [&](ValueId v) { needed = needed || has_uses(v) || is_saved_elsewhere(v); });
+  return !needed;
+}
+
+void Graph::erase(NodeId id) {
+  if (!can_erase(id)) {
+    throw GraphEditError(
+        "cannot erase a node with a result that is still used, or saved by another node; replace its "
+        "uses first:" +
+        describe(id));
+  }
+  drop_uses(arguments(id));
+  hand_births_on(id, nullptr);
+  remove(id);
+}
+
+void Graph::erase(std::span<const NodeId> ids) {
+  std::vector<NodeId> doomed;
+  for (NodeId n : ids) {
+    if (!is_erased(n)) doomed.push_back(n);
+  }
+  const auto comes_first = [&](NodeId a, NodeId b) { return is_before(a, b); };
+  if (!std::is_sorted(doomed.begin(), doomed.end(), comes_first)) {
+    std::sort(doomed.begin(), doomed.end(), comes_first);
+  }
+  doomed.erase(std::unique(doomed.begin(), doomed.end()), doomed.end());
+  const DoomedNodes all(doomed);
+  for (NodeId n : doomed) {
+    bool needed = false;
+    for_each_output(n, [&](ValueId v) {
+      for_each_use(v, [&](NodeId user) { needed = needed || !all.contains(user); });
+      if (const auto savers = saved_elsewhere_.find(v); savers != saved_elsewhere_.end()) {
+        for (NodeId saver : savers->second) needed = needed || !all.contains(saver);
+      }
+    });
+    if (needed) {
+      throw GraphEditError("cannot erase a node with a result that is used, or saved, by a node that stays:" +
+                           describe(n));
+    }
+  }
+  for (NodeId n : doomed) drop_uses(arguments(n));
+  for (NodeId n : doomed) hand_births_on(n, &all);
+  // In program order, so that deaths go to a node that stays at once.
+  for (NodeId n : doomed) remove(n);
+}
+
+// What is left to do when the uses it made are gone, and its births handed on.
+void Graph::remove(NodeId id) {
+  forget_saved_elsewhere(id);
+  hand_deaths_on(id, node(id).previous.valid() ? node(id).previous : node(id).next);
+  if (id.index < first_note_.size()) first_note_[id.index] = kNoNote;
+  unlink(id);
+  node(id).target = TargetId();
+  --live_nodes_;
+}
+
+// A storage that this node allocated is now allocated by the first other node that makes a value in it. Without one it
+// is gone, and nothing frees it.
+void Graph::hand_births_on(NodeId id, const DoomedNodes* doomed) {
+  for_each_output(id, [&](ValueId v) {
+    const StorageId s = value(v).storage;
+    if (!s.valid() || storage(s).born != id) return;
+    NodeId heir;
+    for_each_value_in(s, [&](ValueId other) {
+      const NodeId producer = value(other).producer;
+      if (producer == id || is_erased(producer) || (doomed != nullptr && doomed->contains(producer))) return;
+      if (!heir.valid() || is_before(producer, heir)) heir = producer;
+    });
+    if (heir.valid()) {
+      storage(s).born = heir;
+    } else {
+      drop_free(s);
+    }
+  });
+}
+
+void Graph::hand_deaths_on(NodeId id, NodeId heir) {
+  if (node(id).frees.size == 0) return;
+  std::vector<StorageId> freed;
+  for (StorageId s : frees(id)) {
+    if (storage(s).born != id) freed.push_back(s);
+  }
+  set_frees(id, {});
+  if (heir.valid()) add_frees(heir, freed);
+}
+
+// ---- Moving ----------------------------------------------------------------------------------------------------------
+
+int Graph::rank_of(TargetId target) {
+  if (target.index <= target_of(Builtin::kConstant).index) return kPlaceholderRank;
+  return target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient) ? kEndRank : 1;
+}
+
+void Graph::check_order_of_kinds(NodeId before, TargetId target, NodeId after) const {
+  const int rank = rank_of(target);
+  if ((before.valid() && rank_of(node(before).target) > rank) ||
+      (after.valid() && rank_of(node(after).target) < rank)) {
+    throw GraphEditError("no place for a call of " + this->target(target).name() +
+                         ": placeholders come first, sg::output and sg::gradient last");
+  }
+}
+
+void Graph::check_operands(std::span<const Argument> arguments, NodeId position, const char* what) const {
+  for_each_value(arguments, [&](ValueId v) {
+    const NodeId producer = v.index < values_.size() ? value(v).producer : NodeId();
+    if (!producer.valid() || is_erased(producer) || (position.valid() && !is_before(producer, position))) {
+      throw GraphEditError(fmt::format("cannot {}: an operand (value id {}) is not made before that place{}", what,
+                                       v.index, position.valid() ? ", which is before" + describe(position) : ""));
+    }
+  });
+}
+
+// The nodes that come to stand earlier, the range or those between it and `position`, must not refer to the others.
+void Graph::check_range_move(NodeId first, NodeId last, NodeId position) const {
+  const bool earlier = position.valid() && is_before(position, first);
+  const NodeId rising = earlier ? first : node(last).next;
+  const NodeId rising_end = earlier ? node(last).next : position;
+  const NodeId sinking = earlier ? position : first;
+  const NodeId sinking_last = earlier ? node(first).previous : last;
+  const auto sinks = [&](NodeId n) {
+    return n.valid() && !is_erased(n) && !is_before(n, sinking) && !is_before(sinking_last, n);
+  };
+  for (NodeId n = rising; n != rising_end; n = node(n).next) {
+    bool refers = sinks(node(n).forward);
+    const auto see = [&](ValueId v) {
+      const StorageId s = value(v).storage;
+      refers = refers || sinks(value(v).producer) || (s.valid() && sinks(storage(s).born));
+    };
+    for_each_input(n, see);
+    for_each_output(n, [&](ValueId v) {
+      const StorageId s = value(v).storage;
+      refers = refers || (s.valid() && sinks(storage(s).born));
+    });
+    if (refers) {
+      throw GraphEditError(
+          "cannot move a node over one that it depends on (by a value, its storage, or as backward of it):" +
+          describe(n));
+    }
+  }
+}
+
+void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
+  if (is_before(last, first)) throw GraphEditError("no range: it ends before it begins");
+  if (position == node(last).next || position == first) return;
+  if (position.valid() && is_before(first, position) && !is_before(last, position)) {
+    throw GraphEditError("cannot move a range into itself");
+  }
+  check_range_move(first, last, position);
+  const NodeId before = position.valid() ? node(position).previous : last_;
+  check_order_of_kinds(before, node(first).target, NodeId());
+  check_order_of_kinds(NodeId(), node(last).target, position);
+
+  const bool earlier = position.valid() && is_before(position, first);
+  std::vector<NodeId> range;
+  for (NodeId n = first;; n = node(n).next) {
+    range.push_back(n);
+    if (n == last) break;
+  }
+  if (earlier) {
+    // What died within the range may be used by the nodes that now come after it. What was born there was not.
+    const NodeId heir = node(first).previous;
+    for (NodeId n : range) {
+      std::vector<StorageId> stay;
+      std::vector<StorageId> go;
+      for (StorageId s : frees(n)) {
+        const NodeId born = storage(s).born;
+        const bool inside = born.valid() && !is_erased(born) && !is_before(born, first) && !is_before(last, born);
+        (inside ? stay : go).push_back(s);
+      }
+      if (go.empty()) continue;
+      set_frees(n, stay);
+      add_frees(heir, go);
+    }
+  }
+  for (NodeId n : range) unlink(n);
+  for (NodeId n : range) link_before(n, position);
+  if (earlier) return;
+  for (NodeId n : range) {
+    const auto touch = [&](ValueId v) {
+      if (value(v).storage.valid()) extend_life(value(v).storage, n);
+    };
+    for_each_input(n, touch);
+    for_each_output(n, touch);
+  }
+}
+
+void Graph::reorder(std::span<const NodeId> order) {
+  if (!insertion_points_.empty()) throw GraphEditError("an InsertionPoint stands among the nodes to be reordered");
+  std::vector<uint32_t> positions(nodes_.size(), NodeId::kNone);
+  uint32_t next = 0;
+  for (NodeId n : order) {
+    if (n.index >= nodes_.size() || is_erased(n) || positions[n.index] != NodeId::kNone) {
+      throw GraphEditError("the new order names a node twice, or one that is not there");
+    }
+    positions[n.index] = next++;
+  }
+  if (next != live_nodes_) throw GraphEditError(fmt::format("the new order has {} of {} nodes", next, live_nodes_));
+
+  std::vector<NodeId> last_touch(storages_.size());
+  int rank = kPlaceholderRank;
+  for (NodeId n : order) {
+    const auto later = [&](NodeId other) {
+      return other.valid() && !is_erased(other) && positions[other.index] >= positions[n.index];
+    };
+    bool good = !later(node(n).forward) && rank_of(node(n).target) >= rank;
+    rank = rank_of(node(n).target);
+    const auto touch = [&](ValueId v) {
+      const StorageId s = value(v).storage;
+      if (!s.valid()) return;
+      last_touch[s.index] = n;
+      good = good && (storage(s).born == n || !later(storage(s).born));
+    };
+    for_each_input(n, [&](ValueId v) {
+      good = good && !later(value(v).producer);
+      touch(v);
+    });
+    for_each_output(n, touch);
+    if (!good) throw GraphEditError("in the new order a node comes before one that it depends on:" + describe(n));
+  }
+
+  first_ = last_ = NodeId();
+  for (NodeId n : order) {
+    node(n).previous = last_;
+    (last_.valid() ? node(last_).next : first_) = n;
+    order_[n.index] = (last_.valid() ? order_[last_.index] : 0) + (uint64_t{1} << 32);
+    last_ = n;
+  }
+  if (last_.valid()) node(last_).next = NodeId();
+  // What died before a node that now comes later and needs it.
+  std::vector<std::pair<NodeId, StorageId>> later;
+  for (NodeId n : order) {
+    std::vector<StorageId> stay;
+    for (StorageId s : frees(n)) {
+      const NodeId touch = last_touch[s.index];
+      if (touch.valid() && is_before(n, touch)) {
+        later.emplace_back(touch, s);
+      } else {
+        stay.push_back(s);
+      }
+    }
+    if (stay.size() != frees(n).size()) set_frees(n, stay);
+  }
+  for (const auto& [n, s] : later) {
+    if (rank_of(node(n).target) != kEndRank) add_frees(n, std::span(&s, 1));
+  }
+}
+
+// ---- Replacing uses --------------------------------------------------------------------------------------------------
+
+void Graph::collect_arguments(std::span<Argument> arguments, NodeId user, ValueId of, const UseFilter* filter,
+                              std::vector<Argument*>& found) {
+  for (Argument& argument : arguments) {
+    if (argument.kind == ArgumentKind::kList) {
+      collect_arguments(arguments_.view(argument.run), user, of, filter, found);
+    } else if (argument.kind == ArgumentKind::kValue && argument.ref.value == of &&
+               (filter == nullptr || (*filter)(user, argument))) {
+      found.push_back(&argument);
+    }
+  }
+}
+
+// Finds the results, in the storage that is left, of operators that alias one of their moved operands there; and so on.
+void Graph::follow_aliases(Rehoming& rehoming) {
+  if (!facts_) facts_ = std::make_unique<OperatorFactsCache>();
+  while (!rehoming.users.empty()) {
+    const NodeId n = rehoming.users.back();
+    rehoming.users.pop_back();
+    const auto arguments = this->arguments(n);
+    const auto any_moved = [&](std::span<const Argument> among) {
+      bool found = false;
+      for_each_value(among, [&](ValueId v) { found = found || rehoming.moved.contains(v); });
+      return found;
+    };
+    bool concerned = false;
+    for_each_output(n, [&](ValueId v) { concerned = concerned || value(v).storage == rehoming.from; });
+    if (!concerned) continue;
+    const OperatorFacts& facts = facts_->of(*this, node(n).target);
+    const auto results = this->results(n);
+    for (size_t r = 0; r < results.size(); ++r) {
+      bool known = false;
+      bool moves = false;
+      for (const OperatorFacts::Alias& alias : facts.aliases) {
+        if (alias.result != r || alias.argument >= arguments.size()) continue;
+        known = true;
+        moves = moves || any_moved(arguments.subspan(alias.argument, 1));
+      }
+      if (!known) {
+        // The schema says nothing, but the storage does: it comes from the moved operand unless another shares it.
+        bool other = false;
+        for_each_value(arguments, [&](ValueId v) {
+          other = other || (!rehoming.moved.contains(v) && value(v).storage == rehoming.from);
+        });
+        moves = !other && any_moved(arguments);
+      }
+      if (!moves) continue;
+      for_each_value(results.subspan(r, 1), [&](ValueId v) {
+        if (value(v).storage != rehoming.from || !rehoming.moved.insert(v).second) return;
+        rehoming.values.push_back(v);
+        for_each_use(v, [&](NodeId user) { rehoming.users.push_back(user); });
+      });
+    }
+  }
+}
+
+void Graph::check_extents(const Rehoming& rehoming) const {
+  for (ValueId v : rehoming.values) {
+    const Value& moved = value(v);
+    const auto extent = extent_of(sizes(v), strides(v));
+    if (!extent || *extent == 0 || moved.layout != c10::Layout::Strided) continue;
+    const int64_t offset = moved.offset + rehoming.shift;
+    const auto item = static_cast<int64_t>(c10::elementSize(moved.dtype));
+    if (offset < 0 || (offset + *extent) * item > storage(rehoming.to).bytes) {
+      throw GraphEditError(fmt::format(
+          "cannot replace: a view of what is replaced would reach outside the {} bytes of the new storage:{}",
+          storage(rehoming.to).bytes, describe(moved.producer)));
+    }
+  }
+}
+
+void Graph::rehome(const Rehoming& rehoming) {
+  for (ValueId v : rehoming.values) {
+    set_storage(v, rehoming.to, value(v).offset + rehoming.shift);
+    value(v).device_type = rehoming.device.type();
+    value(v).device_index = rehoming.device.index();
+  }
+  // Lives on until the last of its new users, found first: a storage may get very many.
+  NodeId last;
+  const auto see = [&](NodeId n) {
+    if (!last.valid() || is_before(last, n)) last = n;
+  };
+  for (ValueId v : rehoming.values) {
+    see(value(v).producer);
+    for_each_use(v, see);
+  }
+  if (last.valid()) extend_life(rehoming.to, last);
+  for (ValueId v : rehoming.values) {
+    repair_saved(value(v).producer);
+    for_each_use(v, [&](NodeId user) { repair_saved(user); });
+  }
+}
+
+uint32_t Graph::replace_all_uses(ValueId of, ValueId with) { return redirect(of, with, nullptr); }
+
+uint32_t Graph::replace_uses_if(ValueId of, ValueId with, const UseFilter& filter) {
+  return redirect(of, with, &filter);
+}
+
+uint32_t Graph::redirect(ValueId of, ValueId with, const UseFilter* filter) {
+  if (of == with) return 0;
+  const NodeId producer = value(with).producer;
+  if (is_erased(producer)) throw GraphEditError("cannot replace a use by a value whose node is erased");
+  std::vector<Argument*> found;
+  std::vector<NodeId> users;
+  for (NodeId user : users_of(of)) {
+    const size_t before = found.size();
+    collect_arguments(arguments_.view(node(user).arguments), user, of, filter, found);
+    if (found.size() == before) continue;
+    users.push_back(user);
+    if (!is_before(producer, user)) {
+      throw GraphEditError("cannot replace a use: the new value is not made before its user:" + describe(user));
+    }
+  }
+  const StorageId from = value(of).storage;
+  const StorageId to = value(with).storage;
+  Rehoming rehoming{.from = from, .to = to, .shift = value(with).offset - value(of).offset};
+  if (from.valid() && to.valid() && from != to) {
+    rehoming.device = storage(to).device();
+    for (Argument* argument : found) argument->ref.value = with;  // as the users' aliases are to be seen
+    rehoming.moved.insert(with);
+    rehoming.users = users;
+    const auto undo = [&] {
+      for (Argument* argument : found) argument->ref.value = of;
+    };
+    try {
+      follow_aliases(rehoming);
+      check_extents(rehoming);
+    } catch (...) {
+      undo();
+      throw;
+    }
+    undo();
+  }
+
+  for (Argument* argument : found) {
+    drop_uses(std::span<const Argument>(argument, 1));
+    argument->ref.value = with;
+    uses_[argument->ref.use] = {.user = uses_[argument->ref.use].user, .value = with};
+    append_use(argument->ref.use, with);
+  }
+  if (to.valid() && !users.empty()) extend_life(to, users.back());
+  rehome(rehoming);
+  // What was saved as the argument is saved as the new one.
+  for (NodeId user : users) {
+    bool changed = false;
+    std::vector<SavedTensor> saved(this->saved(user).begin(), this->saved(user).end());
+    for (SavedTensor& tensor : saved) {
+      const bool by_name = tensor.role == SavedRole::kArgument && tensor.index < arguments(user).size();
+      const auto read = by_name ? arguments(user).subspan(tensor.index, 1) : arguments(user);
+      if (tensor.value != of || tensor.role == SavedRole::kResult || mentions(read, of)) continue;
+      tensor.value = with;
+      changed = true;
+    }
+    if (changed) set_saved(user, saved);
+    repair_saved(user);
+  }
+  if (filter != nullptr) return static_cast<uint32_t>(found.size());
+  if (const auto entry = saved_elsewhere_.find(of); entry != saved_elsewhere_.end()) {
+    for (NodeId saver : std::vector<NodeId>(entry->second)) {
+      std::vector<SavedTensor> saved(this->saved(saver).begin(), this->saved(saver).end());
+      for (SavedTensor& tensor : saved) {
+        if (tensor.value == of) tensor.value = with;
+      }
+      set_saved(saver, saved);
+      repair_saved(saver);
+    }
+  }
+  return static_cast<uint32_t>(found.size());
+}
+
+void Graph::set_argument(NodeId id, size_t position, const Argument& argument) {
+  std::vector<Argument> changed(arguments(id).begin(), arguments(id).end());
+  if (position >= changed.size()) {
+    throw GraphEditError(fmt::format("there is no argument {}:{}", position, describe(id)));
+  }
+  changed[position] = argument;
+  set_arguments(id, changed);
+}
+
+void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
+  const c10::FunctionSchema& schema = target(id).schema();
+  const size_t wanted = schema.arguments().size();
+  if (schema.is_vararg() ? arguments.size() < wanted : arguments.size() != wanted) {
+    throw GraphEditError(fmt::format("{} arguments where {} takes {}", arguments.size(), target(id).name(), wanted));
+  }
+  check_operands(arguments, id, "set arguments");
+  // Which results must move: those that alias an argument that is in another storage now.
+  if (!facts_) facts_ = std::make_unique<OperatorFactsCache>();
+  std::vector<Rehoming> rehomings;
+  for (const OperatorFacts::Alias& alias : facts_->of(*this, node(id).target).aliases) {
+    if (alias.argument >= arguments.size() || alias.result >= results(id).size()) continue;
+    const Argument& old = this->arguments(id)[alias.argument];
+    const Argument& now = arguments[alias.argument];
+    const Argument& result = results(id)[alias.result];
+    if (old.kind != ArgumentKind::kValue || now.kind != ArgumentKind::kValue) continue;
+    const Value& source = value(now.ref.value);
+    const StorageId from = value(old.ref.value).storage;
+    if (!source.storage.valid() || source.storage == from) continue;
+    Rehoming rehoming{.from = from,
+                      .to = source.storage,
+                      .shift = source.offset - value(old.ref.value).offset,
+                      .device = storage(source.storage).device()};
+    for_each_value(std::span(&result, 1), [&](ValueId v) {
+      if (value(v).storage != from) return;
+      rehoming.values.push_back(v);
+      rehoming.moved.insert(v);
+      for_each_use(v, [&](NodeId user) { rehoming.users.push_back(user); });
+    });
+    follow_aliases(rehoming);
+    check_extents(rehoming);
+    rehomings.push_back(std::move(rehoming));
+  }
+
+  const std::vector<Argument> kept(arguments.begin(), arguments.end());  // they may be the node's own
+  const std::vector<Argument> before(this->arguments(id).begin(), this->arguments(id).end());
+  drop_uses(before);
+  node(id).arguments = own_arguments(kept);
+  enter_uses(id, arguments_.view(node(id).arguments));
+  for_each_input(id, [&](ValueId v) {
+    if (value(v).storage.valid()) extend_life(value(v).storage, id);
+  });
+  for (const Rehoming& rehoming : rehomings) rehome(rehoming);
+  // What was saved as an argument that changed is saved as what it is now.
+  std::vector<SavedTensor> saved;
+  for (SavedTensor tensor : this->saved(id)) {
+    const bool is_argument = tensor.role == SavedRole::kArgument && tensor.index < kept.size();
+    const auto actual = is_argument ? this->arguments(id).subspan(tensor.index, 1) : std::span<const Argument>();
+    if (is_argument && tensor.index < before.size() && mentions(std::span(&before[tensor.index], 1), tensor.value) &&
+        !mentions(actual, tensor.value)) {
+      ValueId now;
+      for_each_value(actual, [&](ValueId v) {
+        if (!now.valid()) now = v;
+      });
+      if (!now.valid()) continue;
+      tensor.value = now;
+    }
+    saved.push_back(tensor);
+  }
+  if (node(id).saved.size != 0) set_saved(id, saved);
+  repair_saved(id);
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,383 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <unordered_map>
+
+#include "ir/operators/formals.h"
+#include "ir/operators/operator_facts.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+template <class T>
+bool contains(const std::vector<T>& list, const T& element) {
+  return std::find(list.begin(), list.end(), element) != list.end();
+}
+
+std::vector<NodeId> in_program_order(const Graph& graph, std::span<const NodeId> nodes) {
+  std::vector<NodeId> sorted(nodes.begin(), nodes.end());
+  std::sort(sorted.begin(), sorted.end(), [&](NodeId a, NodeId b) { return graph.is_before(a, b); });
+  return sorted;
+}
+
+// What nodes do beyond making their results.
+struct Deeds {
+  std::vector<StorageId> written;  // that others know too, sorted
+  bool random = false;
+  bool collective = false;
+  bool anything = false;  // host reads, unknown
+};
+
+Deeds deeds_of(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes, const Boundary& boundary) {
+  Deeds deeds;
+  std::unordered_set<StorageId> known;
+  for (ValueId v : boundary.inputs) known.insert(graph.value(v).storage);
+  for (NodeId n : nodes) {
+    deeds.random = deeds.random || effects.random(n);
+    deeds.collective = deeds.collective || effects.collective(n);
+    deeds.anything = deeds.anything || effects.host_read(n) || effects.unknown(n);
+    for (const StorageWrite& write : effects.writes(n)) {
+      if (!effects.is_generator(write.storage) && known.contains(write.storage)) deeds.written.push_back(write.storage);
+    }
+  }
+  std::sort(deeds.written.begin(), deeds.written.end());
+  deeds.written.erase(std::unique(deeds.written.begin(), deeds.written.end()), deeds.written.end());
+  return deeds;
+}
+
+const char* scalar_type(ValueKind kind) {
+  return kind == ValueKind::kInt ? "int" : kind == ValueKind::kFloat ? "float" : "bool";
+}
+
+// Innermost region around two.
+RegionId common_region(const Graph& graph, RegionId a, RegionId b) {
+  // Parents have smaller indices.
+  while (a != b) {
+    (a.index > b.index ? a : b) = graph.region(a.index > b.index ? a : b).parent;
+  }
+  return a;
+}
+
+struct Planned {
+  std::vector<NodeId> nodes;  // in program order
+  TargetId target;
+  std::vector<Argument> arguments;
+  std::vector<ValueId> outputs;
+};
+
+[[noreturn]] void refuse(const std::string& schema, const std::string& what) {
+  throw GraphEditError("cannot replace nodes by a call of " + schema + ": " + what);
+}
+
+// All that can be said before the graph is touched.
+Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
+  Planned planned;
+  if (group.nodes.empty()) refuse(group.schema, "there are none");
+  for (NodeId n : group.nodes) {
+    if (n.index >= graph.node_capacity() || graph.is_erased(n)) refuse(group.schema, "one of them does not exist");
+    if (graph.target(n).kind() == TargetKind::kBuiltin && graph.target(n).name() != "sg::alias") {
+      refuse(group.schema, "this one is no call:\n  " + to_text(graph, n));
+    }
+  }
+  planned.nodes = in_program_order(graph, group.nodes);
+  if (std::adjacent_find(planned.nodes.begin(), planned.nodes.end()) != planned.nodes.end()) {
+    refuse(group.schema, "one is named twice");
+  }
+  const std::unordered_set<NodeId> inside(planned.nodes.begin(), planned.nodes.end());
+  const Boundary boundary = boundary_of(graph, planned.nodes);
+  const Target target(TargetKind::kFunction, group.schema);
+  const TargetFormals formals = formals_of(target);
+  const OperatorFacts facts = facts_of(target);
+  planned.target = graph.intern_target(target);
+
+  planned.arguments = group.arguments;
+  if (planned.arguments.empty()) {
+    if (boundary.inputs.size() > formals.arguments.size()) {
+      refuse(group.schema, fmt::format("they read {} values", boundary.inputs.size()));
+    }
+    for (ValueId v : boundary.inputs) planned.arguments.push_back(Argument::of_value(v));
+    for (size_t i = planned.arguments.size(); i < formals.arguments.size(); ++i) {
+      const auto& default_value = formals.arguments[i].default_value;
+      if (!default_value) refuse(group.schema, "argument '" + formals.arguments[i].name + "' has no value");
+      planned.arguments.push_back(default_value->make(graph));
+    }
+  }
+  if (formals.variadic_arguments ? planned.arguments.size() < formals.arguments.size()
+                                 : planned.arguments.size() != formals.arguments.size()) {
+    refuse(group.schema, fmt::format("{} arguments are given", planned.arguments.size()));
+  }
+  std::unordered_set<ValueId> given;
+  std::unordered_set<StorageId> given_storages;
+  graph.for_each_value(planned.arguments, [&](ValueId v) {
+    given.insert(v);
+    if (graph.value(v).storage.valid()) given_storages.insert(graph.value(v).storage);
+  });
+  for (ValueId v : boundary.inputs) {
+    if (!given.contains(v)) refuse(group.schema, "they read a value that is no argument: " + type_text(graph, v));
+  }
+  for (ValueId v : given) {
+    if (inside.contains(graph.value(v).producer)) refuse(group.schema, "one of them makes an argument");
+  }
+
+  planned.outputs = group.outputs.empty() ? boundary.outputs : group.outputs;
+  const std::unordered_set<ValueId> returned(planned.outputs.begin(), planned.outputs.end());
+  if (planned.outputs.size() != formals.returns.size()) {
+    refuse(group.schema, fmt::format("they give {} values", planned.outputs.size()));
+  }
+  for (ValueId v : boundary.outputs) {
+    if (!returned.contains(v)) refuse(group.schema, "a value that others use is not returned: " + type_text(graph, v));
+  }
+  for (ValueId v : planned.outputs) {
+    if (!inside.contains(graph.value(v).producer)) refuse(group.schema, "it returns a value that none of them makes");
+  }
+
+  const Deeds deeds = deeds_of(graph, effects, planned.nodes, boundary);
+  if (facts.unknown) return planned;
+  if (deeds.anything) refuse(group.schema, "one of them reads the host or is unknown; the schema needs '...'");
+  if (deeds.random && !facts.random)
+    refuse(group.schema, "one of them draws random numbers; the schema needs a 'Generator?'");
+  if (deeds.collective && !facts.collective)
+    refuse(group.schema, "one of them is a collective; the schema needs a 'str group_name'");
+  const auto storages_of = [&](uint16_t position) {
+    std::vector<StorageId> storages;
+    graph.for_each_value(std::span(planned.arguments).subspan(position, 1),
+                         [&](ValueId v) { storages.push_back(graph.value(v).storage); });
+    return storages;
+  };
+  std::unordered_set<StorageId> may_write;
+  for (const uint16_t i : facts.written) {
+    for (StorageId s : storages_of(i)) may_write.insert(s);
+  }
+  for (StorageId s : deeds.written) {
+    if (!may_write.contains(s)) refuse(group.schema, "they write an argument that the schema does not mark with (a!)");
+  }
+  std::vector<char> marked(planned.outputs.size());
+  for (const OperatorFacts::Alias& alias : facts.aliases) {
+    const StorageId s = graph.value(planned.outputs[alias.result]).storage;
+    const auto storages = storages_of(alias.argument);
+    const bool shares = s.valid() && contains(storages, s);
+    if (shares) marked[alias.result] = 1;
+    if (alias.always && !shares && !storages.empty()) {
+      refuse(group.schema, fmt::format("result {} does not share the storage of its argument", alias.result));
+    }
+  }
+  for (size_t r = 0; r < planned.outputs.size(); ++r) {
+    if (marked[r] == 0 && given_storages.contains(graph.value(planned.outputs[r]).storage)) {
+      refuse(group.schema, fmt::format("result {} shares a storage with an argument, unmarked", r));
+    }
+  }
+  return planned;
+}
+
+NodeId make_call(Graph& graph, const Planned& planned) {
+  NodeId call;
+  RegionId region = graph.node(planned.nodes.front()).region;
+  for (NodeId n : planned.nodes) region = common_region(graph, region, graph.node(n).region);
+  {
+    InsertionPoint at(graph, planned.nodes.front());
+    call = at.insert(planned.target, planned.arguments);
+  }
+  graph.node(call).region = region;
+  std::vector<Argument> results;
+  for (ValueId v : planned.outputs) {
+    const Value old = graph.value(v);
+    ValueId made;
+    if (old.kind == ValueKind::kTensor) {
+      const std::vector<int64_t> sizes(graph.sizes(v).begin(), graph.sizes(v).end());
+      const std::vector<int64_t> strides(graph.strides(v).begin(), graph.strides(v).end());
+      made = graph.new_tensor(call, {.dtype = old.dtype,
+                                     .sizes = sizes,
+                                     .strides = strides,
+                                     .storage = old.storage,
+                                     .offset = old.offset,
+                                     .device = old.device(),
+                                     .layout = old.layout,
+                                     .requires_grad = old.requires_grad});
+    } else {
+      made = graph.new_scalar(call, old.kind);
+    }
+    results.push_back(Argument::of_value(made));
+  }
+  graph.set_results(call, results);
+
+  std::unordered_map<ValueId, SavedTensor> known;
+  for (size_t r = 0; r < planned.outputs.size(); ++r) {
+    known[planned.outputs[r]] = {
+        .value = results[r].ref.value, .role = SavedRole::kResult, .index = static_cast<uint16_t>(r)};
+  }
+  for (size_t i = 0; i < planned.arguments.size(); ++i) {
+    graph.for_each_value(std::span(planned.arguments).subspan(i, 1), [&](ValueId v) {
+      known.try_emplace(v, SavedTensor{.value = v, .role = SavedRole::kArgument, .index = static_cast<uint16_t>(i)});
+    });
+  }
+  std::vector<SavedTensor> saved;
+  for (NodeId n : planned.nodes) {
+    for (const SavedTensor& tensor : graph.saved(n)) {
+      const auto found = known.find(tensor.value);
+      if (found == known.end()) continue;
+      saved.push_back(found->second);
+      known.erase(found);  // once
+    }
+  }
+  if (!saved.empty()) graph.set_saved(call, saved);
+  for (size_t r = 0; r < planned.outputs.size(); ++r) graph.replace_all_uses(planned.outputs[r], results[r].ref.value);
+  graph.erase(planned.nodes);
+  return call;
+}
+
+void relink(Graph& graph, const std::unordered_map<NodeId, NodeId>& replaced) {
+  for (NodeId n : graph.nodes()) {
+    const auto found = replaced.find(graph.node(n).forward);
+    if (found != replaced.end()) graph.node(n).forward = graph.is_before(found->second, n) ? found->second : NodeId();
+  }
+}
+
+}  // namespace
+
+Boundary boundary_of(const Graph& graph, std::span<const NodeId> nodes) {
+  Boundary boundary;
+  const std::vector<NodeId> sorted = in_program_order(graph, nodes);
+  const std::unordered_set<NodeId> inside(nodes.begin(), nodes.end());
+  std::unordered_set<ValueId> seen;
+  for (NodeId n : sorted) {
+    graph.for_each_input(n, [&](ValueId v) {
+      if (!inside.contains(graph.value(v).producer) && seen.insert(v).second) boundary.inputs.push_back(v);
+    });
+    graph.for_each_output(n, [&](ValueId v) {
+      bool needed = graph.is_saved_elsewhere(v);
+      graph.for_each_use(v, [&](NodeId user) { needed = needed || !inside.contains(user); });
+      if (needed) boundary.outputs.push_back(v);
+    });
+  }
+  return boundary;
+}
+
+std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const std::string& name) {
+  return schema_of(graph, nodes, name, Effects::run(graph));
+}
+
+std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const std::string& name,
+                      const Effects& effects) {
+  const Boundary boundary = boundary_of(graph, nodes);
+  const Deeds deeds = deeds_of(graph, effects, nodes, boundary);
+  std::unordered_set<StorageId> outgoing;
+  for (ValueId v : boundary.outputs) outgoing.insert(graph.value(v).storage);
+  std::map<StorageId, std::string> sets;  // of storages that are written, or come out again
+  std::string text = name + "(";
+  for (size_t i = 0; i < boundary.inputs.size(); ++i) {
+    const Value& value = graph.value(boundary.inputs[i]);
+    if (i != 0) text += ", ";
+    if (value.kind != ValueKind::kTensor) {
+      text += scalar_type(value.kind);
+    } else {
+      const bool written = std::binary_search(deeds.written.begin(), deeds.written.end(), value.storage);
+      text += "Tensor";
+      if (value.storage.valid() && (written || outgoing.contains(value.storage))) {
+        const auto [set, added] = sets.try_emplace(value.storage, fmt::format("a{}", sets.size()));
+        text += "(" + set->second + (written ? "!)" : ")");
+      }
+    }
+    text += fmt::format(" x{}", i);
+  }
+  std::string options;
+  if (deeds.random) options += ", Generator? generator=None";
+  if (deeds.collective) options += ", str group_name=\"\"";
+  if (!options.empty()) text += (boundary.inputs.empty() ? "*" : ", *") + options;
+  if (deeds.anything) text += boundary.inputs.empty() && options.empty() ? "..." : ", ...";
+  text += ") -> ";
+  std::string returns;
+  for (ValueId v : boundary.outputs) {
+    const Value& value = graph.value(v);
+    returns += returns.empty() ? "" : ", ";
+    returns += value.kind == ValueKind::kTensor ? "Tensor" : scalar_type(value.kind);
+    if (const auto set = sets.find(value.storage); value.storage.valid() && set != sets.end()) {
+      const bool written = std::binary_search(deeds.written.begin(), deeds.written.end(), value.storage);
+      returns += "(" + set->second + (written ? "!)" : ")");
+    }
+  }
+  return text + (boundary.outputs.size() == 1 ? returns : "(" + returns + ")");
+}
+
+NodeId replace_by_call(Graph& graph, const GroupCall& group) {
+  return replace_by_calls(graph, std::span(&group, 1))[0];
+}
+
+std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> groups) {
+  const Effects effects = Effects::run(graph);
+  std::vector<Planned> all;
+  IdMap<NodeId, int32_t> group_of(-1);
+  for (const GroupCall& group : groups) {
+    all.push_back(plan(graph, effects, group));
+    for (NodeId n : all.back().nodes) {
+      if (group_of[n] >= 0) refuse(group.schema, "one of them is in another group:\n  " + to_text(graph, n));
+      group_of[n] = static_cast<int32_t>(all.size() - 1);
+    }
+  }
+  const std::vector<NodeId> order = topological_order(graph, Dependences::run(graph, effects), group_of);
+  if (!std::equal(order.begin(), order.end(), graph.nodes().begin())) graph.reorder(order);
+  // From the end of the program on: what an earlier group makes is then still known by the name it was planned with.
+  std::vector<size_t> from_last(all.size());
+  std::iota(from_last.begin(), from_last.end(), size_t{0});
+  std::sort(from_last.begin(), from_last.end(),
+            [&](size_t a, size_t b) { return graph.is_before(all[b].nodes.front(), all[a].nodes.front()); });
+  std::vector<NodeId> calls(all.size());
+  std::unordered_map<NodeId, NodeId> replaced;
+  for (const size_t i : from_last) {
+    calls[i] = make_call(graph, all[i]);
+    for (NodeId n : all[i].nodes) replaced[n] = calls[i];
+  }
+  relink(graph, replaced);
+  return calls;
+}
+
+void inline_call(Graph& graph, NodeId call, const Graph& body) {
+  std::vector<ValueId> inputs;
+  graph.for_each_input(call, [&](ValueId v) { inputs.push_back(v); });
+  std::vector<ValueId> results;
+  graph.for_each_output(call, [&](ValueId v) { results.push_back(v); });
+  size_t outputs = 0;
+  for (NodeId n : body.nodes()) {
+    if (body.node(n).target != target_of(Builtin::kOutput)) continue;
+    for (const Argument& list : body.arguments(n))
+      outputs += list.kind == ArgumentKind::kList ? body.list(list).size() : 0;
+  }
+  if (outputs != results.size()) {
+    throw GraphEditError(fmt::format("cannot inline: the body outputs {} values, the call has {}:\n  {}", outputs,
+                                     results.size(), to_text(graph, call)));
+  }
+  const NodeId before = graph.node(call).previous;
+  const std::vector<ValueId> made = splice(graph, call, body, inputs);
+  NodeId last;
+  if (graph.node(call).previous != before) last = graph.node(call).previous;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!made[i].valid()) {
+      if (graph.can_erase(call)) continue;
+      throw GraphEditError("cannot inline: the body outputs None where the call has a result:\n  " +
+                           to_text(graph, call));
+    }
+    const StorageId from = graph.value(results[i]).storage;
+    const StorageId to = graph.value(made[i]).storage;
+    graph.replace_all_uses(results[i], made[i]);
+    if (!from.valid() || !to.valid() || from == to || !last.valid()) continue;
+    // A storage made in the body dies where the call's would have.
+    const NodeId born = graph.storage(to).born;
+    const NodeId death = graph.storage(from).freed_after;
+    const bool inside = born.valid() && !graph.is_erased(born) && (!before.valid() || graph.is_before(before, born)) &&
+                        graph.is_before(born, call);
+    if (!inside || graph.storage(to).freed_after.valid() || !death.valid() || graph.is_erased(death)) continue;
+    graph.storage(to).kind = graph.storage(from).kind;
+    const NodeId after = graph.is_before(death, last) ? last : death;
+    std::vector<StorageId> frees(graph.frees(after).begin(), graph.frees(after).end());
+    frees.push_back(to);
+    graph.set_frees(after, frees);
+  }
+  graph.erase(call);
+  if (last.valid()) relink(graph, {{call, last}});
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,58 @@
+#include "shadowgraph/edit.h"
+
+namespace shadowgraph {
+
+InsertionPoint::InsertionPoint(Graph& graph, NodeId model, NodeId position) : graph_(graph), position_(position) {
+  graph.insertion_points_.push_back(this);
+  if (!model.valid()) return;
+  const Node& node = graph.node(model);
+  region_ = node.region;
+  phase_ = node.phase;
+  flags_ = node.flags;
+  forward_ = node.forward;
+  source_ = node.source;
+}
+
+InsertionPoint InsertionPoint::at_end(Graph& graph) {
+  NodeId position;
+  for (NodeId n = graph.last(); n.valid() && Graph::rank_of(graph.node(n).target) == Graph::kEndRank;
+       n = graph.node(n).previous) {
+    position = n;
+  }
+  return {graph, NodeId(), position};
+}
+
+// Nearly always the one made last.
+InsertionPoint::~InsertionPoint() { std::erase(graph_.insertion_points_, this); }
+
+NodeId InsertionPoint::insert(TargetId target, std::span<const Argument> arguments) {
+  const int rank = Graph::rank_of(target);
+  if (rank != Graph::kPlaceholderRank) {
+    while (position_.valid() && Graph::rank_of(graph_.node(position_).target) == Graph::kPlaceholderRank) {
+      position_ = graph_.node(position_).next;
+    }
+  }
+  const NodeId before = position_.valid() ? graph_.node(position_).previous : graph_.last();
+  graph_.check_order_of_kinds(before, target, position_);
+  if (target == target_of(Builtin::kOutput)) {
+    for (NodeId n = graph_.last(); n.valid() && Graph::rank_of(graph_.node(n).target) == rank;
+         n = graph_.node(n).previous) {
+      if (graph_.node(n).target == target)
+        throw GraphEditError("a graph has one sg::output; set its arguments instead");
+    }
+  }
+  graph_.check_operands(arguments, position_, "insert a node");
+  const NodeId id = graph_.insert_before(position_, target, arguments);
+  Node& node = graph_.node(id);
+  node.region = region_;
+  node.phase = phase_;
+  node.flags = flags_;
+  if (forward_.valid() && !graph_.is_erased(forward_) && graph_.is_before(forward_, id)) node.forward = forward_;
+  node.source = source_;
+  graph_.for_each_input(id, [&](ValueId v) {
+    if (graph_.value(v).storage.valid()) graph_.extend_life(graph_.value(v).storage, id);
+  });
+  return id;
+}
+
+}  // namespace shadowgraph

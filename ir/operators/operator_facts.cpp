@@ -1,0 +1,166 @@
+#include "ir/operators/operator_facts.h"
+
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/jit_type.h>
+
+#include <algorithm>
+
+#include "ir/operators/formals.h"
+
+namespace shadowgraph {
+namespace {
+
+// The alias sets of a type, those of a list's elements included.
+void collect_sets(const c10::AliasInfo& info, std::vector<c10::Symbol>& sets) {
+  sets.insert(sets.end(), info.beforeSets().begin(), info.beforeSets().end());
+  for (const c10::AliasInfo& contained : info.containedTypes()) collect_sets(contained, sets);
+}
+
+bool share_a_set(const std::vector<c10::Symbol>& a, const std::vector<c10::Symbol>& b) {
+  return std::any_of(a.begin(), a.end(), [&](c10::Symbol s) { return std::find(b.begin(), b.end(), s) != b.end(); });
+}
+
+bool is_tensor_like(const FormalType& type) {
+  return type.type == TypeClass::kTensor || (type.type == TypeClass::kList && type.element == TypeClass::kTensor);
+}
+
+int position_of(const c10::FunctionSchema& schema, std::string_view name) {
+  const auto& arguments = schema.arguments();
+  const auto found = std::find_if(arguments.begin(), arguments.end(), [&](const auto& a) { return a.name() == name; });
+  return found == arguments.end() ? -1 : static_cast<int>(found - arguments.begin());
+}
+
+void read_schema(const c10::FunctionSchema& schema, const TargetFormals& formals, OperatorFacts& facts) {
+  std::vector<std::vector<c10::Symbol>> sets(schema.arguments().size());
+  bool writes_other_than_out = false;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    if (formals.arguments[i].type.type == TypeClass::kGenerator) facts.generators.push_back(static_cast<uint16_t>(i));
+    if (argument.alias_info() == nullptr) continue;
+    collect_sets(*argument.alias_info(), sets[i]);
+    if (argument.alias_info()->isWrite()) {
+      facts.written.push_back(static_cast<uint16_t>(i));
+      (argument.is_out() ? facts.is_out_variant : writes_other_than_out) = true;
+    }
+  }
+  facts.is_in_place = writes_other_than_out;
+  for (size_t r = 0; r < schema.returns().size(); ++r) {
+    if (schema.returns()[r].alias_info() == nullptr) continue;
+    std::vector<c10::Symbol> result_sets;
+    collect_sets(*schema.returns()[r].alias_info(), result_sets);
+    for (size_t i = 0; i < sets.size(); ++i) {
+      if (share_a_set(result_sets, sets[i])) {
+        // With a choice, (a|b), it is one or the other.
+        facts.aliases.push_back({static_cast<uint16_t>(r), static_cast<uint16_t>(i), result_sets.size() == 1});
+      }
+    }
+  }
+}
+
+bool row_is_for(const OperatorException& row, std::string_view name) {
+  if (!name.starts_with(row.name)) return false;
+  return name.size() == row.name.size() || (name[row.name.size()] == '.' && row.name.find('.') == row.name.npos);
+}
+
+void apply(const OperatorException& row, const c10::FunctionSchema& schema, OperatorFacts& facts) {
+  std::string_view rest = row.writes;
+  while (!rest.empty()) {
+    const size_t space = std::min(rest.find(' '), rest.size());
+    const int position = position_of(schema, rest.substr(0, space));
+    rest.remove_prefix(std::min(space + 1, rest.size()));
+    if (position < 0) continue;
+    const auto p = static_cast<uint16_t>(position);
+    if (std::find(facts.written.begin(), facts.written.end(), p) == facts.written.end()) facts.written.push_back(p);
+  }
+  std::sort(facts.written.begin(), facts.written.end());
+  if (!row.when.empty()) facts.write_condition = position_of(schema, row.when);
+  if (row.maybe_alias) {
+    for (OperatorFacts::Alias& alias : facts.aliases) alias.always = false;
+  }
+  if (const int source = position_of(schema, row.alias_of); !row.alias_of.empty() && source >= 0) {
+    facts.aliases.push_back({0, static_cast<uint16_t>(source), !row.maybe_alias});
+  }
+  facts.random = facts.random || row.random;
+}
+
+}  // namespace
+
+OperatorFacts facts_of(const Target& target) {
+  OperatorFacts facts;
+  if (target.kind() == TargetKind::kBuiltin) {
+    if (target.name() == "sg::alias") {
+      facts.aliases.push_back({0, 0, true});
+      facts.is_view = true;
+      facts.geometry_only = true;
+    }
+    return facts;
+  }
+  const c10::FunctionSchema& schema = target.schema();
+  const TargetFormals formals = formals_of(target);
+  read_schema(schema, formals, facts);
+  facts.random = !facts.generators.empty();
+  for (const OperatorException& row : operator_exceptions()) {
+    if (row_is_for(row, target.name())) apply(row, schema, facts);
+  }
+  for (const std::string_view name : host_read_operators()) {
+    if (schema.name() == name) facts.host_read = true;
+  }
+  if (const auto op = target.find_operator()) {
+    facts.random = facts.random || op->hasTag(at::Tag::nondeterministic_seeded);
+    facts.host_read = facts.host_read || op->hasTag(at::Tag::data_dependent_output);
+  }
+
+  const std::string_view name = schema.name();
+  const auto is_in = [&](std::string_view space) { return name.substr(0, name.find("::")) == space; };
+  facts.collective = std::any_of(collective_namespaces().begin(), collective_namespaces().end(), is_in);
+  // Functions that take a generator's state out and put it back (core/replay/random_state.h): ordered among the draws, and
+  // what is put in decides what is drawn later, which no result shows.
+  if (is_in("sg_random")) {
+    facts.random = true;
+    facts.host_read = name != "sg_random::get_state";
+  }
+  if (target.kind() == TargetKind::kFunction) {
+    for (size_t i = 0; i < schema.arguments().size(); ++i) {
+      facts.collective = facts.collective || (schema.arguments()[i].name() == "group_name" &&
+                                              formals.arguments[i].type.type == TypeClass::kString);
+    }
+  }
+  facts.unknown = formals.variadic_arguments || formals.variadic_returns ||
+                  std::any_of(formals.arguments.begin(), formals.arguments.end(),
+                              [](const Formal& formal) { return formal.type.type == TypeClass::kAny; });
+  size_t tensor_results = 0;
+  size_t aliased_results = 0;
+  for (size_t r = 0; r < formals.returns.size(); ++r) {
+    tensor_results += is_tensor_like(formals.returns[r]);
+    aliased_results +=
+        std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
+  }
+  facts.is_view = tensor_results > 0 && aliased_results == tensor_results && facts.written.empty();
+  // A view that may be a copy reads what it copies.
+  const bool always_view = facts.is_view && std::all_of(facts.aliases.begin(), facts.aliases.end(),
+                                                        [](const OperatorFacts::Alias& alias) { return alias.always; });
+  const auto listed = geometry_only_operators();
+  facts.geometry_only =
+      !facts.unknown && (always_view || std::find(listed.begin(), listed.end(), name) != listed.end());
+  return facts;
+}
+
+bool may_change_objects(const Target& target) {
+  const auto op = target.find_operator();
+  if (!op) return target.kind() == TargetKind::kOperator;
+  if (op->hasTag(at::Tag::inplace_view)) return true;
+  const std::string_view name = target.schema().name();
+  return name.starts_with("aten::set_") || name.starts_with("aten::resize") || name.starts_with("aten::_resize");
+}
+
+bool writes_now(const Graph& graph, NodeId node, const OperatorFacts& facts) {
+  if (facts.write_condition < 0) return true;
+  const auto arguments = graph.arguments(node);
+  const auto position = static_cast<size_t>(facts.write_condition);
+  if (position >= arguments.size()) return true;
+  const Argument& condition = arguments[position];
+  // A condition that was computed is not known here: assume the write.
+  return condition.kind != ArgumentKind::kBool || condition.b;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,185 @@
+#include "ir/text/argument_reader.h"
+
+#include <fmt/format.h>
+
+#include "ir/text/words.h"
+
+namespace shadowgraph {
+
+std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool forward_references) {
+  const TargetFormals& formals = formals_.of(graph_, target);
+  arguments_.assign(formals.arguments.size(), Argument());
+  stated_.assign(formals.arguments.size(), false);
+  cursor_.expect('(');
+  size_t next = 0;
+  if (!cursor_.eat(')')) {
+    do {
+      cursor_.peek();
+      const Cursor::Place place = cursor_.place();
+      size_t position = next;
+      const std::string_view name = cursor_.take_argument_name();
+      if (!name.empty()) {
+        const auto named = [&](size_t i) { return i < formals.arguments.size() && formals.arguments[i].name == name; };
+        // Nearly always the next one, or a few further on: those between are left at their defaults.
+        while (position < formals.arguments.size() && !named(position)) ++position;
+        if (!named(position)) {
+          position = 0;
+          while (position < formals.arguments.size() && !named(position)) ++position;
+        }
+        if (!named(position)) {
+          std::string what = "no argument of this name: ";
+          append_quoted(what, name);
+          cursor_.fail_at(place, what, "one of " + graph_.target(target).schema_text());
+        }
+        if (stated_[position]) cursor_.fail_at(place, "an argument given twice", "each argument once");
+        stated_[position] = true;
+        arguments_[position] = take_argument(formals.arguments[position].type, forward_references, 0);
+        next = position + 1;
+      } else if (formals.variadic_arguments) {
+        arguments_.push_back(take_argument(FormalType(), forward_references, 0));
+      } else {
+        cursor_.fail_at(place, "an argument without name", "name=value");
+      }
+    } while (cursor_.eat(','));
+    cursor_.expect(')');
+  }
+  for (size_t i = 0; i < formals.arguments.size(); ++i) {
+    if (stated_[i]) continue;
+    if (!formals.arguments[i].default_value) {
+      cursor_.fail(fmt::format("argument '{}' is missing and has no default", formals.arguments[i].name),
+                   fmt::format("{}=...", formals.arguments[i].name));
+    }
+    arguments_[i] = formals.arguments[i].default_value->make(graph_);
+  }
+  return arguments_;
+}
+
+Argument ArgumentReader::take_argument(const FormalType& type, bool forward_references, int depth) {
+  const char c = cursor_.peek();
+  switch (c) {
+    case '%':
+      return Argument::of_value(take_value_(forward_references));
+    case '"':
+      return graph_.string_argument(cursor_.take_quoted());
+    case '[':
+      return take_list(type.is_int_list(), type, forward_references, depth);
+    default:
+      break;
+  }
+  if ((c >= '0' && c <= '9') || c == '-' || c == '+') {
+    const Cursor::Place place = cursor_.place();
+    const std::string_view token = cursor_.take_number();
+    if (const auto value = parse_int(token)) return Argument::of_int(*value);
+    // Digits alone are an integer, never rounded to a float.
+    if (token.find_first_not_of("0123456789", 1) != std::string_view::npos) {
+      if (const auto value = parse_float(token)) return Argument::of_float(*value);
+    }
+    cursor_.fail_at(place, "not a number, or one out of range", "a 64-bit integer or a float");
+  }
+  return take_word_argument(type, forward_references, depth);
+}
+
+Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward_references, int depth) {
+  const Cursor::Place place = cursor_.place();
+  const auto finite = [&] {
+    cursor_.peek();
+    const Cursor::Place number_place = cursor_.place();
+    const auto value = parse_float(cursor_.take_number());
+    if (!value) cursor_.fail_at(number_place, "no float", "one such as 1.0");
+    return *value;
+  };
+  if (cursor_.eat_word("nan")) {
+    if (cursor_.peek() != '(') return Argument::of_float(*parse_float("nan"));
+    cursor_.expect('(');
+    const auto value = parse_float(fmt::format("nan({})", cursor_.take_identifier()));
+    if (!value) cursor_.fail_at(place, "no NaN", "nan(7ff8000000000001): 16 hexadecimal digits");
+    cursor_.expect(')');
+    return Argument::of_float(*value);
+  }
+  const std::string_view word = cursor_.take_name();
+  if (word == "None") return {};
+  if (word == "true") return Argument::of_bool(true);
+  if (word == "false") return Argument::of_bool(false);
+  if (word == "inf") return Argument::of_float(*parse_float("inf"));
+  if (type.type == TypeClass::kDtype) {
+    if (const auto dtype = parse_dtype(word)) return Argument::of_int(static_cast<int64_t>(*dtype));
+  } else if (type.type == TypeClass::kLayout) {
+    if (const auto layout = parse_layout(word)) return Argument::of_int(static_cast<int64_t>(*layout));
+  } else if (type.type == TypeClass::kMemoryFormat) {
+    if (const auto format = parse_memory_format(word)) return Argument::of_int(static_cast<int64_t>(*format));
+  }
+  if (word == "ints") return take_ints();
+  if (word == "list") return take_list(false, type, forward_references, depth);
+  if (word == "complex") {
+    cursor_.expect('(');
+    const double real = finite();
+    cursor_.expect(',');
+    const double imaginary = finite();
+    cursor_.expect(')');
+    return graph_.complex_argument(real, imaginary);
+  }
+  if (word == "generator") {
+    cursor_.expect('(');
+    const auto device = parse_device(cursor_.take_name());
+    if (!device) cursor_.fail_at(place, "no generator", "one such as generator(cuda:0)");
+    cursor_.expect(')');
+    return Argument::of_device(*device, ArgumentKind::kGenerator);
+  }
+  if (word == "opaque") {
+    cursor_.expect('(');
+    Argument argument = graph_.string_argument(cursor_.take_quoted());
+    argument.kind = ArgumentKind::kOpaque;
+    cursor_.expect(')');
+    return argument;
+  }
+  if (word.size() > 1 && word[0] == 'c' && word[1] >= '0' && word[1] <= '9') {
+    const auto number = parse_int(word.substr(1));
+    if (!number || *number >= graph_.constant_count()) {
+      cursor_.fail_at(place, "there is no such constant", "a constant that a line above declares");
+    }
+    return Argument::of_constant(ConstantId(static_cast<uint32_t>(*number)));
+  }
+  if (const auto device = parse_device(word)) return Argument::of_device(*device);
+  std::string what = word.empty() ? "no value" : "no value ";
+  if (!word.empty()) append_quoted(what, word);
+  const std::string_view expected = type.type == TypeClass::kDtype          ? "a dtype such as f32"
+                                    : type.type == TypeClass::kLayout       ? "a layout such as strided"
+                                    : type.type == TypeClass::kMemoryFormat ? "a memory format such as channels_last"
+                                                                            : "an argument";
+  cursor_.fail_at(place, what, expected);
+}
+
+Argument ArgumentReader::take_ints() {
+  ints_.clear();
+  cursor_.expect('[');
+  if (!cursor_.eat(']')) {
+    do {
+      ints_.push_back(cursor_.take_int());
+    } while (cursor_.eat(','));
+    cursor_.expect(']');
+  }
+  return graph_.int_list(ints_);
+}
+
+Argument ArgumentReader::take_list(bool as_ints, const FormalType& type, bool forward_references, int depth) {
+  if (as_ints) return take_ints();
+  if (depth >= kMaxListDepth) {
+    cursor_.fail("a list that nests too deep", fmt::format("at most {} lists in lists", kMaxListDepth));
+  }
+  FormalType element;
+  element.type = type.type == TypeClass::kList ? type.element : TypeClass::kAny;
+  cursor_.expect('[');
+  const size_t base = stack_.size();
+  if (!cursor_.eat(']')) {
+    do {
+      const Argument taken = take_argument(element, forward_references, depth + 1);
+      stack_.push_back(taken);
+    } while (cursor_.eat(','));
+    cursor_.expect(']');
+  }
+  const Argument list = graph_.make_list(std::span<const Argument>(stack_).subspan(base));
+  stack_.resize(base);
+  return list;
+}
+
+}  // namespace shadowgraph

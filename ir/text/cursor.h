@@ -1,0 +1,86 @@
+// A place in a text, line by line, and errors that show it. What ir/text/parser.cpp reads its tokens with.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+
+class Cursor {
+ public:
+  // Where something was read, to complain about it later.
+  struct Place {
+    const char* at = nullptr;
+    const char* line_begin = nullptr;
+    int line = 0;
+  };
+
+  Cursor(std::string_view text, std::string_view name)
+      : name_(name), next_line_(text.data()), text_end_(text.data() + text.size()) {}
+
+  // Goes to the start of the next line that is neither blank nor a comment; false at the end of the text.
+  bool next_line();
+
+  Place place() const { return {at_, line_begin_, line_}; }
+  bool at_end() {
+    skip_spaces();
+    return at_ == line_end_;
+  }
+  char peek() {
+    skip_spaces();
+    return at_ == line_end_ ? '\0' : *at_;
+  }
+  // Takes `c` if it comes next.
+  bool eat(char c) {
+    if (peek() != c || at_ == line_end_) return false;
+    ++at_;
+    return true;
+  }
+  // Takes `word` if it comes next and does not go on.
+  bool eat_word(std::string_view word);
+  void expect(char c);
+  void expect_word(std::string_view word);
+  void expect_end();
+
+  // The run of characters of a name, [A-Za-z0-9_.:], taken; may be empty.
+  std::string_view take_name();
+  // The run of [A-Za-z0-9_], taken; may be empty.
+  std::string_view take_identifier();
+  // `name=`, taken; empty, and nothing taken, if that is not what comes next.
+  std::string_view take_argument_name();
+  // The run of characters of a number, taken: digits, letters, '.', '-', '+', and nan(...).
+  std::string_view take_number();
+  int64_t take_int();
+  // A letter and a number: `s12`. `what` says what was expected.
+  uint32_t take_id(char letter, std::string_view what);
+  // Whether a letter followed by a digit comes next.
+  bool at_id(char letter) { return peek() == letter && at_ + 1 < line_end_ && at_[1] >= '0' && at_[1] <= '9'; }
+  std::string take_quoted();
+  // All that is left of the line.
+  std::string_view take_rest();
+
+  [[noreturn]] void fail(std::string_view what, std::string_view expected = {}) const {
+    fail_at(place(), what, expected);
+  }
+  [[noreturn]] void fail_at(Place place, std::string_view what, std::string_view expected = {}) const;
+
+ private:
+  void skip_spaces() {
+    while (at_ != line_end_ && (*at_ == ' ' || *at_ == '\t')) ++at_;
+  }
+  // What stands at the place, for messages: "'foo'" or "the end of the line".
+  std::string found() const;
+
+  std::string_view name_;
+  const char* next_line_;
+  const char* text_end_;
+  const char* at_ = nullptr;
+  const char* line_begin_ = nullptr;
+  const char* line_end_ = nullptr;
+  int line_ = 0;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,75 @@
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <unistd.h>
+#include <vector>
+
+#include "shadowgraph/error.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Streams say that they failed, the C library says why.
+[[noreturn]] void fail(const std::string& what, const std::string& path, int reason) {
+  throw FileError(what + " '" + path + "'" + (reason != 0 ? ": " + std::generic_category().message(reason) : ""));
+}
+
+void write_to(const std::string& destination, const std::string& path,
+              const std::function<void(std::ostream&)>& write) {
+  errno = 0;
+  std::ofstream file(destination, std::ios::binary | std::ios::trunc);
+  if (!file) fail("cannot write", path, errno);
+  write(file);
+  file.close();
+  if (!file) fail("cannot write all of", path, errno);
+}
+
+}  // namespace
+
+void write_file(const std::string& path, const std::function<void(std::ostream&)>& write) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::is_directory(status)) fail("cannot write", path, EISDIR);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    write_to(path, path, write);
+    return;
+  }
+  const std::string target = fs::is_symlink(fs::symlink_status(path, ignored)) && fs::exists(status)
+                                 ? fs::canonical(path, ignored).string()
+                                 : path;
+  const std::string temporary = target + ".tmp" + std::to_string(::getpid());
+  try {
+    write_to(temporary, path, write);
+    if (std::rename(temporary.c_str(), target.c_str()) != 0) fail("cannot write", path, errno);
+  } catch (...) {
+    std::remove(temporary.c_str());
+    throw;
+  }
+}
+
+void write_file(const std::string& path, std::string_view content) {
+  write_file(path,
+             [&](std::ostream& file) { file.write(content.data(), static_cast<std::streamsize>(content.size())); });
+}
+
+std::string read_file(const std::string& path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) fail("cannot read", path, EISDIR);
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail("cannot read", path, errno);
+  std::string content;
+  std::vector<char> block(size_t{1} << 16);
+  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
+    content.append(block.data(), static_cast<size_t>(file.gcount()));
+  }
+  if (file.bad()) fail("cannot read all of", path, errno);
+  return content;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,84 @@
+#include <unordered_map>
+
+#include "ir/operators/formals.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+
+template <class I>
+void Numbering::number(std::vector<uint32_t>& numbers, std::vector<I>& order, I id) {
+  if (id.index >= numbers.size() || numbers[id.index] != kNone) return;
+  numbers[id.index] = static_cast<uint32_t>(order.size());
+  order.push_back(id);
+}
+
+bool Numbering::number_arguments(const Graph& graph, std::span<const Argument> arguments, int depth) {
+  for (const Argument& argument : arguments) {
+    if (argument.kind == ArgumentKind::kConstant) {
+      number(constants_, constant_order_, argument.constant);
+    } else if (argument.kind == ArgumentKind::kList && graph.in_bounds(argument)) {
+      if (depth >= kMaxListDepth || !number_arguments(graph, graph.list(argument), depth + 1)) return false;
+    }
+  }
+  return true;
+}
+
+bool Numbering::number_results(const Graph& graph, NodeId node, std::span<const Argument> results, int depth) {
+  for (const Argument& result : results) {
+    if (result.kind == ArgumentKind::kValue && result.ref.value.index < values_.size()) {
+      number(values_, value_order_, result.ref.value);
+      const StorageId storage = graph.value(result.ref.value).storage;
+      if (storage.index < storages_.size() && !first_nodes_[storage.index].valid()) first_nodes_[storage.index] = node;
+      number(storages_, storage_order_, storage);
+    } else if (result.kind == ArgumentKind::kList && graph.in_bounds(result)) {
+      if (depth >= kMaxListDepth || !number_results(graph, node, graph.list(result), depth + 1)) return false;
+    }
+  }
+  return true;
+}
+
+Numbering Numbering::run(const Graph& graph) {
+  Numbering result;
+  result.nodes_.assign(graph.node_capacity(), kNone);
+  result.values_.assign(graph.value_capacity(), kNone);
+  result.storages_.assign(graph.storage_count(), kNone);
+  result.constants_.assign(graph.constant_count(), kNone);
+  result.name_copies_.assign(graph.target_count(), 1);
+  result.first_nodes_.assign(graph.storage_count(), NodeId());
+  result.node_order_.reserve(graph.node_count());
+  result.value_order_.reserve(graph.value_capacity());
+
+  std::vector<bool> target_seen(graph.target_count());
+  for (uint32_t i = 0; i < kBuiltinCount; ++i) target_seen[i] = true;
+  const auto see_target = [&](TargetId id) {
+    if (id.index >= target_seen.size() || target_seen[id.index]) return;
+    target_seen[id.index] = true;
+    result.target_order_.push_back(id);
+  };
+
+  for (NodeId n = graph.first(); n.index < graph.node_capacity() && result.of(n) == kNone; n = graph.node(n).next) {
+    number(result.nodes_, result.node_order_, n);
+    if (!graph.in_bounds(graph.node(n))) continue;
+    see_target(graph.node(n).target);
+    result.number_arguments(graph, graph.arguments(n), 0);
+    result.number_results(graph, n, graph.results(n), 0);
+    for (StorageId storage : graph.frees(n)) number(result.storages_, result.storage_order_, storage);
+  }
+  for (uint32_t i = 0; i < graph.region_count(); ++i) {
+    if (!graph.in_bounds(graph.region(RegionId(i)))) continue;
+    see_target(graph.region(RegionId(i)).target);
+    result.number_arguments(graph, graph.region_arguments(RegionId(i)), 0);
+  }
+  // Allocated by a node, but not (yet) seen through a value: kept, or the memory timeline would lose it.
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    if (result.of(graph.storage(StorageId(i)).born) != kNone) {
+      number(result.storages_, result.storage_order_, StorageId(i));
+    }
+  }
+  std::unordered_map<std::string_view, uint32_t> names;
+  for (uint32_t i = 0; i < kBuiltinCount; ++i) names[graph.target(TargetId(i)).name()] = 1;
+  for (TargetId id : result.target_order_) result.name_copies_[id.index] = ++names[graph.target(id).name()];
+  return result;
+}
+
+}  // namespace shadowgraph

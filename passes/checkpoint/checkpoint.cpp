@@ -1,0 +1,408 @@
+// checkpoint: backward computes again what forward no longer keeps.
+//
+// What. Of chosen regions of a captured training step, tensors that only backward still reads are made a second time just
+// before backward needs them, by copies of the nodes that made them; the first ones die in forward.
+//
+//     r5 = module "block" in r1                          r5 = checkpoint "block" in r1, with the module in it
+//     %2 = aten::mm(%x, %w)    @s2 | r5                  %2 = ...                                  free(s2) where gelu read it
+//     %3 = aten::gelu(%2)      @s3 | r5                  %3 = ...
+//     ...                                                ...
+//                                                        %9 = aten::mm(%x, %w) @s9 | r8 backward of n2     r8: "recompute"
+//     %7 = gelu_backward(%g, %2) | backward of n3        %7 = gelu_backward(%g, %9)                free(s9)
+//
+// How it is decided (checkpoint_plan.cpp). A backward node that differentiates a node of the segment, and reads a tensor
+// whose storage was born there, gets the copy; all other readers, other segments among them, keep the original, which
+// lives as long as they need it: that is what a checkpoint keeps. Only nodes that such tensors need are computed again: the
+// last product of a block usually is not.
+//
+//   writes            a storage is made again with all writes to it, in their order, if all of them are in the segment
+//   operands          what comes from outside must still contain then what it contained: nobody wrote to it in between
+//   random numbers    the state of the generator is kept before the first of them (core/replay/random_state.h), put in
+//                     place around the copies, and then the one that was there again
+//   running statistics of a batch norm are not updated twice: the copy goes without them
+//   never made again  what reads the host, collectives, unknown targets, writers to what is made outside
+//
+// Where something stands in the way, the tensor is kept as before, and the report says how many and why: the result is
+// right in any case. functionalize first, and fewer writes are in the way.
+//
+// Segments within segments: the outer one's copies of the inner one's nodes are forward to the inner one's copies.
+//
+// Lives. The originals die at their last use in forward, what the copies read lives until they have read it, copies die at
+// their last use. `saved` of nodes follows: what is not kept is no longer listed.
+//
+// Cost. Linear, times the depth of nesting; about 1 us a node.
+#include "shadowgraph/passes/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <set>
+
+#include "core/replay/random_state.h"
+#include "passes/builtin_passes.h"
+#include "passes/checkpoint/checkpoint_plan.h"
+#include "passes/structure/region_order.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/edit.h"
+
+namespace shadowgraph {
+namespace {
+
+class Rewrite {
+ public:
+  Rewrite(Graph& graph, std::span<const CheckpointSegment> segments)
+      : graph_(graph), plan_(graph, segments), copiers_(segments.size()) {}
+
+  CheckpointResult run() {
+    result_.kept = plan_.kept();
+    result_.obstacles = plan_.obstacles();
+    std::vector<size_t> outer_first;
+    for (size_t i = 0; i < plan_.levels().size(); ++i) {
+      if (plan_.levels()[i].position.valid()) outer_first.push_back(i);
+    }
+    if (outer_first.empty()) return result_;
+    std::stable_sort(outer_first.begin(), outer_first.end(),
+                     [&](size_t a, size_t b) { return plan_.levels()[a].depth < plan_.levels()[b].depth; });
+    note_touched_storages();
+    for (const size_t level : outer_first) wrap(level);
+    std::vector<bool> has_inner(plan_.levels().size(), false);
+    for (const size_t level : outer_first) {
+      for (int32_t outer = plan_.levels()[level].outer; outer >= 0;
+           outer = plan_.levels()[static_cast<size_t>(outer)].outer) {
+        has_inner[static_cast<size_t>(outer)] = true;
+      }
+    }
+    for (const size_t level : outer_first) {
+      compute_again(level);
+      redirect(level);
+      if (!has_inner[level]) copiers_[level].reset();  // else inner ones read what it made; many hold much memory
+    }
+    drop_saved();
+    end_lives();
+    put_parents_first(graph_);
+    result_.segments = static_cast<int64_t>(outer_first.size());
+    return result_;
+  }
+
+ private:
+  // ---- The copies
+
+  void compute_again(size_t index) {
+    const CheckpointLevel& level = plan_.levels()[index];
+    const RegionId region = add_recompute_region(*level.segment);
+    const RegionId first = level.segment->regions[0];
+    const bool marked = !is_wrapped(*level.segment);
+    copiers_[index] = std::make_unique<NodeCopier>(graph_, graph_, region);
+    NodeCopier& copier = *copiers_[index];
+    copier.reserve(level.recomputed.size());
+    copier.bind(marked ? first : graph_.region(first).parent, region);
+    size_t next_run = 0;
+    std::unordered_map<NodeId, std::vector<std::pair<c10::Device, ValueId>>> ends;  // states to be put back
+    for (const NodeId n : level.recomputed) {
+      for (; next_run < level.random_runs.size() && level.random_runs[next_run].first == n; ++next_run) {
+        const RandomRun& run = level.random_runs[next_run];
+        const ValueId outside = exchange_state(run, level.position, region);
+        ends[run.last].emplace_back(run.device, outside);
+      }
+      bind_operands(copier, index, n);
+      const NodeId copy = copier.copy(n, level.position);
+      graph_.node(copy).phase = Graph::kBackward;
+      graph_.node(copy).forward = n;
+      for (const size_t statistic : statistics_to_leave_out(graph_, copy)) {
+        graph_.set_argument(copy, statistic, Argument::none());
+      }
+      is_copy_[copy] = 1;
+      ++result_.recomputed;
+      if (const auto end = ends.find(n); end != ends.end()) {
+        for (const auto& [device, state] : end->second) {
+          add_state_node(set_random_state(), {Argument::of_value(state), Argument::of_device(device)}, level.position,
+                         region, Graph::kBackward);
+        }
+      }
+    }
+    copier.finish();
+  }
+
+  // Operands that are not made again here: another level's copy, or the original.
+  void bind_operands(NodeCopier& copier, size_t index, NodeId n) {
+    const CheckpointLevel& level = plan_.levels()[index];
+    const auto bind = [&](ValueId v) {
+      if (copier.value(v).valid()) return;
+      const StorageId storage = graph_.value(v).storage;
+      if (storage.valid() && level.made_again.contains(storage)) return;  // made by a copy
+      const int32_t home = plan_.home_for(level.outer, v);
+      const ValueId stands_in = home < 0 ? v : copiers_[static_cast<size_t>(home)]->value(v);
+      if (stands_in.valid()) copier.bind(v, stands_in);
+    };
+    graph_.for_each_input(n, bind);
+    for (const SavedTensor& saved : graph_.saved(n)) {
+      // A tensor that came from elsewhere; one that is made later is found at the end.
+      const NodeId producer = graph_.value(saved.value).producer;
+      if (!graph_.is_erased(producer) && graph_.is_before(producer, n)) bind(saved.value);
+    }
+  }
+
+  RegionId add_recompute_region(const CheckpointSegment& segment) {
+    Region region;
+    region.kind = RegionKind::kCheckpoint;
+    region.parent = Graph::kRootRegion;
+    region.name = graph_.intern(segment.name);
+    region.class_name = graph_.intern(kRecomputeClass);
+    region.call = call_of(region);
+    return graph_.add_region(region);
+  }
+
+  // How many regions of this name there are already in the same place.
+  uint32_t call_of(const Region& region) {
+    if (calls_.empty()) {
+      for (uint32_t i = 1; i < graph_.region_count(); ++i) {
+        const Region& other = graph_.region(RegionId(i));
+        if (other.kind == RegionKind::kCheckpoint) ++calls_[{other.parent, other.name}];
+      }
+      calls_[{Graph::kRootRegion, StringId()}] = 0;  // known
+    }
+    return calls_[{region.parent, region.name}]++;
+  }
+
+  // ---- Random numbers
+
+  NodeId add_state_node(const Target& target, std::initializer_list<Argument> arguments, NodeId position,
+                        RegionId region, PhaseId phase) {
+    const NodeId n = graph_.insert_before(position, graph_.intern_target(target),
+                                          std::span<const Argument>(arguments.begin(), arguments.size()));
+    graph_.node(n).region = region;
+    graph_.node(n).phase = phase;
+    is_copy_[n] = phase == Graph::kBackward ? 1 : 0;
+    return n;
+  }
+
+  ValueId add_state(NodeId n, c10::Device device) {
+    const std::array<int64_t, 1> sizes{random_state_bytes(device)};
+    const std::array<int64_t, 1> strides{1};
+    const StorageId storage = graph_.add_storage({.bytes = sizes[0], .born = n});
+    is_state_[storage] = 1;
+    return graph_.add_tensor_result(
+        n, {.dtype = c10::ScalarType::Byte, .sizes = sizes, .strides = strides, .storage = storage});
+  }
+
+  ValueId exchange_state(const RandomRun& run, NodeId position, RegionId region) {
+    ValueId& kept = states_[run.first];
+    if (!kept.valid()) {
+      const NodeId n = add_state_node(get_random_state(), {Argument::of_device(run.device)}, run.first,
+                                      graph_.node(run.first).region, Graph::kForward);
+      kept = add_state(n, run.device);
+      ++result_.random_states;
+    }
+    const NodeId n =
+        add_state_node(exchange_random_state(), {Argument::of_value(kept), Argument::of_device(run.device)}, position,
+                       region, Graph::kBackward);
+    return add_state(n, run.device);
+  }
+
+  // ---- Backward reads them
+
+  void redirect(size_t index) {
+    const CheckpointLevel& level = plan_.levels()[index];
+    std::unordered_map<ValueId, std::unordered_set<NodeId>> readers;
+    std::vector<ValueId> order;
+    for (const CheckpointDemand& demand : level.accepted) {
+      if (!demand.direct) continue;
+      auto& users = readers[demand.value];
+      if (users.empty()) order.push_back(demand.value);
+      users.insert(demand.at);
+    }
+    for (const ValueId v : order) {
+      const auto& users = readers[v];
+      result_.redirected += graph_.replace_uses_if(v, copiers_[index]->value(v),
+                                                   [&](NodeId user, const Argument&) { return users.contains(user); });
+    }
+  }
+
+  // ---- Regions
+
+  // Unless it is a region of kind checkpoint already.
+  bool is_wrapped(const CheckpointSegment& segment) const {
+    return segment.regions.size() != 1 || graph_.region(segment.regions[0]).kind != RegionKind::kCheckpoint;
+  }
+
+  void wrap(size_t index) {
+    const CheckpointLevel& level = plan_.levels()[index];
+    const CheckpointSegment& segment = *level.segment;
+    const RegionId parent = graph_.region(segment.regions[0]).parent;
+    if (!is_wrapped(segment)) return;
+    Region region;
+    region.kind = RegionKind::kCheckpoint;
+    region.parent = parent;
+    region.name = graph_.intern(segment.name);
+    region.class_name = graph_.intern("");
+    region.call = call_of(region);
+    const RegionId checkpoint = graph_.add_region(region);
+    for (const RegionId r : segment.regions) graph_.region(r).parent = checkpoint;
+    if (segment.regions.size() == 1) return;
+    // What lies between its regions: nodes of the parent, and regions in it.
+    for (const NodeId n : level.nodes) {
+      RegionId r = graph_.node(n).region;
+      if (r == parent) {
+        graph_.node(n).region = checkpoint;
+        continue;
+      }
+      while (r.valid() && r != checkpoint && graph_.region(r).parent != parent) r = graph_.region(r).parent;
+      if (r.valid() && r != checkpoint) graph_.region(r).parent = checkpoint;
+    }
+  }
+
+  // ---- What is kept, and how long
+
+  // The storages whose lives may end earlier, before anything is changed: what is made again, and what nodes of segments
+  // save, as far as no node outside saves it too, whether backward reads it or not.
+  void note_touched_storages() {
+    for (const CheckpointLevel& level : plan_.levels()) {
+      for (const CheckpointDemand& demand : level.accepted) touched_[graph_.value(demand.value).storage] = 1;
+    }
+    const std::set<size_t> outermost = outermost_with_copies();
+    std::vector<bool> dealt_with(graph_.node_capacity(), false);
+    for (const size_t level : outermost) {
+      for (const NodeId n : plan_.levels()[level].nodes) dealt_with[n.index] = true;
+    }
+    IdMap<StorageId, uint8_t> saved_outside;
+    for (const NodeId n : graph_.nodes()) {
+      if (dealt_with[n.index]) continue;
+      for (const SavedTensor& saved : graph_.saved(n)) {
+        if (const StorageId s = graph_.value(saved.value).storage; s.valid()) saved_outside[s] = 1;
+      }
+    }
+    for (const size_t level : outermost) {
+      for (const NodeId n : plan_.levels()[level].nodes) {
+        for (const SavedTensor& saved : graph_.saved(n)) {
+          const StorageId s = graph_.value(saved.value).storage;
+          if (!s.valid() || std::as_const(saved_outside)[s] != 0) continue;
+          const NodeId born = graph_.storage(s).born;
+          if (born.valid() && !graph_.is_erased(born) && dealt_with[born.index]) touched_[s] = 1;
+        }
+      }
+    }
+  }
+
+  void drop_saved() {
+    std::vector<bool> read_by_any(graph_.storage_count(), false);
+    std::vector<bool> read_by_gradients(graph_.storage_count(), false);
+    for (const NodeId n : graph_.nodes()) {
+      if (graph_.node(n).phase != Graph::kBackward) continue;
+      const bool copy = is_copy(n);
+      graph_.for_each_input(n, [&](ValueId v) {
+        const StorageId s = graph_.value(v).storage;
+        if (!s.valid()) return;
+        read_by_any[s.index] = true;
+        if (!copy) read_by_gradients[s.index] = true;
+      });
+    }
+    std::vector<SavedTensor> left;
+    const auto keep_only = [&](NodeId n, const std::vector<bool>& read) {
+      left.clear();
+      for (const SavedTensor& saved : graph_.saved(n)) {
+        const StorageId s = graph_.value(saved.value).storage;
+        if (!s.valid() || read[s.index]) left.push_back(saved);
+      }
+      if (left.size() != graph_.saved(n).size()) graph_.set_saved(n, std::vector<SavedTensor>(left));
+    };
+    for (const size_t level : outermost_with_copies()) {
+      for (const NodeId n : plan_.levels()[level].nodes) keep_only(n, read_by_any);
+    }
+    for (const NodeId n : graph_.nodes()) {
+      if (is_copy(n)) keep_only(n, read_by_gradients);
+    }
+  }
+
+  std::set<size_t> outermost_with_copies() const {
+    std::set<size_t> found;
+    for (size_t i = 0; i < plan_.levels().size(); ++i) {
+      if (!plan_.levels()[i].position.valid()) continue;
+      size_t outermost = i;
+      while (plan_.levels()[outermost].outer >= 0) outermost = static_cast<size_t>(plan_.levels()[outermost].outer);
+      found.insert(outermost);
+    }
+    return found;
+  }
+
+  bool is_copy(NodeId n) const { return is_copy_[n] != 0; }
+
+  void end_lives() {
+    // Last uses of everything, in one walk.
+    std::vector<NodeId> last_use(graph_.storage_count());
+    std::vector<bool> read_by_copy(graph_.storage_count(), false);
+    for (const NodeId n : graph_.nodes()) {
+      const auto touch = [&](ValueId v) {
+        const StorageId s = graph_.value(v).storage;
+        if (!s.valid()) return;
+        last_use[s.index] = n;
+        if (is_copy(n)) read_by_copy[s.index] = true;
+      };
+      graph_.for_each_input(n, touch);
+      graph_.for_each_output(n, touch);
+    }
+    // By node the first storage that dies there, by storage the next one.
+    std::vector<StorageId> first_death(graph_.node_capacity());
+    std::vector<StorageId> next_death(graph_.storage_count());
+    std::vector<bool> moved(graph_.storage_count(), false);
+    for (uint32_t i = graph_.storage_count(); i-- > 0;) {
+      const StorageId s(i);
+      const Storage& storage = graph_.storage(s);
+      if (!last_use[i].valid()) continue;
+      const bool has_death = storage.freed_after.valid() && !graph_.is_erased(storage.freed_after);
+      const bool is_new = storage.born.valid() && !graph_.is_erased(storage.born) &&
+                          (is_copy(storage.born) || std::as_const(is_state_)[s] != 0);
+      const bool later = has_death && read_by_copy[i] && graph_.is_before(storage.freed_after, last_use[i]);
+      const bool earlier = has_death && std::as_const(touched_)[s] != 0 &&
+                           graph_.is_before(last_use[i], storage.freed_after) &&
+                           graph_.node(storage.freed_after).phase != Graph::kForward;
+      if ((!is_new || storage.freed_after == last_use[i]) && !later && !earlier) continue;
+      moved[i] = true;
+      const TargetId user = graph_.node(last_use[i]).target;
+      if (user == target_of(Builtin::kOutput) || user == target_of(Builtin::kGradient)) continue;  // never
+      next_death[i] = first_death[last_use[i].index];
+      first_death[last_use[i].index] = s;
+    }
+    struct Frees {
+      NodeId node;
+      size_t begin = 0;
+    };
+    std::vector<Frees> changed;
+    std::vector<StorageId> storages;
+    for (const NodeId n : graph_.nodes()) {
+      const auto frees = graph_.frees(n);
+      const bool loses = std::any_of(frees.begin(), frees.end(), [&](StorageId s) { return moved[s.index]; });
+      if (!first_death[n.index].valid() && !loses) continue;
+      changed.push_back({n, storages.size()});
+      for (const StorageId s : frees) {
+        if (!moved[s.index]) storages.push_back(s);
+      }
+      for (StorageId s = first_death[n.index]; s.valid(); s = next_death[s.index]) storages.push_back(s);
+    }
+    // A storage leaves one list before it enters another.
+    for (const Frees& frees : changed) graph_.set_frees(frees.node, {});
+    for (size_t i = 0; i < changed.size(); ++i) {
+      const size_t end = i + 1 < changed.size() ? changed[i + 1].begin : storages.size();
+      graph_.set_frees(changed[i].node, {storages.data() + changed[i].begin, end - changed[i].begin});
+    }
+  }
+
+  Graph& graph_;
+  const CheckpointPlan plan_;
+  CheckpointResult result_;
+  std::vector<std::unique_ptr<NodeCopier>> copiers_;  // by level
+  IdMap<NodeId, uint8_t> is_copy_;
+  IdMap<StorageId, uint8_t> touched_;           // originals that are read less than before
+  IdMap<StorageId, uint8_t> is_state_;          // of a generator
+  std::unordered_map<NodeId, ValueId> states_;  // by the first random node of a run
+  std::map<std::pair<RegionId, StringId>, uint32_t> calls_;
+};
+
+}  // namespace
+
+CheckpointResult checkpoint_segments(Graph& graph, std::span<const CheckpointSegment> segments) {
+  return Rewrite(graph, segments).run();
+}
+
+}  // namespace shadowgraph

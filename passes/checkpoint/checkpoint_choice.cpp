@@ -1,0 +1,266 @@
+// Which regions are checkpointed: by name, by mark, by policy; and the passes `checkpoint` and `free-at-last-use`.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fnmatch.h>
+#include <unordered_map>
+
+#include "passes/builtin_passes.h"
+#include "passes/options.h"
+#include "passes/simplify/identity.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/passes/checkpoint.h"
+
+namespace shadowgraph {
+namespace {
+
+std::string name_of(const Graph& graph, RegionId region) {
+  return std::string(graph.text_or_empty(graph.region(region).name));
+}
+
+// Regions that may be named: modules, scopes and checkpoints with forward nodes inside, outside of what is computed again;
+// in the order in which the program entered them.
+std::vector<RegionId> nameable_regions(const Graph& graph) {
+  const auto again = recompute_regions(graph);
+  std::vector<bool> met(graph.region_count(), false);
+  std::vector<RegionId> result;
+  std::vector<RegionId> chain;
+  for (const NodeId n : graph.nodes()) {
+    if (graph.node(n).phase != Graph::kForward || again[graph.node(n).region].valid()) continue;
+    for (RegionId r = graph.node(n).region; r.valid() && !met[r.index]; r = graph.region(r).parent) {
+      met[r.index] = true;
+      chain.push_back(r);
+    }
+    for (; !chain.empty(); chain.pop_back()) {
+      const RegionKind kind = graph.region(chain.back()).kind;
+      if (kind == RegionKind::kModule || kind == RegionKind::kScope || kind == RegionKind::kCheckpoint) {
+        result.push_back(chain.back());
+      }
+    }
+  }
+  return result;
+}
+
+// "layers.12" is number 12 of "layers", "encoder_layer_3" number 3 of "encoder_layer".
+std::string_view family_of(std::string_view path) {
+  const size_t last = path.find_last_not_of("0123456789");
+  const bool numbered =
+      last != std::string_view::npos && last + 1 < path.size() && last > 0 && (path[last] == '.' || path[last] == '_');
+  return numbered ? path.substr(0, last) : std::string_view();
+}
+
+std::vector<RegionId> longest_family(const Graph& graph, const std::vector<RegionId>& nameable) {
+  std::map<std::string, std::vector<RegionId>> families;
+  for (const RegionId r : nameable) {
+    const std::string path = name_of(graph, r);
+    const std::string_view family = family_of(path);
+    if (graph.region(r).kind == RegionKind::kModule && !family.empty()) families[std::string(family)].push_back(r);
+  }
+  std::vector<RegionId> longest;
+  for (auto& [name, regions] : families) {
+    if (regions.size() > longest.size()) longest = std::move(regions);
+  }
+  return longest;
+}
+
+std::vector<std::string> split_at_plus(std::string_view text) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('+', at), text.size());
+    if (end > at) parts.emplace_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::vector<RegionId> regions_named(const Graph& graph, std::string_view patterns) {
+  const std::vector<RegionId> nameable = nameable_regions(graph);
+  if (patterns == "auto") return longest_family(graph, nameable);
+  std::vector<bool> chosen(graph.region_count(), false);
+  if (patterns.empty()) {
+    for (const RegionId r : nameable) chosen[r.index] = graph.region(r).kind == RegionKind::kCheckpoint;
+  }
+  for (const std::string& pattern : split_at_plus(patterns)) {
+    std::vector<bool> inside(graph.region_count(), false);  // of one that matches; parents have smaller indices
+    std::vector<bool> matches(graph.region_count(), false);
+    for (const RegionId r : nameable) matches[r.index] = fnmatch(pattern.c_str(), name_of(graph, r).c_str(), 0) == 0;
+    for (uint32_t i = 1; i < graph.region_count(); ++i) {
+      const RegionId parent = graph.region(RegionId(i)).parent;
+      inside[i] = inside[parent.index] || matches[parent.index];
+      if (matches[i] && !inside[i]) chosen[i] = true;
+    }
+  }
+  std::vector<RegionId> result;
+  for (const RegionId r : nameable) {
+    if (chosen[r.index]) result.push_back(r);
+  }
+  return result;
+}
+
+// ---- Policies
+
+CheckpointPolicy each_region() { return every_kth_region(1); }
+
+CheckpointPolicy every_kth_region(int64_t k) {
+  return [k](const Graph& graph, std::span<const RegionId> regions) {
+    std::vector<CheckpointSegment> segments;
+    for (size_t i = 0; i < regions.size(); i += static_cast<size_t>(k)) {
+      segments.push_back({name_of(graph, regions[i]), {regions[i]}});
+    }
+    return segments;
+  };
+}
+
+CheckpointPolicy square_root_segments() {
+  return [](const Graph& graph, std::span<const RegionId> regions) {
+    std::vector<CheckpointSegment> segments;
+    for (size_t begin = 0; begin < regions.size();) {
+      size_t end = begin + 1;
+      const RegionId parent = graph.region(regions[begin]).parent;
+      while (end < regions.size() && graph.region(regions[end]).parent == parent) ++end;
+      const size_t run = end - begin;
+      const auto parts = static_cast<size_t>(std::max(1.0, std::round(std::sqrt(static_cast<double>(run)))));
+      for (size_t part = 0; part < parts; ++part) {
+        const size_t from = begin + run * part / parts;
+        const size_t to = begin + run * (part + 1) / parts;
+        std::string name = name_of(graph, regions[from]);
+        if (to - from > 1) name += " .. " + name_of(graph, regions[to - 1]);
+        segments.push_back(
+            {name,
+             {regions.begin() + static_cast<std::ptrdiff_t>(from), regions.begin() + static_cast<std::ptrdiff_t>(to)}});
+      }
+      begin = end;
+    }
+    return segments;
+  };
+}
+
+int64_t peak_of_live_bytes(const Graph& graph) {
+  IdMap<NodeId, int64_t> change;  // at a node, and of the node after it
+  int64_t live = 0;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const Storage& storage = graph.storage(StorageId(i));
+    const bool born_here =
+        storage.born.valid() && !graph.is_erased(storage.born) && !graph.is_placeholder(storage.born);
+    (born_here ? change[storage.born] : live) += storage.bytes;
+  }
+  int64_t peak = live;
+  for (const NodeId n : graph.nodes()) {
+    live += std::as_const(change)[n];
+    peak = std::max(peak, live);
+    for (const StorageId s : graph.frees(n)) live -= graph.storage(s).bytes;
+  }
+  return peak;
+}
+
+CheckpointPolicy within_budget(int64_t bytes) {
+  return [bytes](const Graph& graph, std::span<const RegionId> regions) {
+    const auto all = each_region()(graph, regions);
+    const auto peak_with = [&](size_t count) {
+      Graph trial = clone(graph);
+      checkpoint_segments(trial, std::span(all).first(count));
+      return peak_of_live_bytes(trial);
+    };
+    const int64_t without = peak_of_live_bytes(graph);
+    if (without <= bytes) return std::vector<CheckpointSegment>();
+    const int64_t lowest = peak_with(all.size());
+    if (lowest > bytes) {
+      throw Error(
+          fmt::format("the budget is {} bytes, but with all {} regions checkpointed the peak is {} ({} without); "
+                      "name smaller regions, or more of them",
+                      bytes, all.size(), lowest, without));
+    }
+    // The peak falls with every region more, but for what is kept between them: the answer is checked either way.
+    size_t too_few = 0;
+    size_t enough = all.size();
+    while (enough - too_few > 1) {
+      const size_t middle = too_few + (enough - too_few) / 2;
+      (peak_with(middle) <= bytes ? enough : too_few) = middle;
+    }
+    return std::vector<CheckpointSegment>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(enough));
+  };
+}
+
+// ---- Passes
+
+PassResult checkpoint_pass(Graph& graph, const PassOptions& options) {
+  const std::string& patterns = text_option(options, "modules");
+  const auto regions = regions_named(graph, patterns);
+  if (regions.empty() && !patterns.empty()) {
+    std::string names;
+    int listed = 0;
+    for (const RegionId r : nameable_regions(graph)) {
+      if (const std::string name = name_of(graph, r); !name.empty() && ++listed <= 12) names += "\n  " + name;
+    }
+    throw Error(fmt::format("no region matches modules={}{}{}", patterns,
+                            names.empty() ? "; the graph has no named regions" : "; among those there are:", names));
+  }
+  CheckpointPolicy policy;
+  switch (choice_option(options, "policy", {"each", "every", "sqrt", "budget"})) {
+    case 0:
+      policy = each_region();
+      break;
+    case 1:
+      policy = every_kth_region(int_option(options, "every", 1));
+      break;
+    case 2:
+      policy = square_root_segments();
+      break;
+    default:
+      policy = within_budget(int_option(options, "bytes", 1));
+  }
+  const std::vector<CheckpointSegment> segments = policy(graph, regions);
+  const int64_t before = peak_of_live_bytes(graph);
+  const CheckpointResult done = checkpoint_segments(graph, segments);
+  PassResult result{.changed = done.segments != 0,
+                    .counters = {{"segments", done.segments},
+                                 {"recomputed", done.recomputed},
+                                 {"redirected", done.redirected},
+                                 {"kept", done.kept},
+                                 {"random_states", done.random_states}}};
+  if (done.segments != 0) {
+    result.report = fmt::format("peak of live bytes: {} before, {} after\n", before, peak_of_live_bytes(graph));
+  }
+  for (const auto& [what, count] : done.obstacles) result.report += fmt::format("kept {} x {}\n", count, what);
+  return result;
+}
+
+PassResult free_at_last_use(Graph& graph, const PassOptions&) {
+  std::vector<NodeId> last_use(graph.storage_count());
+  for (const NodeId n : graph.nodes()) {
+    const auto touch = [&](ValueId v) {
+      if (const StorageId s = graph.value(v).storage; s.valid()) last_use[s.index] = n;
+    };
+    graph.for_each_input(n, touch);
+    graph.for_each_output(n, touch);
+  }
+  std::vector<bool> for_good(graph.storage_count(), false);  // whoever runs the graph has it
+  for (const NodeId n : graph.nodes()) {
+    const auto hold = [&](ValueId v) {
+      if (const StorageId s = graph.value(v).storage; s.valid()) for_good[s.index] = true;
+    };
+    if (graph.is_placeholder(n)) graph.for_each_output(n, hold);
+    if (is_end(graph.node(n).target)) graph.for_each_input(n, hold);
+  }
+  std::unordered_map<NodeId, std::vector<StorageId>> deaths;
+  int64_t moved = 0;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    if (!last_use[i].valid()) continue;
+    const NodeId death = for_good[i] ? NodeId() : last_use[i];
+    moved += graph.storage(StorageId(i)).freed_after != death ? 1 : 0;
+    if (death.valid()) deaths[death].push_back(StorageId(i));
+  }
+  if (moved != 0) {
+    for (const NodeId n : graph.nodes()) {
+      if (!graph.frees(n).empty()) graph.set_frees(n, {});
+    }
+    for (const auto& [n, storages] : deaths) graph.set_frees(n, storages);
+  }
+  return {.changed = moved != 0, .counters = {{"moved", moved}}};
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,136 @@
+// Nodes are visited from the last to the first, so that a backward node is gone before its forward is looked at. What an
+// expansion put in a node's place is visited next, from its last node on, until all of it is in the set or has no row.
+#include "shadowgraph/passes/decompose.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+
+#include <fstream>
+
+#include "passes/decompose/decompositions.h"
+#include "passes/decompose/expansion.h"
+
+namespace shadowgraph {
+namespace {
+
+std::string without_overload(const std::string& name) { return name.substr(0, name.find('.')); }
+
+bool is_core(const std::string& name) {
+  const size_t dot = name.find('.');
+  const auto op = c10::Dispatcher::singleton().findSchema(
+      {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+  return op && op->hasTag(at::Tag::core);
+}
+
+bool is_fused(const std::string& name) {
+  static const std::set<std::string> kWithAddend = {"aten::addmm",    "aten::addmv",    "aten::addr",
+                                                    "aten::addbmm",   "aten::baddbmm",  "aten::addmm_",
+                                                    "aten::addmv_",   "aten::addr_",    "aten::addbmm_",
+                                                    "aten::baddbmm_", "aten::addcmul",  "aten::addcdiv",
+                                                    "aten::addcmul_", "aten::addcdiv_", "aten::lerp",
+                                                    "aten::lerp_",    "aten::rsub",     "aten::_addmm_activation"};
+  return name.starts_with("aten::_foreach_") || name.starts_with("aten::_fused_") ||
+         name.starts_with("aten::_scaled_dot_product_") || kWithAddend.contains(without_overload(name));
+}
+
+std::set<std::string> names_in_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw FileError("cannot read the list of operators '" + path + "'");
+  std::set<std::string> names;
+  for (std::string line; std::getline(file, line);) {
+    line.erase(line.find_last_not_of(" \t\r") + 1);
+    if (!line.empty() && line[0] != '#') names.insert(line);
+  }
+  return names;
+}
+
+}  // namespace
+
+OperatorSet OperatorSet::of(std::set<std::string> names) {
+  return OperatorSet([names = std::move(names)](const std::string& name) {
+    return names.contains(name) || names.contains(without_overload(name));
+  });
+}
+
+OperatorSet OperatorSet::named(const std::string& text) {
+  if (text == "core-aten") return OperatorSet(&is_core);
+  if (text == "no-fused") return OperatorSet([](const std::string& name) { return !is_fused(name); });
+  if (text == "basic") return OperatorSet([](const std::string& name) { return !decompositions::all().has(name); });
+  if (text.starts_with('@')) return of(names_in_file(text.substr(1)));
+  std::set<std::string> names;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('+', at), text.size());
+    names.insert(text.substr(at, end - at));
+    at = end + 1;
+  }
+  for (const std::string& name : names) {
+    if (name.find("::") == std::string::npos) {
+      throw Error("'" + text + "' is no set of operators: core-aten, no-fused, basic, names such as " +
+                  "aten::mm+aten::add.Tensor, or @file");
+    }
+  }
+  return of(std::move(names));
+}
+
+std::vector<std::string> decomposable_operators() { return decompositions::all().names(); }
+
+DecomposeResult decompose(Graph& graph, const OperatorSet& keep) {
+  DecomposeResult result;
+  const ExpansionTable& table = decompositions::all();
+  enum class Verdict : uint8_t { kUnknown, kStays, kExpand };
+  std::vector<Verdict> verdicts;  // by TargetId
+  const auto verdict_of = [&](NodeId node) {
+    const TargetId target = graph.node(node).target;
+    if (target.index >= verdicts.size()) verdicts.resize(graph.target_count(), Verdict::kUnknown);
+    Verdict& verdict = verdicts[target.index];
+    if (verdict == Verdict::kUnknown) {
+      const std::string& name = graph.target(target).name();
+      const bool expand = graph.target(target).kind() == TargetKind::kOperator && !keep.has(name) && table.has(name);
+      verdict = expand ? Verdict::kExpand : Verdict::kStays;
+    }
+    return verdict;
+  };
+
+  std::optional<Expander> expander;  // made when first needed: a graph that has nothing to expand costs a walk
+  for (NodeId node = graph.last(); node.valid();) {
+    const NodeId previous = graph.node(node).previous;
+    if (verdict_of(node) == Verdict::kStays) {
+      node = previous;
+      continue;
+    }
+    if (!expander) expander.emplace(graph, table);
+    const std::string name = graph.target(node).name();
+    if (const auto why = expander->expand(node)) {
+      result.why.try_emplace(name, *why);
+      node = previous;
+      continue;
+    }
+    ++result.expanded[name];
+    node = expander->inserted().empty() ? previous : expander->inserted().back();
+  }
+  if (expander) expander->relink();
+  for (const NodeId node : graph.nodes()) {
+    const Target& target = graph.target(node);
+    if (target.kind() != TargetKind::kBuiltin && !keep.has(target.name())) ++result.remaining[target.name()];
+  }
+  return result;
+}
+
+PassResult decompose_pass(Graph& graph, const PassOptions& options) {
+  const DecomposeResult done = decompose(graph, OperatorSet::named(options.at("to")));
+  PassResult result;
+  result.changed = !done.expanded.empty();
+  int64_t expanded = 0;
+  int64_t remaining = 0;
+  for (const auto& [name, count] : done.expanded) expanded += count;
+  for (const auto& [name, count] : done.remaining) {
+    remaining += count;
+    const auto why = done.why.find(name);
+    result.report += "remains: " + name + " x " + std::to_string(count) +
+                     (why == done.why.end() ? "\n" : ", because " + why->second + "\n");
+  }
+  result.counters = {{"expanded", expanded}, {"outside_the_set", remaining}};
+  return result;
+}
+
+}  // namespace shadowgraph

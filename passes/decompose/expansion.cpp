@@ -1,0 +1,380 @@
+#include "passes/decompose/expansion.h"
+
+#include <ATen/Functions.h>
+
+#include <unordered_set>
+
+#include "core/capture/call_record.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/operator_info.h"
+#include "passes/rewrite/fake_of.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+struct Declined {
+  std::string why;
+};
+
+bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+
+}  // namespace
+
+void decline(const std::string& why) { throw Declined{why}; }
+
+void ExpansionTable::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
+  const std::string name = toString(op.operator_name());
+  if (const auto boxed = boxed_.find(name); boxed != boxed_.end()) {
+    boxed->second(op, stack);
+    return;
+  }
+  const Row& row = rows_.at(name);
+  const auto difference = c10::findSchemaDifferences(row.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
+                                                     op.schema().cloneWithRealTypes(/*with_symint=*/false));
+  if (difference) {
+    throw Error("the function to expand " + name + " does not have the operator's signature " + toString(op.schema()) +
+                ": " + *difference);
+  }
+  row.kernel.callBoxed(op, c10::DispatchKeySet(), stack);
+}
+
+std::vector<std::string> ExpansionTable::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, row] : rows_) names.push_back(name);
+  for (const auto& [name, row] : boxed_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// What one function calls, as nodes. It holds every tensor that it meets, so that an address means one tensor.
+class Expander::Recording final : public CallObserver {
+ public:
+  Recording(Graph& graph, NodeId node, std::vector<NodeId>& inserted)
+      : graph_(graph), at_(graph, node), inserted_(inserted) {}
+
+  void know(ValueId value, const at::Tensor& tensor) {
+    held_.push_back(tensor);
+    values_[tensor.unsafeGetTensorImpl()] = value;
+    storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
+  }
+  ValueId value_of(const at::Tensor& tensor) {
+    const auto known = values_.find(tensor.unsafeGetTensorImpl());
+    return known != values_.end() ? known->second : alias(tensor);
+  }
+  const std::vector<StorageId>& fresh() const { return fresh_; }
+  bool is_fresh(StorageId storage) const { return !fresh_.empty() && storage >= fresh_.front(); }
+
+  void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override {
+    arguments_.clear();
+    for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument.value()));
+  }
+  void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override {
+    const NodeId node = at_.insert(graph_.intern_operator(info.op), arguments_);
+    inserted_.push_back(node);
+    std::vector<Argument> made;
+    for (const CallArgument& result : results) made.push_back(result_of(result.value(), node));
+    graph_.set_results(node, made);
+  }
+  void abandon_call(const OperatorInfo&) noexcept override {}
+  void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
+  void leave_composite() noexcept override {}
+
+ private:
+  Argument argument_of(const c10::IValue& value);
+  Argument result_of(const c10::IValue& value, NodeId node);
+  ValueId new_value(NodeId node, const at::Tensor& tensor);
+  ValueId alias(const at::Tensor& tensor);
+
+  Graph& graph_;
+  InsertionPoint at_;
+  std::vector<NodeId>& inserted_;
+  std::vector<Argument> arguments_;
+  std::vector<at::Tensor> held_;
+  std::unordered_map<const c10::TensorImpl*, ValueId> values_;
+  std::unordered_map<const c10::StorageImpl*, StorageId> storages_;
+  std::vector<StorageId> fresh_;
+};
+
+Argument Expander::Recording::argument_of(const c10::IValue& value) {
+  return shadowgraph::argument_of(graph_, value, [this](const at::Tensor& tensor) {
+    if (is_fake(tensor)) return Argument::of_value(value_of(tensor));
+    TORCH_CHECK(tensor.dim() == 0 && tensor.device().is_cpu(), "the function to expand an operator met a real tensor");
+    return number_of(graph_, tensor);
+  });
+}
+
+ValueId Expander::Recording::new_value(NodeId node, const at::Tensor& tensor) {
+  const FakeTensorImpl& fake = *as_fake(tensor);
+  const auto [storage, added] = storages_.try_emplace(fake.unsafe_storage().unsafeGetStorageImpl(), StorageId());
+  if (added) {
+    storage->second = graph_.add_storage(storage_of(fake, node));
+    fresh_.push_back(storage->second);
+  }
+  const ValueId value = graph_.new_tensor(node, spec_of(fake, storage->second));
+  held_.push_back(tensor);
+  values_[tensor.unsafeGetTensorImpl()] = value;
+  return value;
+}
+
+// A tensor that no call gave: an alias, such as detach makes below autograd.
+ValueId Expander::Recording::alias(const at::Tensor& tensor) {
+  const auto storage = storages_.find(tensor.storage().unsafeGetStorageImpl());
+  TORCH_CHECK(storage != storages_.end(), "the function to expand an operator met a fake tensor from outside");
+  ValueId source;
+  for (const at::Tensor& known : held_) {
+    if (known.storage().is_alias_of(tensor.storage())) source = values_[known.unsafeGetTensorImpl()];
+  }
+  const NodeId node = at_.insert(target_of(Builtin::kAlias), {Argument::of_value(source)});
+  inserted_.push_back(node);
+  const ValueId value = new_value(node, tensor);
+  const Argument result[] = {Argument::of_value(value)};
+  graph_.set_results(node, result);
+  return value;
+}
+
+Argument Expander::Recording::result_of(const c10::IValue& value, NodeId node) {
+  return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
+    return is_fake(tensor) ? Argument::of_value(new_value(node, tensor)) : Argument::none();
+  });
+}
+
+Expander::Expander(Graph& graph, const ExpansionTable& table) : graph_(graph), table_(table), calls_(graph) {}
+Expander::~Expander() = default;
+
+namespace {
+
+class Observed {
+ public:
+  Observed(FakeTensorMode& mode, CallObserver& observer) : mode_(mode) { mode_.state().observer = &observer; }
+  ~Observed() { mode_.state().observer = nullptr; }
+  Observed(const Observed&) = delete;
+  Observed& operator=(const Observed&) = delete;
+
+ private:
+  FakeTensorMode& mode_;
+};
+
+}  // namespace
+
+std::optional<std::string> Expander::expand(NodeId node) {
+  inserted_.clear();
+  adopted_.clear();
+  const c10::OperatorHandle op = calls_.operator_of(node);
+  bool saved_elsewhere = false;
+  graph_.for_each_output(node, [&](ValueId value) {
+    saved_elsewhere |= graph_.is_saved_elsewhere(value);
+    if (graph_.value(value).kind == ValueKind::kTensor) mode_.state().default_device = graph_.value(value).device();
+  });
+  if (saved_elsewhere) return "another node says that autograd keeps its result";
+
+  Recording recording(graph_, node, inserted_);
+  FakeValues fakes(graph_);
+  torch::jit::Stack stack;
+  graph_.for_each_input(node, [&](ValueId value) {
+    if (graph_.value(value).kind == ValueKind::kTensor) recording.know(value, fakes.of(value));
+  });
+  calls_.push_arguments(
+      node, [&](ValueId value) -> const at::Tensor& { return fakes.of(value); }, stack);
+  std::string why;
+  bool adopted = false;
+  try {
+    const Observed observed(mode_, recording);
+    table_.call(op, &stack);
+    adopted = adopt_results(node, stack, recording, why);
+  } catch (const Declined& declined) {
+    why = declined.why;
+  } catch (...) {
+    undo(recording);
+    throw;
+  }
+  if (!adopted) {
+    undo(recording);
+    return why;
+  }
+  move_saved(node);
+  const std::string& name = graph_.target(node).name();
+  for (const NodeId made : inserted_) graph_.set_note(made, "expanded", name);
+  graph_.set_saved(node, {});
+  if (!inserted_.empty()) replaced_[node] = inserted_.back();
+  graph_.erase(node);
+  set_deaths(recording);
+  return std::nullopt;
+}
+
+void Expander::undo(Recording& recording) {
+  graph_.erase(inserted_);
+  inserted_.clear();
+}
+
+// Puts what the function returned in the place of the node's results, after making it what was recorded.
+bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, Recording& recording, std::string& why) {
+  std::vector<ValueId> recorded;
+  std::vector<at::Tensor> made;
+  const auto pair = [&](auto&& self, const Argument& result, const c10::IValue& value) -> bool {
+    if (result.kind == ArgumentKind::kNone) return true;
+    if (result.kind == ArgumentKind::kList) {
+      const auto elements = graph_.list(result);
+      const auto values = value.toListRef();
+      if (elements.size() != values.size()) return false;
+      for (size_t i = 0; i < elements.size(); ++i) {
+        if (!self(self, elements[i], values[i])) return false;
+      }
+      return true;
+    }
+    recorded.push_back(result.ref.value);
+    made.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
+    return true;
+  };
+  const auto results = graph_.results(node);
+  if (!results.empty() && results.size() != stack.size()) {
+    why = "it gives another number of results";
+    return false;
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!pair(pair, results[i], stack[i])) {
+      why = "it gives a list of another length";
+      return false;
+    }
+  }
+
+  std::vector<StorageId> operand_storages;
+  graph_.for_each_input(node, [&](ValueId value) { operand_storages.push_back(graph_.value(value).storage); });
+  std::vector<ValueId> adopted(recorded.size());
+  for (size_t i = 0; i < recorded.size(); ++i) {
+    const Value& old = graph_.value(recorded[i]);
+    const bool is_saved =
+        std::ranges::any_of(graph_.saved(node), [&](const SavedTensor& saved) { return saved.value == recorded[i]; });
+    if (!made[i].defined()) {
+      if (graph_.has_uses(recorded[i]) || is_saved) {
+        why = "result " + std::to_string(i) + " is used, and no function of the operands gives it";
+        return false;
+      }
+      continue;
+    }
+    at::Tensor tensor = made[i];
+    const bool aliases = std::ranges::find(operand_storages, old.storage) != operand_storages.end();
+    if (tensor.scalar_type() != old.dtype) tensor = tensor.to(old.dtype);
+    if (!same(graph_.sizes(recorded[i]), tensor.sizes())) {
+      throw Error("the function to expand " + graph_.target(node).name() + " gives sizes " + c10::str(tensor.sizes()) +
+                  " for result " + std::to_string(i) + " of " + to_text(graph_, node));
+    }
+    if (!aliases) {
+      const bool same_strides = same(graph_.strides(recorded[i]), tensor.strides());
+      if (!same_strides) {
+        const auto strides = graph_.strides(recorded[i]);
+        const at::Tensor laid_out =
+            at::empty_strided(tensor.sizes(), c10::IntArrayRef(strides.data(), strides.size()), tensor.options());
+        tensor = laid_out.copy_(tensor);
+      } else if (!recording.is_fresh(graph_.value(recording.value_of(tensor)).storage) ||
+                 std::find(adopted.begin(), adopted.begin() + static_cast<std::ptrdiff_t>(i),
+                           recording.value_of(tensor)) != adopted.begin() + static_cast<std::ptrdiff_t>(i)) {
+        tensor = tensor.clone();
+      }
+    }
+    adopted[i] = recording.value_of(tensor);
+    made[i] = tensor;
+  }
+  for (size_t i = 0; i < recorded.size(); ++i) {
+    if (!adopted[i].valid()) continue;
+    const ValueId from = recorded[i];
+    const ValueId to = adopted[i];
+    graph_.value(to).requires_grad = graph_.value(from).requires_grad;
+    const StorageId before = graph_.value(from).storage;
+    const StorageId after = graph_.value(to).storage;
+    adopted_.insert(after);
+    if (before != after && graph_.storage(before).born == node) {
+      graph_.storage(after).kind = graph_.storage(before).kind;
+      const NodeId freed = graph_.storage(before).freed_after;
+      if (freed.valid()) {
+        std::vector<StorageId> frees(graph_.frees(freed).begin(), graph_.frees(freed).end());
+        std::ranges::replace(frees, before, after);
+        graph_.set_frees(freed, frees);
+      }
+    }
+    // Saved as the result of this node it is moved below; saved as an argument elsewhere, with the use.
+    std::vector<SavedTensor> saved(graph_.saved(node).begin(), graph_.saved(node).end());
+    for (SavedTensor& entry : saved) {
+      if (entry.value == from) entry.value = to;
+      entry.role = SavedRole::kInternal;
+    }
+    graph_.set_saved(node, saved);
+    graph_.replace_all_uses(from, to);
+  }
+  return true;
+}
+
+// To the node that reads or makes the tensor, otherwise to the last.
+void Expander::move_saved(NodeId node) {
+  if (graph_.saved(node).empty() || inserted_.empty()) return;
+  std::map<NodeId, std::vector<SavedTensor>> by_owner;
+  for (const SavedTensor& saved : graph_.saved(node)) {
+    SavedTensor entry{.value = saved.value};
+    NodeId owner = inserted_.back();
+    for (const NodeId candidate : inserted_) {
+      const auto arguments = graph_.arguments(candidate);
+      for (uint16_t i = 0; i < arguments.size() && entry.role == SavedRole::kInternal; ++i) {
+        graph_.for_each_value(arguments.subspan(i, 1), [&](ValueId value) {
+          if (value != saved.value || entry.role != SavedRole::kInternal) return;
+          entry.role = SavedRole::kArgument;
+          entry.index = i;
+          owner = candidate;
+        });
+      }
+      uint16_t index = 0;
+      graph_.for_each_output(candidate, [&](ValueId value) {
+        if (value == saved.value && entry.role == SavedRole::kInternal) {
+          entry.role = SavedRole::kResult;
+          entry.index = index;
+          owner = candidate;
+        }
+        ++index;
+      });
+      if (entry.role != SavedRole::kInternal) break;
+    }
+    by_owner[owner].push_back(entry);
+  }
+  for (const auto& [owner, saved] : by_owner) graph_.set_saved(owner, saved);
+}
+
+// What the expansion made for itself dies after its last use within it.
+void Expander::set_deaths(const Recording& recording) {
+  std::unordered_map<StorageId, NodeId> last;
+  const std::unordered_set<NodeId> inside(inserted_.begin(), inserted_.end());
+  for (const NodeId node : inserted_) {
+    const auto touch = [&](ValueId value) { last[graph_.value(value).storage] = node; };
+    graph_.for_each_input(node, touch);
+    graph_.for_each_output(node, touch);
+  }
+  std::map<uint32_t, std::vector<StorageId>> freed;
+  for (const StorageId storage : recording.fresh()) {
+    if (graph_.storage(storage).freed_after.valid()) continue;
+    bool used_later = false;
+    graph_.for_each_value_in(storage, [&](ValueId value) {
+      used_later |= graph_.is_saved_elsewhere(value);
+      graph_.for_each_use(value, [&](NodeId user) { used_later |= !inside.contains(user); });
+    });
+    const auto found = last.find(storage);
+    if (used_later || found == last.end() || adopted_.contains(storage)) continue;
+    freed[found->second.index].push_back(storage);
+  }
+  for (auto& [index, storages] : freed) {
+    const NodeId node(index);
+    storages.insert(storages.begin(), graph_.frees(node).begin(), graph_.frees(node).end());
+    graph_.set_frees(node, storages);
+  }
+}
+
+void Expander::relink() {
+  if (replaced_.empty()) return;
+  for (const NodeId node : graph_.nodes()) {
+    NodeId& forward = graph_.node(node).forward;
+    for (auto next = replaced_.find(forward); next != replaced_.end(); next = replaced_.find(forward)) {
+      forward = next->second;
+    }
+  }
+}
+
+}  // namespace shadowgraph

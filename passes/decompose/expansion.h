@@ -1,0 +1,100 @@
+// Replacing nodes by what a C++ function over ATen does: the machinery of `decompose` and `split-bias`.
+//
+//     at::Tensor addmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
+//                      const at::Scalar& alpha) { return at::add(at::mul(self, beta), at::mul(at::mm(a, b), alpha)); }
+//
+//     ExpansionTable table;
+//     table.add("aten::addmm", &addmm);
+//     Expander(graph, table).expand(node);
+//
+// The function has the operator's C++ signature (SymInt as int64_t). It is run on fake tensors of the node's operands,
+// and the operators that it calls become nodes in the node's place: with its region, phase, flags, forward link and
+// source line, and shapes, dtypes and strides from the rules, so that a row of a table is nothing but the mathematics.
+// Results that come out with other strides or another dtype than recorded are copied into ones that have them, a result
+// that should be fresh but is an operand is cloned. Storages keep their kinds and deaths, saved tensors stay saved.
+//
+// A function that cannot do a call (training, dropout) says so: decline("..."). One that cannot give a result returns
+// it undefined; the node is then left alone if that result is used.
+#pragma once
+
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/op_registration/infer_schema.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "passes/rewrite/node_call.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/graph.h"
+
+namespace shadowgraph {
+
+class ExpansionTable {
+ public:
+  template <class Return, class... Args>
+  void add(const std::string& operator_name, Return (*function)(Args...)) {
+    Row row;
+    row.kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function);
+    row.inferred_schema =
+        std::make_unique<c10::FunctionSchema>(c10::inferFunctionSchemaFlattenedReturns<Return(Args...)>());
+    rows_.insert_or_assign(operator_name, std::move(row));
+  }
+  // For whole families: gets and leaves the stack as a boxed kernel does.
+  using Boxed = void (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+  void add_boxed(const std::string& operator_name, Boxed function) { boxed_.insert_or_assign(operator_name, function); }
+
+  bool has(const std::string& operator_name) const {
+    return rows_.contains(operator_name) || boxed_.contains(operator_name);
+  }
+  // Throws Error if a row does not have its operator's signature.
+  void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) const;
+  std::vector<std::string> names() const;  // sorted
+
+ private:
+  struct Row {
+    c10::KernelFunction kernel;
+    std::unique_ptr<c10::FunctionSchema> inferred_schema;  // types of the C++ function, checked against the operator
+  };
+  std::map<std::string, Row, std::less<>> rows_;
+  std::map<std::string, Boxed, std::less<>> boxed_;
+};
+
+// Ends an expansion that its function cannot do; the node stays.
+[[noreturn]] void decline(const std::string& why);
+
+class Expander {
+ public:
+  // Both must outlive this. A FakeTensorMode is active on this thread while it lives.
+  Expander(Graph& graph, const ExpansionTable& table);
+  ~Expander();
+
+  // Empty if the node was replaced: then inserted() are the nodes in its place. Otherwise why it was left alone.
+  // Throws what the function throws, other than by decline; the graph verifies in any case.
+  std::optional<std::string> expand(NodeId node);
+  const std::vector<NodeId>& inserted() const { return inserted_; }
+
+  // Links of backward nodes to nodes that were replaced; once, at the end. Linear.
+  void relink();
+
+ private:
+  class Recording;
+  bool adopt_results(NodeId node, const torch::jit::Stack& stack, Recording& recording, std::string& why);
+  void move_saved(NodeId node);
+  void set_deaths(const Recording& recording);
+  void undo(Recording& recording);
+
+  Graph& graph_;
+  const ExpansionTable& table_;
+  FakeTensorMode mode_;
+  BelowAutograd below_;
+  NodeCalls calls_;
+  std::vector<NodeId> inserted_;
+  std::unordered_set<StorageId> adopted_;        // now hold what the node's results held
+  std::unordered_map<NodeId, NodeId> replaced_;  // erased node -> the last one in its place
+};
+
+}  // namespace shadowgraph

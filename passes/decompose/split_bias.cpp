@@ -1,0 +1,43 @@
+#include "passes/decompose/decompositions.h"
+#include "passes/decompose/expansion.h"
+#include "shadowgraph/passes/decompose.h"
+
+namespace shadowgraph {
+namespace {
+
+const ExpansionTable& table() {
+  static const ExpansionTable* table = [] {
+    auto* made = new ExpansionTable;
+    decompositions::add_matrix_products(*made);
+    decompositions::add_convolution_bias(*made);
+    return made;
+  }();
+  return *table;
+}
+
+}  // namespace
+
+int64_t split_bias(Graph& graph) {
+  std::vector<NodeId> candidates;
+  for (const NodeId node : graph.nodes()) {
+    const Target& target = graph.target(node);
+    if (target.kind() != TargetKind::kOperator || !table().has(target.name())) continue;
+    const Argument* bias = graph.find_argument(node, "bias");
+    if (bias == nullptr || bias->kind == ArgumentKind::kValue) candidates.push_back(node);
+  }
+  if (candidates.empty()) return 0;
+  Expander expander(graph, table());
+  int64_t split = 0;
+  for (const NodeId node : candidates) {
+    if (!expander.expand(node)) ++split;
+  }
+  expander.relink();
+  return split;
+}
+
+PassResult split_bias_pass(Graph& graph, const PassOptions&) {
+  const int64_t split = split_bias(graph);
+  return {.changed = split > 0, .counters = {{"split", split}}};
+}
+
+}  // namespace shadowgraph

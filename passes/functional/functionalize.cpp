@@ -1,0 +1,723 @@
+// Alias and mutation resolution.
+//
+// One walk in program order builds a new graph. A node that writes nothing is copied, its operands as StorageImages says
+// they are to be read now. A node that writes becomes, in this order:
+//
+//   t_, squeeze_, set_, resize_   no content changes: the view, or nothing at all
+//   copy_, fill_, zero_           the new content itself: clone, _to_copy, expand, full
+//   x.op_(...), op(..., out=x)    its functional operator, if that gives the same bits: its result is laid out like the
+//                                 tensor it replaces, or layout does not matter to it (passes/functional/layout_independence.h), and
+//                                 no other operand lies across what is written
+//   anything else                 a functional call (core/replay/functional_call.h), which runs the very operator on a copy
+//                                 of the storage
+//
+// and the result becomes the new image of the storage: as it is if it covers all that the program looks at, scattered into
+// the old image otherwise. At the end the placeholders whose storages were written get aten::copy_ from their images, and
+// outputs that live there are taken from the placeholders again.
+//
+// Why layout matters: kernels may sum in another order for other strides, and random fills draw in order of memory, or by
+// another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever appended, so
+// every step is as simple and as cheap as recording.
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "core/replay/functional_call.h"
+#include "passes/functional/functional_form.h"
+#include "passes/functional/layout_independence.h"
+#include "passes/functional/storage_images.h"
+#include "passes/rewrite/graph_rebuild.h"
+#include "passes/rewrite/node_emitter.h"
+#include "shadowgraph/passes/functional.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+bool has_opaque(const Graph& graph, std::span<const Argument> arguments) {
+  return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
+    return a.kind == ArgumentKind::kOpaque || (a.kind == ArgumentKind::kList && has_opaque(graph, graph.list(a)));
+  });
+}
+
+class Functionalizer {
+ public:
+  explicit Functionalizer(const Graph& graph)
+      : read_(graph),
+        emitter_(graph, made_),
+        images_(graph, made_, emitter_),
+        carried_(graph, made_),
+        writes_(graph.storage_count()) {}
+
+  FunctionalizeResult run();
+  Graph take_graph() { return std::move(made_); }
+
+ private:
+  // What a node writes: the argument and, after it, the tensor that it leaves there.
+  struct Written {
+    uint16_t position = 0;
+    ValueId before;
+    ValueId after;  // geometry of what is written: the aliasing result if there is one
+  };
+
+  void node(NodeId n);
+  void placeholder(NodeId n);
+  void copy(NodeId n);
+  bool metadata(NodeId n, std::span<const Written> written);
+  bool copies_lazily(NodeId n) const;
+  // Whether what it writes is longer than the storage was, as resize_ and `out=` may make it.
+  bool outgrows(const Written& w) const {
+    return view_of(read_, w.after).bytes().second > images_.bytes(read_.value(w.before).storage);
+  }
+  void write(NodeId n);
+  std::vector<Written> written_by(NodeId n);
+  bool write_contents(NodeId n, const Written& written);
+  bool write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> written);
+  void call_functionally(NodeId n, std::span<const Written> written);
+  bool may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const;
+  void commit(const Written& written, ValueId content);
+  ValueId converted(ValueId content, c10::ScalarType dtype, c10::Device device, const Argument& non_blocking);
+  void epilogue();
+  void write_back(NodeId placeholder);
+  ValueId longer(ValueId placeholder, int64_t before, int64_t bytes);
+  void ends();
+
+  std::vector<Argument> current_arguments(NodeId n);
+  void define_results(NodeId n, NodeId made, std::span<const uint16_t> which);
+  Argument result_like(const Argument& result, NodeId made);
+  void keep_saved(NodeId n, NodeId made);
+  void prepare_saved(NodeId n);
+  [[noreturn]] void fail(NodeId n, const std::string& what) const {
+    throw FunctionalizeError(what + ": " + to_text(read_, n), n);
+  }
+
+  // What was written of each storage, in bytes.
+  struct Extent {
+    int64_t begin = 0;
+    int64_t end = 0;
+    ValueId only;  // the one geometry written, if it was one
+    bool several = false;
+    NodeId last;
+  };
+
+  const Graph& read_;
+  Graph made_;
+  NodeEmitter emitter_;
+  StorageImages images_;
+  OperatorFactsCache facts_;
+  FunctionalForms forms_;
+  GraphRebuild carried_;
+  std::vector<Extent> writes_;
+  std::vector<NodeId> placeholders_;
+  std::vector<NodeId> ends_;
+  FunctionalizeResult result_;
+};
+
+// ---- Nodes that write nothing
+
+std::vector<Argument> Functionalizer::current_arguments(NodeId n) {
+  std::vector<Argument> arguments;
+  for (const Argument& argument : read_.arguments(n)) {
+    arguments.push_back(emitter_.mapped(argument, [&](ValueId v) { return images_.current(v); }));
+  }
+  return arguments;
+}
+
+Argument Functionalizer::result_like(const Argument& result, NodeId made) {
+  if (result.kind == ArgumentKind::kList) {
+    std::vector<Argument> elements;
+    for (const Argument& element : read_.list(result)) elements.push_back(result_like(element, made));
+    return made_.make_list(elements);
+  }
+  if (result.kind != ArgumentKind::kValue) return result;
+  const ValueId id = result.ref.value;
+  const Value& value = read_.value(id);
+  if (value.kind != ValueKind::kTensor) {
+    const ValueId scalar = made_.new_scalar(made, value.kind);
+    images_.define(id, scalar);
+    return Argument::of_value(scalar);
+  }
+  TensorSpec spec;
+  spec.dtype = value.dtype;
+  spec.sizes = read_.sizes(id);
+  spec.strides = read_.strides(id);
+  spec.device = value.device();
+  spec.layout = value.layout;
+  spec.requires_grad = value.requires_grad;
+  spec.offset = value.offset;
+  if (value.storage.valid()) {
+    spec.storage = images_.storage_of(id);
+    if (!spec.storage.valid()) spec.storage = carried_.storage(value.storage, made);
+  }
+  const ValueId tensor = made_.new_tensor(made, spec);
+  images_.define(id, tensor);
+  return Argument::of_value(tensor);
+}
+
+void Functionalizer::copy(NodeId n) {
+  prepare_saved(n);
+  const std::vector<Argument> arguments = current_arguments(n);
+  const NodeId made = emitter_.append(carried_.target(read_.node(n).target), arguments);
+  std::vector<Argument> results;
+  for (const Argument& result : read_.results(n)) results.push_back(result_like(result, made));
+  made_.set_results(made, results);
+  carried_.node(n, made);
+  keep_saved(n, made);
+}
+
+// ---- Saved tensors: what autograd keeps from a node is kept from the one that stands for it
+
+// Internal ones may have to be taken again before the node is there.
+void Functionalizer::prepare_saved(NodeId n) {
+  for (const SavedTensor& saved : read_.saved(n)) {
+    if (saved.role == SavedRole::kInternal) images_.current(saved.value);
+  }
+}
+
+void Functionalizer::keep_saved(NodeId n, NodeId made) {
+  carried_.saved(n, made, [&](ValueId v) {
+    const ValueId latest = images_.latest(v);
+    return latest.valid() ? latest : images_.current(v);
+  });
+}
+
+// ---- Nodes that write
+
+std::vector<Functionalizer::Written> Functionalizer::written_by(NodeId n) {
+  const OperatorFacts& facts = facts_.of(read_, read_.node(n).target);
+  const auto arguments = read_.arguments(n);
+  const auto results = read_.results(n);
+  std::vector<Written> written;
+  for (const uint16_t position : facts.written) {
+    if (position >= arguments.size()) continue;
+    const size_t first = written.size();
+    read_.for_each_value(arguments.subspan(position, 1), [&](ValueId v) { written.push_back({position, v, v}); });
+    for (const OperatorFacts::Alias& alias : facts.aliases) {
+      if (alias.argument != position || alias.result >= results.size()) continue;
+      size_t i = first;
+      read_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
+        if (i < written.size() && read_.value(v).storage == read_.value(written[i].before).storage) {
+          written[i++].after = v;
+        }
+      });
+    }
+  }
+  return written;
+}
+
+// No content changes, or only what there is of it.
+bool Functionalizer::metadata(NodeId n, std::span<const Written> written) {
+  const std::string& name = read_.target(n).schema().name();
+  if (name == "aten::set_" || name == "aten::set_data") return true;
+  if (name == "aten::as_strided_" || name == "aten::requires_grad_") return true;
+  if (name.starts_with("aten::resize"))
+    return std::none_of(written.begin(), written.end(), [&](const Written& w) { return outgrows(w); });
+  const FunctionalForm* form = forms_.of(read_, read_.node(n).target);
+  if (form == nullptr || !form->is_view) return false;
+  read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
+  return true;
+}
+
+void Functionalizer::write(NodeId n) {
+  const std::vector<Written> written = written_by(n);
+  if (written.empty()) return copy(n);
+  for (const Written& w : written) {
+    const Value& value = read_.value(w.before);
+    if (!value.storage.valid() || value.layout != c10::Layout::Strided) {
+      fail(n, "writes a tensor that has no strides; only strided tensors can be functionalized");
+    }
+  }
+  if (metadata(n, written)) return;
+  ++result_.writes;
+  for (const Written& w : written) {
+    Extent& extent = writes_[read_.value(w.before).storage.index];
+    const auto [begin, end] = view_of(read_, w.after).bytes();
+    extent.last = n;
+    if (begin == end) continue;
+    if (!extent.only.valid()) {
+      extent = {begin, end, w.after, false, n};
+    } else {
+      extent.begin = std::min(extent.begin, begin);
+      extent.end = std::max(extent.end, end);
+      if (!same_geometry(view_of(read_, extent.only), view_of(read_, w.after))) extent.several = true;
+    }
+  }
+  prepare_saved(n);
+  if (written.size() == 1 && write_contents(n, written.front())) return;
+  // aten::resize gives a tensor of that size; what matters here is the storage, which keeps what it holds.
+  const bool resizes = read_.target(n).schema().name().starts_with("aten::resize");
+  const FunctionalForm* form = forms_.of(read_, read_.node(n).target);
+  if (form != nullptr && !resizes && !form->is_view && may_reorder(n, *form, written) &&
+      write_functionally(n, *form, written)) {
+    return;
+  }
+  call_functionally(n, written);
+}
+
+// copy_ from a lazy negative of another dtype converts first and negates then: the imaginary parts become -0. A clone, which
+// other operators read, negates first.
+bool Functionalizer::copies_lazily(NodeId n) const {
+  if (read_.target(n).name() != "aten::copy_") return false;
+  const auto arguments = read_.arguments(n);
+  if (arguments[0].kind != ArgumentKind::kValue || arguments[1].kind != ArgumentKind::kValue) return false;
+  const ValueId source = arguments[1].ref.value;
+  return images_.has_bits(source) && read_.value(source).dtype != read_.value(arguments[0].ref.value).dtype;
+}
+
+void Functionalizer::commit(const Written& written, ValueId content) {
+  result_.scatters += images_.write(written.after, content);
+}
+
+ValueId Functionalizer::converted(ValueId content, c10::ScalarType dtype, c10::Device device,
+                                  const Argument& non_blocking) {
+  const Value& value = made_.value(content);
+  if (value.dtype == dtype && value.device() == device) return content;
+  const auto same_device = value.device() == device;
+  return emitter_.call(
+      emitter_.target("aten::_to_copy"),
+      {Argument::of_value(content),
+       value.dtype == dtype ? Argument::none() : Argument::of_int(static_cast<int64_t>(dtype)), Argument::none(),
+       same_device ? Argument::none() : Argument::of_device(device), Argument::none(), non_blocking, Argument::none()});
+}
+
+// copy_, fill_ and zero_: the new content needs nothing of the old.
+bool Functionalizer::write_contents(NodeId n, const Written& written) {
+  const std::string& name = read_.target(n).name();
+  const bool is_copy = name == "aten::copy_";
+  const bool is_fill = name == "aten::fill_.Scalar" || name == "aten::fill_.Tensor" || name == "aten::zero_";
+  if ((!is_copy && !is_fill) || internal_overlap(view_of(read_, written.after)) != Overlap::kNone) return false;
+  if (copies_lazily(n)) return false;
+  const auto arguments = read_.arguments(n);
+  const Argument source = arguments.size() > 1 ? arguments[1] : Argument::of_int(0);
+  const Value& value = read_.value(written.after);
+  const auto sizes = read_.sizes(written.after);
+  const NodeId before = made_.last();
+  ValueId content;
+  if (source.kind == ArgumentKind::kValue && read_.value(source.ref.value).kind == ValueKind::kTensor) {
+    if (!read_.value(source.ref.value).storage.valid()) return false;
+    const Argument blocking = is_copy ? arguments[2] : Argument::of_bool(false);
+    ValueId plain = images_.current(source.ref.value);
+    // Whatever is made of it next, views aside, would take it for what is stored.
+    const bool lazy = images_.has_bits(source.ref.value);
+    if (lazy) {
+      plain = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(plain), Argument::of_int(0)});
+    }
+    const ValueId typed = converted(plain, value.dtype, value.device(), blocking);
+    content = emitter_.expand(typed, sizes);
+    // A fresh tensor laid out like the one it replaces, unless it is scattered anyway.
+    if (images_.replaces(written.after)) {
+      const StridedView wanted = view_of(read_, written.after);
+      StridedView have = view_of(made_, content);
+      have.offset = wanted.offset;
+      const bool fresh = (typed != plain || lazy) && content == typed;
+      if (!fresh || !same_elements(have, wanted)) {
+        const bool keep = same_elements(have, wanted) && is_dense(have);
+        content = emitter_.call(emitter_.target("aten::clone"),
+                                {Argument::of_value(content), keep ? Argument::none() : Argument::of_int(0)});
+      }
+    }
+  } else if (source.kind == ArgumentKind::kConstant || source.kind == ArgumentKind::kNone) {
+    return false;
+  } else {
+    const Argument number = emitter_.mapped(source, [&](ValueId v) { return images_.current(v); });
+    Geometry geometry;
+    geometry.dtype = value.dtype;
+    geometry.device = value.device();
+    geometry.sizes.assign(sizes.begin(), sizes.end());
+    geometry.strides = contiguous_strides(sizes);
+    content = emitter_.call(emitter_.target("aten::full"),
+                            {made_.int_list(sizes), number, Argument::of_int(static_cast<int64_t>(value.dtype)),
+                             Argument::none(), Argument::of_device(value.device()), Argument::none()},
+                            geometry, StorageId());
+  }
+  commit(written, content);
+  if (made_.last() != before) carried_.node(n, made_.last());
+  keep_saved(n, made_.last());
+  return true;
+}
+
+// Whether computing all results from what was there before gives what computing them in place gives.
+bool Functionalizer::may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const {
+  if (copies_lazily(n)) return false;
+  std::vector<StorageId> storages;
+  for (const Written& w : written) {
+    const StorageId storage = read_.value(w.before).storage;
+    if (std::find(storages.begin(), storages.end(), storage) != storages.end()) return false;
+    storages.push_back(storage);
+    if (outgrows(w) && !images_.replaces(w.after)) return false;
+    if (internal_overlap(view_of(read_, w.after)) != Overlap::kNone) return false;
+    if (images_.has_bits(w.after) && !(form.pointwise && is_layout_independent(read_, n))) return false;
+  }
+  if (storages.size() > 1) std::sort(storages.begin(), storages.end());
+  bool good = true;
+  const auto arguments = read_.arguments(n);
+  for (uint16_t i = 0; i < arguments.size(); ++i) {
+    const bool is_written =
+        std::any_of(written.begin(), written.end(), [&](const Written& w) { return w.position == i; });
+    if (is_written) continue;
+    read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
+      const Value& value = read_.value(v);
+      if (!value.storage.valid() || !std::binary_search(storages.begin(), storages.end(), value.storage)) return;
+      const ValueId w = written.front().after;
+      good = good && form.pointwise && written.size() == 1 && value.dtype == read_.value(w).dtype &&
+             images_.has_bits(v) == images_.has_bits(w) && same_geometry(view_of(read_, v), view_of(read_, w));
+    });
+  }
+  return good;
+}
+
+bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> written) {
+  const auto arguments = read_.arguments(n);
+  std::vector<Argument> taken;
+  for (const uint16_t position : form.arguments) {
+    taken.push_back(emitter_.mapped(arguments[position], [&](ValueId v) { return images_.current(v); }));
+  }
+  const NodeId made = emitter_.append(carried_.target(form.target), taken);
+  const auto give_up = [&] {
+    made_.erase(made);
+    return false;
+  };
+  if (!emitter_.find_results(made)) return give_up();
+  const auto results = made_.results(made);
+  std::vector<ValueId> contents;
+  made_.for_each_value(results.subspan(form.fresh.size()), [&](ValueId v) { contents.push_back(v); });
+  if (contents.size() != written.size()) return give_up();
+  for (size_t i = 0; i < written.size(); ++i) {
+    const StridedView have = view_of(made_, contents[i]);
+    const StridedView wanted = view_of(read_, written[i].after);
+    const bool same_sizes = std::equal(have.sizes.begin(), have.sizes.end(), wanted.sizes.begin(), wanted.sizes.end());
+    const bool same_layout =
+        same_sizes && same_elements({have.sizes, have.strides, 0, 1}, {wanted.sizes, wanted.strides, 0, 1});
+    const bool same_dtype = made_.value(contents[i]).dtype == read_.value(written[i].after).dtype;
+    const bool same_device = made_.value(contents[i]).device() == read_.value(written[i].after).device();
+    if (!same_sizes || !same_device) return give_up();
+    if (!same_layout || !same_dtype) {
+      if (!form.pointwise || form.random || !is_layout_independent(read_, n)) return give_up();
+    }
+  }
+  // Results that are no written argument: as the functional operator gives them, which is as they were.
+  for (size_t r = 0; r < form.fresh.size(); ++r) {
+    const Argument& old = read_.results(n)[form.fresh[r]];
+    if (old.kind == ArgumentKind::kValue && results[r].kind == ArgumentKind::kValue) {
+      images_.define(old.ref.value, results[r].ref.value);
+    } else if (old.kind != ArgumentKind::kNone || results[r].kind != ArgumentKind::kNone) {
+      return give_up();
+    }
+  }
+  carried_.node(n, made);
+  for (size_t i = 0; i < written.size(); ++i) {
+    const Value& value = read_.value(written[i].after);
+    commit(written[i], converted(contents[i], value.dtype, value.device(), Argument::of_bool(false)));
+  }
+  keep_saved(n, made);
+  return true;
+}
+
+void Functionalizer::call_functionally(NodeId n, std::span<const Written> written) {
+  const auto target = functional_call_of(read_.target(n));
+  if (!target) {
+    fail(n,
+         "writes its arguments, and there is no functional form of it; register one operator that returns what it "
+         "writes, named without the last '_' or with '_functional'");
+  }
+  ++result_.functional_calls;
+  const std::vector<Argument> arguments = current_arguments(n);
+  const NodeId made = emitter_.append(carried_.target(*target), arguments);
+  const OperatorFacts& facts = facts_.of(read_, read_.node(n).target);
+  std::vector<Argument> results;
+  for (size_t r = 0; r < read_.results(n).size(); ++r) {
+    const bool aliases =
+        std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
+    if (!aliases) results.push_back(result_like(read_.results(n)[r], made));
+  }
+  // One new storage for each written one, whole: tensors that shared one still do.
+  std::vector<std::pair<StorageId, StorageId>> storages;
+  std::vector<std::pair<StorageId, ValueId>> wholes;
+  size_t next = 0;
+  for (const uint16_t position : facts.written) {
+    const Argument& argument = read_.arguments(n)[position];
+    const auto written_value = [&]() -> Argument {
+      const Written& w = written[next++];
+      const StorageId storage = read_.value(w.before).storage;
+      Geometry geometry = geometry_of(read_, w.after);
+      auto known = std::find_if(storages.begin(), storages.end(), [&](const auto& s) { return s.first == storage; });
+      if (known == storages.end()) {
+        const int64_t bytes = made_.storage(made_.value(images_.base(storage)).storage).bytes;
+        storages.emplace_back(storage, emitter_.add_storage(made, geometry, bytes));
+        known = storages.end() - 1;
+      }
+      TensorSpec spec;
+      spec.dtype = geometry.dtype;
+      spec.sizes = {geometry.sizes.data(), geometry.sizes.size()};
+      spec.strides = {geometry.strides.data(), geometry.strides.size()};
+      spec.offset = geometry.offset;
+      spec.device = geometry.device;
+      spec.storage = known->second;
+      const ValueId value = made_.new_tensor(made, spec);
+      wholes.emplace_back(storage, value);
+      return Argument::of_value(value);
+    };
+    if (argument.kind == ArgumentKind::kValue) {
+      results.push_back(written_value());
+    } else if (argument.kind == ArgumentKind::kList) {
+      std::vector<Argument> elements;
+      for (const Argument& element : read_.list(argument)) {
+        elements.push_back(element.kind == ArgumentKind::kValue ? written_value() : Argument::none());
+      }
+      results.push_back(made_.make_list(elements));
+    } else {
+      results.push_back(Argument::none());
+    }
+  }
+  made_.set_results(made, results);
+  carried_.node(n, made);
+  for (const auto& [storage, whole] : wholes) {
+    images_.replace_grown(storage, whole, view_of(made_, whole).bytes().second);
+  }
+  keep_saved(n, made);
+}
+
+// ---- The end
+
+// A row over the storage of a placeholder, which is resized to `bytes`; the placeholder's own geometry stays.
+ValueId Functionalizer::longer(ValueId placeholder, int64_t before, int64_t bytes) {
+  const StorageId storage = made_.value(placeholder).storage;
+  Geometry row = geometry_of(made_, placeholder);
+  row.strides = {1};
+  row.offset = 0;
+  ValueId alias = placeholder;
+  if (bytes % row.itemsize() != 0) {
+    row.dtype = at::kByte;
+    alias = emitter_.flat(placeholder, at::kByte, before);
+  }
+  row.sizes = {before / row.itemsize()};
+  alias = emitter_.as_strided(alias, row);
+  row.sizes = {bytes / row.itemsize()};
+  made_.storage(storage).bytes = std::max(made_.storage(storage).bytes, bytes);
+  return emitter_.call(emitter_.target("aten::resize_"),
+                       {Argument::of_value(alias), made_.int_list({row.sizes.data(), 1}), Argument::none()}, row,
+                       storage);
+}
+
+void Functionalizer::write_back(NodeId placeholder) {
+  const NodeId made = carried_.made(placeholder);
+  const Argument& result = read_.results(placeholder).front();
+  const ValueId id = result.ref.value;
+  const StorageId storage = read_.value(id).storage;
+  if (!storage.valid() || images_.version(storage) == 0) return;
+  const Extent& extent = writes_[storage.index];
+  const ValueId target = made_.results(made).front().ref.value;
+  if (!extent.only.valid() && images_.bytes(storage) == images_.first_bytes(storage)) {
+    // Nothing but tensors without elements was written.
+    images_.replace(storage, target);
+    return;
+  }
+  const NodeId model = extent.last.valid() ? extent.last : placeholder;
+  emitter_.stand_for(model, carried_.made(read_.node(model).forward));
+  const StridedView view = view_of(read_, id);
+  const auto [begin, end] = view.bytes();
+  const bool grown = images_.bytes(storage) > images_.first_bytes(storage);
+  const bool fits = !grown && internal_overlap(view) == Overlap::kNone &&
+                    ((!extent.several && same_geometry(view, view_of(read_, extent.only))) ||
+                     (is_dense(view) && begin <= extent.begin && extent.end <= end));
+  const Geometry geometry = geometry_of(made_, target);
+  ValueId to = target;
+  ValueId from;
+  if (fits) {
+    from = images_.current(id);
+  } else {
+    // The bytes written, as rows: what lies between the views is copied with them, and is what it was.
+    Geometry row = geometry;
+    row.strides = {1};
+    row.offset = 0;
+    if (grown) to = longer(target, images_.first_bytes(storage), images_.bytes(storage));
+    if (!extent.only.valid()) {
+      images_.replace(storage, target);
+      return;
+    }
+    if (extent.begin % row.itemsize() != 0 || extent.end % row.itemsize() != 0) row.dtype = at::kByte;
+    const int64_t first = extent.begin / row.itemsize();
+    row.sizes = {extent.end / row.itemsize() - first};
+    row.offset = first;
+    if (made_.value(to).dtype != row.dtype) {
+      to = emitter_.flat(to, row.dtype, grown ? images_.bytes(storage) : extent.end);
+    }
+    to = emitter_.as_strided(to, row);
+    from = images_.row(storage, row.dtype, first, row.sizes[0]);
+  }
+  const Geometry to_geometry = geometry_of(made_, to);
+  const NodeId node = emitter_.append(emitter_.target("aten::copy_"),
+                                      {Argument::of_value(to), Argument::of_value(from), Argument::of_bool(false)});
+  emitter_.add_result(node, to_geometry, made_.value(target).storage);
+  made_.node(node).region = Graph::kRootRegion;
+  made_.node(node).forward = NodeId();
+  images_.replace(storage, target);
+}
+
+void Functionalizer::epilogue() {
+  for (const NodeId n : placeholders_) write_back(n);
+}
+
+void Functionalizer::ends() {
+  std::vector<std::vector<Argument>> arguments;
+  for (const NodeId n : ends_) {
+    emitter_.stand_for(n, NodeId());
+    arguments.push_back(current_arguments(n));
+  }
+  for (size_t i = 0; i < ends_.size(); ++i) {
+    emitter_.stand_for(ends_[i], NodeId());
+    carried_.node(ends_[i], emitter_.append(carried_.target(read_.node(ends_[i]).target), arguments[i]));
+  }
+}
+
+// ---- The walk
+
+void Functionalizer::node(NodeId n) {
+  const TargetId target = read_.node(n).target;
+  carried_.enter_region(read_.node(n).region, [&](ValueId v) { return images_.latest(v); });
+  if (is_end(target)) {
+    ends_.push_back(n);
+    return;
+  }
+  emitter_.stand_for(n, carried_.made(read_.node(n).forward));
+  if (is_placeholder(target)) placeholders_.push_back(n);
+  if (target == target_of(Builtin::kAlias)) {
+    // Once written, a storage is looked at through its image; what the alias is then is found when it is read.
+    const Argument& source = read_.arguments(n).front();
+    const StorageId storage = source.kind == ArgumentKind::kValue ? read_.value(source.ref.value).storage : StorageId();
+    if (storage.valid() && images_.version(storage) != 0) return;
+  }
+  const OperatorFacts& facts = facts_.of(read_, target);
+  if (read_.target(n).schema().name() == "aten::set_") {
+    // What set_ without a source gives has no other maker; the end may be too late, behind what is written back.
+    if (read_.arguments(n).size() == 1) read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
+    return;
+  }
+  if (facts.unknown || has_opaque(read_, read_.arguments(n))) {
+    bool tensors = false;
+    read_.for_each_input(n, [&](ValueId v) { tensors = tensors || read_.value(v).kind == ValueKind::kTensor; });
+    if (tensors) fail(n, "nothing is known of what this writes; functionalize before it is recorded, or keep it out");
+  }
+  if (!facts.written.empty() && writes_now(read_, n, facts)) return write(n);
+  copy(n);
+}
+
+FunctionalizeResult Functionalizer::run() {
+  for (const NodeId n : read_.nodes()) {
+    node(n);
+    carried_.done(n);
+  }
+  epilogue();
+  ends();
+  carried_.finish(
+      [&](ValueId v) { return images_.latest(v); },
+      [&](StorageId s) { return images_.has_image(s) ? made_.value(images_.base(s)).storage : StorageId(); });
+  result_.views = images_.views_taken();
+  result_.changed = true;
+  return std::move(result_);
+}
+
+// What is mutated and aliased, read off a graph without mutation.
+void read_signature(const Graph& graph, FunctionalizeResult& result) {
+  const auto placeholder_of = [&](ValueId v) {
+    const StorageId storage = graph.value(v).storage;
+    const NodeId born = storage.valid() ? graph.storage(storage).born : NodeId();
+    return born.valid() && !graph.is_erased(born) && is_placeholder(graph.node(born).target) ? born : NodeId();
+  };
+  NodeId output;
+  for (const NodeId n : graph.nodes()) {
+    if (graph.node(n).target == target_of(Builtin::kOutput)) output = n;
+    if (graph.target(n).name() != "aten::copy_") continue;
+    const Argument& self = graph.arguments(n).front();
+    if (self.kind == ArgumentKind::kValue) result.mutated.push_back({placeholder_of(self.ref.value), n});
+  }
+  std::sort(result.mutated.begin(), result.mutated.end(),
+            [](const auto& a, const auto& b) { return a.placeholder < b.placeholder; });
+  if (!output.valid()) return;
+  std::unordered_map<StorageId, uint32_t> first;
+  uint32_t position = 0;
+  for (const Argument& value : graph.list(graph.arguments(output).front())) {
+    const uint32_t at = position++;
+    if (value.kind != ArgumentKind::kValue || !graph.value(value.ref.value).storage.valid()) continue;
+    const NodeId placeholder = placeholder_of(value.ref.value);
+    const auto [entry, added] = first.try_emplace(graph.value(value.ref.value).storage, at);
+    if (placeholder.valid()) {
+      result.aliased.push_back({at, placeholder, 0});
+    } else if (!added) {
+      result.aliased.push_back({at, NodeId(), entry->second});
+    }
+  }
+}
+
+}  // namespace
+
+NodeId first_mutation(const Graph& graph) {
+  OperatorFactsCache facts;
+  const auto writes = [&](NodeId n) {
+    const OperatorFacts& f = facts.of(graph, graph.node(n).target);
+    if (f.unknown) return true;
+    if (f.written.empty() || !writes_now(graph, n, f)) return false;
+    bool any = false;
+    for (const uint16_t position : f.written) {
+      if (position >= graph.arguments(n).size()) continue;
+      graph.for_each_value(graph.arguments(n).subspan(position, 1), [&](ValueId) { any = true; });
+    }
+    return any;
+  };
+  // The epilogue from its end: views, and writes to placeholders from what is none of them.
+  std::vector<bool> written(graph.storage_count());
+  NodeId last = graph.last();
+  for (; last.valid(); last = graph.node(last).previous) {
+    const TargetId target = graph.node(last).target;
+    if (is_end(target)) continue;
+    const OperatorFacts& f = facts.of(graph, target);
+    if (f.is_view && !f.unknown) continue;
+    const std::string& name = graph.target(last).name();
+    const auto arguments = graph.arguments(last);
+    if (name != "aten::copy_" && name != "aten::resize_") break;
+    if (arguments[0].kind != ArgumentKind::kValue) break;
+    const StorageId storage = graph.value(arguments[0].ref.value).storage;
+    if (!storage.valid()) break;
+    const NodeId born = graph.storage(storage).born;
+    if (!born.valid() || graph.is_erased(born) || !is_placeholder(graph.node(born).target)) break;
+    if (name == "aten::copy_") {
+      // One copy a storage, and from none that the epilogue writes.
+      if (written[storage.index]) break;
+      written[storage.index] = true;
+      if (arguments[1].kind != ArgumentKind::kValue) break;
+      const StorageId source = graph.value(arguments[1].ref.value).storage;
+      if (source.valid() && (source == storage || written[source.index])) break;
+    }
+  }
+  const NodeId stop = last.valid() ? graph.node(last).next : graph.first();
+  for (NodeId n = graph.first(); n.valid() && n != stop; n = graph.node(n).next) {
+    if (writes(n)) return n;
+  }
+  return {};
+}
+
+FunctionalizeResult functionalize(Graph& graph) {
+  FunctionalizeResult result;
+  if (first_mutation(graph).valid()) {
+    Functionalizer functionalizer(graph);
+    result = functionalizer.run();
+    graph = functionalizer.take_graph();
+  }
+  read_signature(graph, result);
+  return result;
+}
+
+PassResult functionalize_pass(Graph& graph, const PassOptions&) {
+  const FunctionalizeResult result = functionalize(graph);
+  PassResult summary;
+  summary.changed = result.changed;
+  summary.counters = {{"writes", result.writes},
+                      {"scatters", result.scatters},
+                      {"views", result.views},
+                      {"functional_calls", result.functional_calls},
+                      {"write_backs", static_cast<int64_t>(result.mutated.size())},
+                      {"aliased_outputs", static_cast<int64_t>(result.aliased.size())}};
+  return summary;
+}
+
+}  // namespace shadowgraph

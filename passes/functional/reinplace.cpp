@@ -1,0 +1,541 @@
+// Running functional operators in place.
+//
+// Three walks. The first finds, for every storage, the last node that reads its contents (views only hand them on) and the
+// write-back that overwrites it as a whole, if it is a placeholder's. The second, in program order, decides for each node
+// whether it may write over an operand; a decision merges the result's storage into the operand's, so that chains follow: the
+// last reader of the merged storage is that of the result. The third builds the graph anew.
+//
+// A functional graph is what this is made for. In any other, storages that the program itself writes are left alone.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "core/replay/functional_call.h"
+#include "passes/functional/functional_form.h"
+#include "passes/functional/layout_independence.h"
+#include "passes/functional/lazy_bits.h"
+#include "passes/rewrite/graph_rebuild.h"
+#include "passes/rewrite/node_emitter.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/passes/functional.h"
+
+namespace shadowgraph {
+namespace {
+
+struct Scatter {
+  const char* name;
+  const char* view;
+  const char* overload;
+};
+constexpr Scatter kScatters[] = {{"aten::slice_scatter", "aten::slice", "Tensor"},
+                                 {"aten::select_scatter", "aten::select", "int"},
+                                 {"aten::diagonal_scatter", "aten::diagonal", ""},
+                                 {"aten::as_strided_scatter", "aten::as_strided", ""}};
+
+const Scatter* scatter_of(const Target& target) {
+  for (const Scatter& scatter : kScatters) {
+    if (target.name() == scatter.name) return &scatter;
+  }
+  return nullptr;
+}
+
+int64_t int_or(const Argument& argument, int64_t otherwise) {
+  return argument.kind == ArgumentKind::kInt ? argument.i : otherwise;
+}
+
+class Reinplacer {
+ public:
+  explicit Reinplacer(const Graph& graph);
+
+  // Whether there is anything to do.
+  bool decide();
+  Graph build();
+  ReinplaceResult result;
+
+ private:
+  enum class Kind : uint8_t { kCopy, kInPlace, kView, kGone };
+  struct Decision {
+    Kind kind = Kind::kCopy;
+    const Target* target = nullptr;  // kInPlace
+  };
+  struct StorageFacts {
+    uint32_t last_read = 0;         // ordinal
+    uint32_t read_before = 0;       // the reader before that
+    uint32_t write_back = 0;        // ordinal of the copy that overwrites it as a whole; 0: none
+    bool given = false;             // a placeholder's
+    bool written = false;           // by the program as it is, write-backs aside
+    bool saved = false;             // autograd keeps it
+    bool read_in_backward = false;  // what is saved has been of use
+    bool returned = false;          // by sg::output or sg::gradient
+  };
+
+  void look();
+  StorageId merged(StorageId storage) {
+    while (into_[storage.index].valid()) storage = into_[storage.index];
+    return storage;
+  }
+  bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId());
+  bool may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except = NodeId());
+  void merge(ValueId operand, ValueId result);
+  bool decide_operator(NodeId n, uint32_t ordinal);
+  bool decide_scatter(NodeId n, uint32_t ordinal);
+  bool decide_write_back(NodeId n);
+  std::optional<Geometry> region(NodeId scatter) const;
+  NodeId only_scatter(ValueId value) const;
+  const Target* in_place(NodeId n);
+
+  const Graph& read_;
+  const IdMap<ValueId, uint8_t> bits_;
+  std::vector<StorageFacts> storages_;
+  std::vector<StorageId> into_;  // by storage: the one it was merged into
+  std::vector<uint32_t> limit_;  // by storage: its write-back, handed down by merges; 0: none
+  IdMap<NodeId, uint32_t> ordinal_;
+  IdMap<NodeId, Decision> decisions_;
+  OperatorFactsCache facts_;
+  InPlaceForms forms_;
+  std::vector<std::unique_ptr<const Target>> originals_;  // behind functional calls
+  IdMap<TargetId, const Target*> original_of_;
+  std::vector<bool> looked_for_original_;
+};
+
+Reinplacer::Reinplacer(const Graph& graph)
+    : read_(graph),
+      bits_(lazy_bits_of(graph)),
+      storages_(graph.storage_count()),
+      into_(graph.storage_count()),
+      limit_(graph.storage_count()),
+      looked_for_original_(graph.target_count()) {
+  look();
+}
+
+void Reinplacer::look() {
+  uint32_t ordinal = 0;
+  const AliasAnalysis aliases = AliasAnalysis::run(read_);
+  for (const NodeId n : read_.nodes()) {
+    ordinal_[n] = ++ordinal;
+    const TargetId target = read_.node(n).target;
+    const OperatorFacts& facts = facts_.of(read_, target);
+    const auto arguments = read_.arguments(n);
+    if (is_placeholder(target)) {
+      read_.for_each_output(n, [&](ValueId v) {
+        if (read_.value(v).storage.valid()) storages_[read_.value(v).storage.index].given = true;
+      });
+    }
+    for (const SavedTensor& saved : read_.saved(n)) {
+      const StorageId storage = read_.value(saved.value).storage;
+      if (storage.valid()) storages_[storage.index].saved = true;
+    }
+    if (facts.is_view && !facts.unknown) continue;
+    const bool backward = read_.node(n).phase == Graph::kBackward || read_.node(n).forward.valid();
+    const bool writes = facts.unknown || (!facts.written.empty() && writes_now(read_, n, facts));
+    const bool is_write_back = writes && read_.target(n).name() == "aten::copy_";
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const bool written =
+          writes && (facts.unknown || std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end());
+      read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
+        const StorageId id = read_.value(v).storage;
+        if (!id.valid()) return;
+        StorageFacts& storage = storages_[id.index];
+        if (written) {
+          const StridedView view = view_of(read_, v);
+          const auto [first, last] = aliases.bytes_used(id);
+          const bool whole = is_dense(view) && view.bytes().first <= first && last <= view.bytes().second;
+          if (is_write_back && storage.given && whole && storage.write_back == 0) {
+            storage.write_back = ordinal;
+            return;  // what was there before is not looked at
+          }
+          storage.written = true;
+        }
+        // After the write-back it is the new content that is read.
+        if (storage.write_back != 0 && !written) return;
+        if (storage.last_read != ordinal) storage.read_before = std::exchange(storage.last_read, ordinal);
+        storage.read_in_backward = storage.read_in_backward || backward;
+        if (is_end(target)) storage.returned = true;
+      });
+    }
+  }
+  for (uint32_t i = 0; i < storages_.size(); ++i) limit_[i] = storages_[i].write_back;
+}
+
+// Nobody reads what the storage of `value` holds after this node, `except` aside, and it may be written.
+bool Reinplacer::is_dead_after(ValueId value, uint32_t ordinal, NodeId except) {
+  const StorageId id = read_.value(value).storage;
+  if (!id.valid()) return false;
+  const StorageFacts& storage = storages_[id.index];
+  const uint32_t last = except.valid() ? ordinal_[except] : ordinal;
+  if (storage.written || storage.last_read > last) return false;
+  if (storage.given && (storage.write_back == 0 || storage.write_back < ordinal)) return false;
+  return !storage.saved || storage.read_in_backward;
+}
+
+bool Reinplacer::may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except) {
+  const Value& a = read_.value(operand);
+  const Value& b = read_.value(result);
+  if (a.layout != c10::Layout::Strided || !a.storage.valid() || !b.storage.valid() || a.storage == b.storage) {
+    return false;
+  }
+  // Through it the result would be stored as its conjugate or negative.
+  if (bits_[operand] != 0) return false;
+  if (a.dtype != b.dtype || a.device() != b.device() ||
+      !same_geometry(view_of(read_, operand), view_of(read_, result)) ||
+      internal_overlap(view_of(read_, operand)) != Overlap::kNone ||
+      read_.storage(a.storage).bytes != read_.storage(b.storage).bytes || storages_[b.storage.index].given ||
+      storages_[b.storage.index].written) {
+    return false;
+  }
+  if (!is_dead_after(operand, ordinal, except)) return false;
+  // Memory that a write-back overwrites must not be read behind it under another name, nor be returned.
+  const uint32_t limit = limit_[merged(a.storage).index];
+  const StorageFacts& taken = storages_[b.storage.index];
+  return limit == 0 || (taken.last_read <= limit && !taken.returned);
+}
+
+void Reinplacer::merge(ValueId operand, ValueId result) {
+  const StorageId to = merged(read_.value(operand).storage);
+  into_[read_.value(result).storage.index] = to;
+}
+
+const Target* Reinplacer::in_place(NodeId n) {
+  const TargetId id = read_.node(n).target;
+  const Target& target = read_.target(id);
+  if (target.kind() == TargetKind::kOperator) return forms_.of(read_, id);
+  if (target.kind() != TargetKind::kFunction) return nullptr;
+  if (!looked_for_original_[id.index]) {
+    looked_for_original_[id.index] = true;
+    if (auto original = operator_of_functional_call(target)) {
+      originals_.push_back(std::make_unique<const Target>(std::move(*original)));
+      original_of_[id] = originals_.back().get();
+    }
+  }
+  return original_of_[id];
+}
+
+// The scatter that alone uses `value`, as its source.
+NodeId Reinplacer::only_scatter(ValueId value) const {
+  NodeId found;
+  uint32_t uses = 0;
+  read_.for_each_use(value, [&](NodeId user) {
+    ++uses;
+    found = user;
+  });
+  if (uses != 1 || scatter_of(read_.target(found)) == nullptr) return {};
+  const Argument& source = read_.arguments(found)[1];
+  return source.kind == ArgumentKind::kValue && source.ref.value == value ? found : NodeId();
+}
+
+// Where a scatter writes, in its own result.
+std::optional<Geometry> Reinplacer::region(NodeId n) const {
+  const auto arguments = read_.arguments(n);
+  const ValueId base = arguments[0].ref.value;
+  Geometry geometry = geometry_of(read_, base);
+  const std::string& name = read_.target(n).name();
+  const auto rank = static_cast<int64_t>(geometry.sizes.size());
+  const auto wrapped = [&](int64_t dim) { return dim < 0 ? dim + rank : dim; };
+  if (name == "aten::as_strided_scatter") {
+    const auto sizes = read_.ints(arguments[2]);
+    const auto strides = read_.ints(arguments[3]);
+    geometry.sizes.assign(sizes.begin(), sizes.end());
+    geometry.strides.assign(strides.begin(), strides.end());
+    geometry.offset = int_or(arguments[4], geometry.offset);
+    return geometry;
+  }
+  if (name == "aten::diagonal_scatter") {
+    const int64_t offset = int_or(arguments[2], 0);
+    const auto first = static_cast<size_t>(wrapped(int_or(arguments[3], 0)));
+    const auto second = static_cast<size_t>(wrapped(int_or(arguments[4], 1)));
+    if (first >= geometry.sizes.size() || second >= geometry.sizes.size()) return std::nullopt;
+    const int64_t length = offset >= 0 ? std::min(geometry.sizes[first], geometry.sizes[second] - offset)
+                                       : std::min(geometry.sizes[first] + offset, geometry.sizes[second]);
+    if (length <= 0) return std::nullopt;
+    geometry.offset += offset >= 0 ? offset * geometry.strides[second] : -offset * geometry.strides[first];
+    const int64_t stride = geometry.strides[first] + geometry.strides[second];
+    for (const size_t d : {std::max(first, second), std::min(first, second)}) {
+      geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(d));
+      geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(d));
+    }
+    geometry.sizes.push_back(length);
+    geometry.strides.push_back(stride);
+    return geometry;
+  }
+  const auto dim = static_cast<size_t>(wrapped(int_or(arguments[2], 0)));
+  if (dim >= geometry.sizes.size()) return std::nullopt;
+  const int64_t size = geometry.sizes[dim];
+  const int64_t stride = geometry.strides[dim];
+  if (name == "aten::select_scatter") {
+    const int64_t index = int_or(arguments[3], 0);
+    geometry.offset += (index < 0 ? index + size : index) * stride;
+    geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(dim));
+    geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(dim));
+    return geometry;
+  }
+  const auto clamped = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size); };
+  const int64_t start = clamped(int_or(arguments[3], 0));
+  const int64_t end = std::max(start, clamped(int_or(arguments[4], size)));
+  const int64_t step = int_or(arguments[5], 1);
+  geometry.offset += start * stride;
+  geometry.sizes[dim] = (end - start + step - 1) / step;
+  geometry.strides[dim] = stride * step;
+  return geometry;
+}
+
+bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
+  const Target* target = in_place(n);
+  if (target == nullptr) return false;
+  const OperatorFacts facts = facts_of(*target);
+  const auto arguments = read_.arguments(n);
+  const auto results = read_.results(n);
+  if (results.size() < facts.written.size()) return false;
+  const size_t fresh = results.size() - facts.written.size();
+  std::vector<std::pair<ValueId, ValueId>> pairs;
+  for (size_t w = 0; w < facts.written.size(); ++w) {
+    std::vector<ValueId> operands;
+    std::vector<ValueId> made;
+    read_.for_each_value(arguments.subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
+    read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { made.push_back(v); });
+    if (operands.size() != made.size()) return false;
+    for (size_t i = 0; i < made.size(); ++i) pairs.emplace_back(operands[i], made[i]);
+  }
+  if (pairs.empty()) return false;
+  // A value computed from the very place that it is scattered into: written there at once.
+  NodeId scatter;
+  if (pairs.size() == 1 && !read_.has_uses(pairs[0].second)) return false;
+  if (pairs.size() == 1) scatter = only_scatter(pairs[0].second);
+  const auto overlaps = [&](const std::vector<std::pair<ValueId, ValueId>>& writes) {
+    bool found = false;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const bool is_written = std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end();
+      read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
+        const StorageId storage = read_.value(v).storage;
+        uint32_t same = 0;
+        for (const auto& [operand, made] : writes) {
+          if (storage.valid() && merged(storage) == merged(read_.value(operand).storage)) ++same;
+        }
+        found = found || same > (is_written ? 1U : 0U);
+      });
+    }
+    return found;
+  };
+  if (overlaps(pairs)) return false;
+  if (scatter.valid()) {
+    const auto [operand, made] = pairs[0];
+    const auto arguments_of = read_.arguments(scatter);
+    const auto place = region(scatter);
+    const Value& value = read_.value(operand);
+    if (place && bits_[operand] == 0 && arguments_of[0].kind == ArgumentKind::kValue && value.storage.valid() &&
+        read_.value(arguments_of[0].ref.value).storage == value.storage && place->dtype == value.dtype &&
+        read_.value(made).dtype == value.dtype && !storages_[read_.value(made).storage.index].saved) {
+      const StridedView there{{place->sizes.data(), place->sizes.size()},
+                              {place->strides.data(), place->strides.size()},
+                              place->offset,
+                              place->itemsize()};
+      const ValueId whole = read_.results(scatter).front().ref.value;
+      // Nothing may read the place between the two.
+      const StorageFacts& storage = storages_[value.storage.index];
+      const bool alone = storage.last_read == ordinal_[scatter] && storage.read_before <= ordinal;
+      const auto form = functional_form_of(*target);
+      const StridedView dense = view_of(read_, made);
+      const bool same_bits =
+          form && ((form->pointwise && !form->random && is_layout_independent(read_, n)) ||
+                   same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
+      const bool same_sizes =
+          std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end());
+      if (same_sizes && same_bits && same_geometry(there, view_of(read_, operand)) && alone &&
+          may_take(arguments_of[0].ref.value, whole, ordinal, scatter)) {
+        decisions_[n] = {Kind::kInPlace, target};
+        decisions_[scatter].kind = Kind::kGone;
+        into_[read_.value(made).storage.index] = merged(value.storage);
+        merge(arguments_of[0].ref.value, whole);
+        ++result.operators;
+        ++result.scatters;
+        return true;
+      }
+    }
+  }
+  for (const auto& [operand, made] : pairs) {
+    if (!may_take(operand, made, ordinal)) return false;
+  }
+  decisions_[n] = {Kind::kInPlace, target};
+  for (const auto& [operand, made] : pairs) merge(operand, made);
+  ++result.operators;
+  return true;
+}
+
+bool Reinplacer::decide_scatter(NodeId n, uint32_t ordinal) {
+  const auto arguments = read_.arguments(n);
+  if (scatter_of(read_.target(n)) == nullptr || arguments[0].kind != ArgumentKind::kValue ||
+      arguments[1].kind != ArgumentKind::kValue) {
+    return false;
+  }
+  const ValueId base = arguments[0].ref.value;
+  const ValueId source = arguments[1].ref.value;
+  const ValueId whole = read_.results(n).front().ref.value;
+  const StorageId from = read_.value(source).storage;
+  if (!region(n) || !from.valid() || !may_take(base, whole, ordinal) ||
+      merged(from) == merged(read_.value(base).storage)) {
+    return false;
+  }
+  decisions_[n].kind = Kind::kView;
+  merge(base, whole);
+  ++result.scatters;
+  return true;
+}
+
+// copy_(x, y), where y was computed in the memory of x.
+bool Reinplacer::decide_write_back(NodeId n) {
+  const auto arguments = read_.arguments(n);
+  if (read_.target(n).name() != "aten::copy_" || arguments[0].kind != ArgumentKind::kValue ||
+      arguments[1].kind != ArgumentKind::kValue) {
+    return false;
+  }
+  const ValueId to = arguments[0].ref.value;
+  const ValueId from = arguments[1].ref.value;
+  const StorageId a = read_.value(to).storage;
+  const StorageId b = read_.value(from).storage;
+  if (!a.valid() || !b.valid() || a == b || merged(a) != merged(b) ||
+      read_.value(to).dtype != read_.value(from).dtype || !same_geometry(view_of(read_, to), view_of(read_, from))) {
+    return false;
+  }
+  decisions_[n].kind = Kind::kGone;
+  ++result.write_backs;
+  return true;
+}
+
+bool Reinplacer::decide() {
+  uint32_t ordinal = 0;
+  for (const NodeId n : read_.nodes()) {
+    ++ordinal;
+    if (std::as_const(decisions_)[n].kind != Kind::kCopy) continue;
+    if (!decide_operator(n, ordinal) && !decide_scatter(n, ordinal)) decide_write_back(n);
+  }
+  result.changed = result.operators + result.scatters + result.write_backs > 0;
+  return result.changed;
+}
+
+// ---- The graph anew
+
+Graph Reinplacer::build() {
+  Graph made;
+  NodeEmitter emitter(read_, made);
+  GraphRebuild carried(read_, made);
+  IdMap<ValueId, ValueId> now;
+  IdMap<StorageId, StorageId> storages;
+  const auto value_of = [&](ValueId v) { return std::as_const(now)[v]; };
+  const auto storage_of = [&](StorageId old, NodeId born) {
+    StorageId& storage = storages[merged(old)];
+    if (!storage.valid()) storage = carried.storage(merged(old), born);
+    return storage;
+  };
+  // A result as it was, but for where it lives; `like` gives another geometry.
+  const auto define = [&](NodeId node, ValueId old, ValueId like) {
+    const Value& value = read_.value(like);
+    ValueId result;
+    if (value.kind != ValueKind::kTensor) {
+      result = made.new_scalar(node, value.kind);
+    } else {
+      TensorSpec spec;
+      spec.dtype = value.dtype;
+      spec.sizes = read_.sizes(like);
+      spec.strides = read_.strides(like);
+      spec.offset = value.offset;
+      spec.device = value.device();
+      spec.layout = value.layout;
+      spec.requires_grad = read_.value(old).requires_grad;
+      if (value.storage.valid()) spec.storage = storage_of(value.storage, node);
+      result = made.new_tensor(node, spec);
+    }
+    now[old] = result;
+    return result;
+  };
+  const auto results_like = [&](NodeId node, std::span<const Argument> results, auto&& like) {
+    std::vector<Argument> copies;
+    for (const Argument& argument : results) {
+      copies.push_back(emitter.mapped(argument, [&](ValueId v) { return define(node, v, like(v)); }));
+    }
+    return copies;
+  };
+  const auto same = [](ValueId v) { return v; };
+
+  for (const NodeId n : read_.nodes()) {
+    const Decision decision = std::as_const(decisions_)[n];
+    carried.enter_region(read_.node(n).region, value_of);
+    emitter.stand_for(n, carried.made(read_.node(n).forward));
+    std::vector<Argument> arguments;
+    for (const Argument& argument : read_.arguments(n)) arguments.push_back(emitter.mapped(argument, value_of));
+    const auto results = read_.results(n);
+    switch (decision.kind) {
+      case Kind::kCopy: {
+        const NodeId node = emitter.append(carried.target(read_.node(n).target), arguments);
+        made.set_results(node, results_like(node, results, same));
+        carried.node(n, node);
+        carried.saved(n, node, value_of);
+        break;
+      }
+      case Kind::kInPlace: {
+        const OperatorFacts facts = facts_of(*decision.target);
+        const NodeId node = emitter.append(carried.target(*decision.target), arguments);
+        const size_t fresh = results.size() - facts.written.size();
+        std::vector<Argument> copies = results_like(node, results.subspan(0, fresh), same);
+        for (size_t w = 0; w < facts.written.size(); ++w) {
+          std::vector<ValueId> operands;
+          read_.for_each_value(read_.arguments(n).subspan(facts.written[w], 1),
+                               [&](ValueId v) { operands.push_back(v); });
+          const bool returned = std::any_of(facts.aliases.begin(), facts.aliases.end(),
+                                            [&](const auto& a) { return a.argument == facts.written[w]; });
+          size_t next = 0;
+          const auto operand = [&](ValueId) { return operands[next++]; };
+          if (returned) {
+            copies.push_back(results_like(node, results.subspan(fresh + w, 1), operand).front());
+          } else {
+            read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { now[v] = value_of(operand(v)); });
+          }
+        }
+        made.set_results(node, copies);
+        carried.node(n, node);
+        carried.saved(n, node, value_of);
+        break;
+      }
+      case Kind::kView: {
+        const Scatter& scatter = *scatter_of(read_.target(n));
+        const Geometry place = *region(n);
+        const Argument source = arguments[1];
+        const ValueId base = arguments[0].ref.value;
+        arguments.erase(arguments.begin() + 1);
+        const NodeId node = emitter.append(emitter.target(scatter.view, scatter.overload), arguments);
+        const StorageId storage = made.value(base).storage;
+        const ValueId view = emitter.add_result(node, place, storage);
+        carried.node(n, emitter.append(emitter.target("aten::copy_"),
+                                       {Argument::of_value(view), source, Argument::of_bool(false)}));
+        emitter.add_result(made.last(), place, storage);
+        now[results.front().ref.value] = base;
+        break;
+      }
+      case Kind::kGone:
+        read_.for_each_output(n, [&](ValueId v) { now[v] = arguments[0].ref.value; });
+        break;
+    }
+    carried.done(n);
+  }
+  carried.finish(value_of, [&](StorageId s) { return std::as_const(storages)[merged(s)]; });
+  return made;
+}
+
+}  // namespace
+
+ReinplaceResult reinplace(Graph& graph) {
+  Reinplacer reinplacer(graph);
+  if (!reinplacer.decide()) return reinplacer.result;
+  Graph made = reinplacer.build();
+  graph = std::move(made);
+  return reinplacer.result;
+}
+
+PassResult reinplace_pass(Graph& graph, const PassOptions&) {
+  const ReinplaceResult result = reinplace(graph);
+  PassResult summary;
+  summary.changed = result.changed;
+  summary.counters = {
+      {"operators", result.operators}, {"scatters", result.scatters}, {"write_backs", result.write_backs}};
+  return summary;
+}
+
+}  // namespace shadowgraph

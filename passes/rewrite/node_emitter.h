@@ -1,0 +1,111 @@
+// Appends nodes to a graph that a pass builds beside the one it reads. Internal to passes that rebuild a graph.
+//
+// New nodes stand for a node of the old graph and take over its region, phase, flags and source line. Views are given
+// their geometry; other calls find theirs by running the operator on fake tensors, which is remembered by target, operand
+// geometry and arguments.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "passes/rewrite/node_call.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/graph.h"
+
+namespace shadowgraph {
+
+// A tensor value's geometry, by value.
+struct Geometry {
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  c10::SmallVector<int64_t, 6> sizes;
+  c10::SmallVector<int64_t, 6> strides;
+  int64_t offset = 0;
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+
+  int64_t itemsize() const { return static_cast<int64_t>(c10::elementSize(dtype)); }
+  int64_t numel() const;
+};
+Geometry geometry_of(const Graph& graph, ValueId value);
+c10::SmallVector<int64_t, 6> contiguous_strides(std::span<const int64_t> sizes);
+
+class NodeEmitter {
+ public:
+  // Both must outlive it.
+  NodeEmitter(const Graph& read, Graph& made) : read_(read), made_(made), calls_(made) {}
+
+  // New nodes stand for this node of the graph that is read. `forward` is its forward node in the new graph.
+  void stand_for(NodeId node, NodeId forward) {
+    model_ = node;
+    forward_ = forward;
+  }
+  // "aten::add", "Tensor". The operator must be there.
+  TargetId target(const char* name, const char* overload = "");
+
+  // An argument of a node that is read, for one that is made; `value_of` gives the new self of a ValueId.
+  template <class F>
+  Argument mapped(const Argument& argument, F&& value_of) {
+    switch (argument.kind) {
+      case ArgumentKind::kValue:
+        return Argument::of_value(value_of(argument.ref.value));
+      case ArgumentKind::kList: {
+        std::vector<Argument> elements;
+        for (const Argument& element : read_.list(argument)) elements.push_back(mapped(element, value_of));
+        return made_.make_list(elements);
+      }
+      default:
+        return copied(argument);
+    }
+  }
+  // One that holds no values.
+  Argument copied(const Argument& argument);
+
+  // A node without results yet.
+  NodeId append(TargetId target, std::span<const Argument> arguments);
+  NodeId append(TargetId target, std::initializer_list<Argument> arguments) {
+    return append(target, std::span<const Argument>(arguments.begin(), arguments.size()));
+  }
+  // Its results by the operator's rule, each in a new storage; false if it has none here or the operator refuses.
+  bool find_results(NodeId node);
+  // A call whose one result is a fresh tensor. Throws what the operator throws.
+  ValueId call(TargetId target, std::initializer_list<Argument> arguments);
+  // A call whose one result has this geometry in `storage`.
+  ValueId call(TargetId target, std::initializer_list<Argument> arguments, const Geometry& geometry, StorageId storage);
+  ValueId add_result(NodeId node, const Geometry& geometry, StorageId storage, bool requires_grad = false);
+  // A storage for what has this geometry, `bytes` long or longer.
+  StorageId add_storage(NodeId born, const Geometry& geometry, int64_t bytes = 0);
+
+  // ---- Views
+  ValueId as_strided(ValueId source, const Geometry& geometry);
+  // The first `bytes` of the storage that holds `source`, as one row of `dtype`; as many as make whole elements.
+  ValueId flat(ValueId source, c10::ScalarType dtype, int64_t bytes);
+  ValueId expand(ValueId source, std::span<const int64_t> sizes);
+
+ private:
+  struct Found {
+    Geometry geometry;
+    int64_t bytes = 0;
+  };
+  struct Results {
+    std::vector<std::vector<Found>> found;  // by return; a list has several
+    std::vector<bool> is_list;
+  };
+  std::string key_of(NodeId node) const;
+  Results run_on_fakes(NodeId node);
+
+  const Graph& read_;
+  Graph& made_;
+  NodeId model_;
+  NodeId forward_;
+  NodeCalls calls_;
+  std::unique_ptr<FakeTensorMode> mode_;
+  std::unordered_map<std::string, TargetId> targets_;
+  std::unordered_map<std::string, std::optional<Results>> known_;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,493 @@
+// rewrite: replaces what matches a pattern by what a replacement says.
+//
+// How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are put
+// at the place found for them: behind the match's last node, or elsewhere (shadowgraph/edit.h). Each call runs on fake tensors of its operands, which gives its results' geometry. Where
+// all fits, the returned values' uses go to the new ones and the matched nodes are erased; otherwise the new nodes are.
+// A value that an earlier replacement took the place of is looked up under its new id.
+//
+// Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere are
+// made only if their neighbours are as they were when the place was found; the others are found again in a next round.
+//
+// Cost. One search and a few microseconds a replacement, most of it the fake calls.
+#include "shadowgraph/passes/rewrite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "core/capture/call_record.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "passes/options.h"
+#include "passes/rewrite/fake_of.h"
+#include "passes/rewrite/node_call.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+// A match that stays as it is, and why.
+struct Refusal {
+  std::string why;
+};
+
+class Rewriter {
+ public:
+  Rewriter(Graph& graph, const RewriteRule& rule) : graph_(graph), rule_(rule), calls_(graph) {}
+  void run(RewriteResult& result);
+
+ private:
+  bool replace(const Match& match, RewriteResult& result);
+  bool is_undisturbed(const Dependences& dependences, const Match& match) const;
+  Argument instantiate(const PatternArgument& argument);
+  Argument import(const Argument& literal);
+  void call(const PatternCall& call, InsertionPoint& at);
+  Argument result_of(const c10::IValue& value, NodeId node);
+  const at::Tensor& fake(ValueId value);
+  void check(ValueId old_value, ValueId new_value) const;
+  void adopt(ValueId old_value, ValueId new_value);
+
+  Graph& graph_;
+  const RewriteRule& rule_;
+  FakeTensorMode mode_;
+  BelowAutograd below_;
+  NodeCalls calls_;
+  std::unordered_map<ValueId, ValueId> stands_for_;  // of values that were replaced
+  std::unordered_map<NodeId, NodeId> replaced_;      // erased node -> the last in its place
+  std::unordered_set<NodeId> moved_;                 // in this round
+
+  // Of the replacement being made.
+  std::vector<ValueId> values_;      // by value of the replacement
+  std::vector<Argument> arguments_;  // by its argument names
+  std::vector<NodeId> inserted_;
+  std::unordered_map<ValueId, at::Tensor> made_;
+  std::unordered_map<const c10::StorageImpl*, StorageId> storages_;
+  std::vector<c10::Storage> held_;
+  std::optional<FakeValues> fakes_;
+};
+
+const at::Tensor& Rewriter::fake(ValueId value) {
+  if (const auto found = made_.find(value); found != made_.end()) return found->second;
+  const at::Tensor& tensor = fakes_->of(value);
+  storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
+  return tensor;
+}
+
+Argument Rewriter::import(const Argument& literal) {
+  const Graph& from = *rule_.replacement.literals;
+  switch (literal.kind) {
+    case ArgumentKind::kString:
+    case ArgumentKind::kOpaque: {
+      Argument to = graph_.string_argument(from.text_or_empty(literal.string));
+      to.kind = literal.kind;
+      return to;
+    }
+    case ArgumentKind::kIntList:
+      return graph_.int_list(from.ints(literal));
+    case ArgumentKind::kComplex:
+      return graph_.complex_argument(from.complex_parts(literal)[0], from.complex_parts(literal)[1]);
+    case ArgumentKind::kList: {
+      std::vector<Argument> elements;
+      for (const Argument& e : from.list(literal)) elements.push_back(import(e));
+      return graph_.make_list(elements);
+    }
+    default:
+      return literal;
+  }
+}
+
+Argument Rewriter::instantiate(const PatternArgument& argument) {
+  switch (argument.kind) {
+    case PatternArgument::Kind::kLiteral:
+      return import(argument.literal);
+    case PatternArgument::Kind::kValue:
+      return Argument::of_value(values_[argument.index]);
+    case PatternArgument::Kind::kArgument:
+      return arguments_[argument.index];
+    case PatternArgument::Kind::kList: {
+      std::vector<Argument> elements;
+      for (const PatternArgument& e : argument.elements) elements.push_back(instantiate(e));
+      return graph_.make_list(elements);
+    }
+    default:
+      return {};  // parse_rules lets no other in
+  }
+}
+
+Argument Rewriter::result_of(const c10::IValue& value, NodeId node) {
+  return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
+    const FakeTensorImpl* fake = as_fake(tensor);
+    if (fake == nullptr) throw Refusal{"it makes a real tensor"};
+    const auto [storage, added] = storages_.try_emplace(fake->unsafe_storage().unsafeGetStorageImpl(), StorageId());
+    if (added) {
+      storage->second = graph_.add_storage(storage_of(*fake, node));
+      held_.push_back(tensor.storage());
+    }
+    const ValueId made = graph_.new_tensor(node, spec_of(*fake, storage->second));
+    made_.insert_or_assign(made, tensor);
+    return Argument::of_value(made);
+  });
+}
+
+void Rewriter::call(const PatternCall& call, InsertionPoint& at) {
+  std::vector<Argument> arguments;
+  for (const PatternArgument& a : call.arguments) arguments.push_back(instantiate(a));
+  const Graph& literals = *rule_.replacement.literals;
+  TargetId target;
+  for (uint32_t i = 0; i < literals.target_count() && !target.valid(); ++i) {
+    if (literals.target(TargetId(i)).name() == call.target) target = graph_.intern_target(literals.target(TargetId(i)));
+  }
+  const NodeId node = at.insert(target, arguments);
+  inserted_.push_back(node);
+  torch::jit::Stack stack;
+  calls_.push_arguments(
+      node, [this](ValueId v) -> const at::Tensor& { return fake(v); }, stack);
+  calls_.call(node, stack);
+  std::vector<Argument> results;
+  for (const c10::IValue& value : stack) results.push_back(result_of(value, node));
+  graph_.set_results(node, results);
+  size_t flat = 0;
+  graph_.for_each_output(node, [&](ValueId v) {
+    if (flat < call.results.size() && call.results[flat] >= 0) values_[static_cast<size_t>(call.results[flat])] = v;
+    ++flat;
+  });
+  if (flat < call.results.size()) throw Refusal{call.target + " gives fewer results than the replacement names"};
+}
+
+void Rewriter::check(ValueId old_value, ValueId new_value) const {
+  const auto same = [](auto a, auto b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); };
+  const Value& a = graph_.value(old_value);
+  const Value& b = graph_.value(new_value);
+  if (a.kind != b.kind || a.dtype != b.dtype || a.device() != b.device() ||
+      (a.kind == ValueKind::kTensor && !(same(graph_.sizes(old_value), graph_.sizes(new_value)) &&
+                                         same(graph_.strides(old_value), graph_.strides(new_value))))) {
+    throw Refusal{fmt::format("{} comes out where {} is expected (or by strides or device)",
+                              type_text(graph_, new_value), type_text(graph_, old_value))};
+  }
+}
+
+// The storage of a new result takes over kind and death of the one that it replaces.
+void Rewriter::adopt(ValueId old_value, ValueId new_value) {
+  graph_.value(new_value).requires_grad = graph_.value(old_value).requires_grad;
+  const StorageId from = graph_.value(old_value).storage;
+  const StorageId to = graph_.value(new_value).storage;
+  if (!from.valid() || !to.valid() || from == to) return;
+  const NodeId born = graph_.storage(to).born;
+  if (std::find(inserted_.begin(), inserted_.end(), born) == inserted_.end()) return;
+  graph_.storage(to).kind = graph_.storage(from).kind;
+  const NodeId death = graph_.storage(from).freed_after;
+  if (!death.valid() || graph_.is_erased(death) || graph_.storage(to).freed_after.valid()) return;
+  const NodeId after = graph_.is_before(death, inserted_.back()) ? inserted_.back() : death;
+  std::vector<StorageId> frees(graph_.frees(after).begin(), graph_.frees(after).end());
+  frees.push_back(to);
+  graph_.set_frees(after, frees);
+}
+
+bool Rewriter::replace(const Match& match, RewriteResult& result) {
+  const auto current = [&](ValueId v) {
+    for (auto found = stands_for_.find(v); found != stands_for_.end(); found = stands_for_.find(v)) v = found->second;
+    return v;
+  };
+  values_.assign(rule_.replacement.value_names.size(), ValueId());
+  arguments_.assign(rule_.replacement.argument_names.size(), Argument());
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if (rule_.replacement.maker[i] < 0) values_[i] = current(match.value(rule_.replacement.value_names[i]));
+  }
+  for (size_t i = 0; i < arguments_.size(); ++i) arguments_[i] = match.argument(rule_.replacement.argument_names[i]);
+  for (Argument& a : arguments_) {
+    if (a.kind == ArgumentKind::kValue) a = Argument::of_value(current(a.ref.value));
+  }
+  inserted_.clear();
+  made_.clear();
+  storages_.clear();
+  held_.clear();
+  fakes_.emplace(graph_);
+  std::vector<std::pair<ValueId, ValueId>> pairs;
+  std::string why;
+  // New nodes extend lives; should they go again, everything dies where it did.
+  std::map<NodeId, std::vector<StorageId>> deaths;
+  const auto remember = [&](NodeId n) {
+    if (n.valid() && !graph_.is_erased(n)) {
+      deaths.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
+    }
+  };
+  remember(match.last);
+  const auto remember_death = [&](const Argument& a) {
+    if (a.kind != ArgumentKind::kValue || !a.ref.value.valid()) return;
+    const StorageId s = graph_.value(a.ref.value).storage;
+    if (s.valid()) remember(graph_.storage(s).freed_after);
+  };
+  for (ValueId v : values_) remember_death(Argument::of_value(v));
+  for (const Argument& a : arguments_) {
+    remember_death(a);
+    if (a.kind == ArgumentKind::kList) std::ranges::for_each(graph_.list(a), remember_death);
+  }
+  try {
+    {
+      InsertionPoint at = match.place.at_last ? InsertionPoint::after(graph_, match.last)
+                                              : InsertionPoint(graph_, match.place.position);
+      for (const PatternCall& c : rule_.replacement.calls) call(c, at);
+    }
+    for (NodeId n : inserted_) {  // wherever the place is
+      const Node& last = graph_.node(match.last);
+      Node& made = graph_.node(n);
+      made.region = last.region;
+      made.phase = last.phase;
+      made.flags = last.flags;
+      const bool known = last.forward.valid() && !graph_.is_erased(last.forward);
+      made.forward = known && graph_.is_before(last.forward, n) ? last.forward : NodeId();
+      made.source = last.source;
+    }
+    for (size_t i = 0; i < rule_.pattern.returns.size(); ++i) {
+      pairs.emplace_back(match.values[rule_.pattern.returns[i]], values_[rule_.replacement.returns[i]]);
+      check(pairs.back().first, pairs.back().second);
+    }
+    for (NodeId n : match.place.delayed) {
+      graph_.move_before(n, match.place.position);
+      moved_.insert(n);
+      ++result.moved;
+    }
+    for (const auto& [old_value, new_value] : pairs) graph_.replace_all_uses(old_value, new_value);
+    for (const auto& [old_value, new_value] : pairs) adopt(old_value, new_value);
+    // Results that nobody frees die at once: they came with the replacement.
+    for (NodeId n : inserted_) {
+      graph_.for_each_output(n, [&](ValueId v) {
+        const StorageId s = graph_.value(v).storage;
+        const bool returned =
+            std::any_of(pairs.begin(), pairs.end(), [&](const auto& p) { return graph_.value(p.second).storage == s; });
+        if (!s.valid() || returned || graph_.storage(s).born != n || graph_.storage(s).freed_after.valid()) return;
+        NodeId last = n;
+        graph_.for_each_value_in(s, [&](ValueId alias) {
+          graph_.for_each_use(alias, [&](NodeId user) { last = graph_.is_before(last, user) ? user : last; });
+        });
+        std::vector<StorageId> frees(graph_.frees(last).begin(), graph_.frees(last).end());
+        frees.push_back(s);
+        graph_.set_frees(last, frees);
+      });
+    }
+    graph_.erase(match.nodes);
+    for (const auto& [old_value, new_value] : pairs) stands_for_[old_value] = new_value;
+    for (NodeId n : match.nodes) {
+      if (!inserted_.empty()) replaced_[n] = inserted_.back();
+    }
+    return true;
+  } catch (const Refusal& refusal) {
+    why = refusal.why;
+  } catch (const GraphEditError& error) {
+    why = error.what();
+  } catch (const c10::Error& error) {
+    why = error.what_without_backtrace();
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  // Uses that were moved already go back; then nobody uses what was inserted.
+  for (const auto& [old_value, new_value] : pairs) {
+    if (graph_.is_erased(graph_.value(new_value).producer)) continue;
+    graph_.replace_uses_if(new_value, old_value, [&](NodeId user, const Argument&) {
+      return std::find(inserted_.begin(), inserted_.end(), graph_.value(new_value).producer) != inserted_.end() &&
+             std::find(inserted_.begin(), inserted_.end(), user) == inserted_.end();
+    });
+  }
+  graph_.erase(inserted_);
+  for (const auto& [n, frees] : deaths) graph_.set_frees(n, {});
+  for (const auto& [n, frees] : deaths) graph_.set_frees(n, frees);
+  for (NodeId n : match.place.delayed) {  // they may stand behind a death that they were to wait for
+    const auto touch = [&](ValueId v) {
+      if (graph_.value(v).storage.valid()) graph_.extend_life(graph_.value(v).storage, n);
+    };
+    graph_.for_each_input(n, touch);
+    graph_.for_each_output(n, touch);
+  }
+  ++result.refused;
+  why = fmt::format("{}: {}", rule_.name, why.substr(0, why.find('\n')));
+  if (std::find(result.reasons.begin(), result.reasons.end(), why) == result.reasons.end())
+    result.reasons.push_back(why);
+  return false;
+}
+
+// Whether the match, the nodes that are to wait for it, and all that they depend on or that depends on them are where they
+// were. Then the place found for it is still one: whatever was put in elsewhere does what nodes did that were not among them.
+bool Rewriter::is_undisturbed(const Dependences& dependences, const Match& match) const {
+  const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
+  const auto all_good = [&](NodeId n) {
+    return good(n) && std::ranges::all_of(dependences.before(n), good) &&
+           std::ranges::all_of(dependences.after(n), good);
+  };
+  const NodeId position = match.place.position;
+  return (!position.valid() || good(position)) && std::ranges::all_of(match.nodes, all_good) &&
+         std::ranges::all_of(match.place.delayed, all_good);
+}
+
+void Rewriter::run(RewriteResult& result) {
+  // Two matches that are in each other's way are seldom in a third's: a few rounds do.
+  constexpr int kMostRounds = 16;
+  const uint32_t old_nodes = graph_.node_capacity();  // what a replacement puts in is not replaced again
+  std::vector<std::string> refused;
+  std::unordered_set<NodeId> waiting;  // a node of each match for the next round
+  for (int round = 0; round < kMostRounds; ++round) {
+    moved_.clear();
+    refused.clear();
+    const Dependences dependences = Dependences::run(graph_);
+    std::vector<Match> matches = find_matches(graph_, rule_.pattern, dependences, &refused);
+    std::erase_if(matches, [&](const Match& match) {
+      return std::ranges::any_of(match.nodes, [&](NodeId n) { return n.index >= old_nodes; }) ||
+             (round > 0 && !waiting.contains(match.nodes.front())) || (rule_.filter && !rule_.filter(graph_, match));
+    });
+    waiting.clear();
+    int64_t replaced = 0;
+    for (const Match& match : matches) {
+      if (match.place.at_last) replaced += replace(match, result) ? 1 : 0;
+    }
+    for (const Match& match : matches) {
+      if (match.place.at_last) continue;
+      if (is_undisturbed(dependences, match)) {
+        replaced += replace(match, result) ? 1 : 0;
+      } else {
+        waiting.insert(match.nodes.front());
+      }
+    }
+    result.replaced += replaced;
+    if (waiting.empty()) break;
+    if (replaced == 0 || round + 1 == kMostRounds) {
+      result.refused += static_cast<int64_t>(waiting.size());
+      result.reasons.push_back(rule_.name + ": its neighbours were replaced as well; run the rule once more");
+      break;
+    }
+  }
+  result.refused += static_cast<int64_t>(refused.size());
+  for (const std::string& why : refused) {
+    if (std::ranges::find(result.reasons, rule_.name + ": " + why) == result.reasons.end()) {
+      result.reasons.push_back(rule_.name + ": " + why);
+    }
+  }
+  if (replaced_.empty()) return;
+  for (NodeId n : graph_.nodes()) {
+    const auto found = replaced_.find(graph_.node(n).forward);
+    if (found != replaced_.end() && graph_.is_before(found->second, n)) graph_.node(n).forward = found->second;
+  }
+}
+
+void check_rule(const RewriteRule& rule) {
+  const auto fail = [&](const std::string& what) { throw ParseError("rule " + rule.name + ": " + what, 0, 0); };
+  if (rule.pattern.calls.empty()) fail("its pattern has no call");
+  if (rule.pattern.returns.size() != rule.replacement.returns.size()) {
+    fail(fmt::format("the pattern returns {} values, the replacement {}", rule.pattern.returns.size(),
+                     rule.replacement.returns.size()));
+  }
+  for (const uint32_t v : rule.pattern.returns) {
+    if (rule.pattern.maker[v] < 0)
+      fail("the pattern returns " + rule.pattern.value_names[v] + ", which it does not make");
+  }
+  const auto known = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (size_t i = 0; i < rule.replacement.value_names.size(); ++i) {
+    const std::string& name = rule.replacement.value_names[i];
+    const auto found = std::find(rule.pattern.value_names.begin(), rule.pattern.value_names.end(), name);
+    if (rule.replacement.maker[i] >= 0) continue;
+    if (found == rule.pattern.value_names.end())
+      fail("the replacement reads " + name + ", which the pattern does not have");
+    if (rule.pattern.maker[static_cast<size_t>(found - rule.pattern.value_names.begin())] >= 0) {
+      fail("the replacement reads " + name + ", which the pattern makes and which is then gone");
+    }
+  }
+  for (const std::string& name : rule.replacement.argument_names) {
+    if (!known(rule.pattern.argument_names, name)) {
+      fail("the replacement has " + name + ", which the pattern does not have");
+    }
+  }
+  const auto concrete = [](const auto& self, const PatternArgument& a) -> bool {
+    return a.kind != PatternArgument::Kind::kAnything &&
+           std::all_of(a.elements.begin(), a.elements.end(), [&](const auto& e) { return self(self, e); });
+  };
+  for (const PatternCall& call : rule.replacement.calls) {
+    if (!std::all_of(call.arguments.begin(), call.arguments.end(),
+                     [&](const PatternArgument& a) { return concrete(concrete, a); })) {
+      fail("'_' and '...' have no meaning in a replacement");
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets, std::string_view name) {
+  struct Source {
+    std::string name, pattern, replacement;
+    bool after_arrow = false;
+  };
+  std::vector<Source> sources;
+  int number = 0;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++number;
+    const size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
+    line = line.substr(begin, line.find_last_not_of(" \t\r") + 1 - begin);
+    const auto fail = [&](const std::string& what) {
+      throw ParseError(fmt::format("{}:{}:1: {}", name, number, what), number, 1);
+    };
+    if (line.starts_with("rule ")) {
+      if (!sources.empty() && !sources.back().after_arrow) fail("a rule without '=>' before this line");
+      sources.push_back({.name = std::string(line.substr(5))});
+      // Lines before keep the numbers in messages right.
+      sources.back().pattern.assign(static_cast<size_t>(number), '\n');
+      continue;
+    }
+    if (sources.empty()) {
+      if (!line.empty() && line[0] != '#') fail("a line outside of a rule, expected 'rule NAME'");
+      continue;
+    }
+    Source& source = sources.back();
+    if (line == "=>") {
+      if (source.after_arrow) fail("a second '=>' in this rule");
+      source.after_arrow = true;
+      source.replacement.assign(static_cast<size_t>(number), '\n');
+      continue;
+    }
+    (source.after_arrow ? source.replacement : source.pattern).append(line).push_back('\n');
+  }
+  if (!sources.empty() && !sources.back().after_arrow) {
+    throw ParseError(fmt::format("{}: rule {} has no '=>'", name, sources.back().name), number, 1);
+  }
+  std::vector<RewriteRule> rules;
+  for (const Source& source : sources) {
+    rules.push_back({.name = source.name,
+                     .pattern = Pattern::parse(source.pattern, targets, name),
+                     .replacement = Pattern::parse(source.replacement, targets, name)});
+    check_rule(rules.back());
+  }
+  return rules;
+}
+
+RewriteResult rewrite(Graph& graph, std::span<const RewriteRule> rules) {
+  RewriteResult result;
+  for (const RewriteRule& rule : rules) {
+    check_rule(rule);
+    Rewriter(graph, rule).run(result);
+  }
+  return result;
+}
+
+PassResult rewrite_pass(Graph& graph, const PassOptions& options) {
+  const std::string& file = text_option(options, "file");
+  std::string text = text_option(options, "rules");
+  if (file.empty() == text.empty()) throw Error("rewrite: give rules=.. or file=.., one of them");
+  if (!file.empty()) {
+    text = read_file(file);
+  } else {
+    std::replace(text.begin(), text.end(), ';', '\n');
+  }
+  const auto rules = parse_rules(text, &graph, file.empty() ? "<rules>" : file);
+  const RewriteResult done = rewrite(graph, rules);
+  PassResult result;
+  result.changed = done.replaced > 0 || done.moved > 0;
+  result.counters = {{"replaced", done.replaced}, {"refused", done.refused}};
+  for (const std::string& reason : done.reasons) result.report += "left alone: " + reason + "\n";
+  return result;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,308 @@
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <ranges>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "shadowgraph/passes/shapes.h"
+
+namespace shadowgraph {
+namespace {
+
+__extension__ using Wide = __int128;
+
+struct Overflow {};  // local: no fit, or an Error
+
+Wide gcd_of(Wide a, Wide b) {
+  if (a < 0) a = -a;
+  if (b < 0) b = -b;
+  while (b != 0) a = std::exchange(b, a % b);
+  return a;
+}
+Wide times(Wide a, Wide b) {
+  Wide product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) throw Overflow{};
+  return product;
+}
+Wide plus(Wide a, Wide b) {
+  Wide sum = 0;
+  if (__builtin_add_overflow(a, b, &sum)) throw Overflow{};
+  return sum;
+}
+
+// A rational number in lowest terms.
+struct Ratio {
+  Wide over = 0;
+  Wide under = 1;
+
+  Ratio() = default;
+  Ratio(Wide value) : over(value) {}
+  Ratio(Wide numerator, Wide denominator) : over(numerator), under(denominator) {
+    const Wide divisor = gcd_of(over, under);
+    if (divisor > 1) {
+      over /= divisor;
+      under /= divisor;
+    }
+    if (under < 0) {
+      over = -over;
+      under = -under;
+    }
+  }
+  bool zero() const { return over == 0; }
+  friend bool operator==(const Ratio&, const Ratio&) = default;
+  friend Ratio operator*(const Ratio& a, const Ratio& b) { return {times(a.over, b.over), times(a.under, b.under)}; }
+  friend Ratio operator/(const Ratio& a, const Ratio& b) { return {times(a.over, b.under), times(a.under, b.over)}; }
+  friend Ratio operator+(const Ratio& a, const Ratio& b) {
+    if (a.under == b.under) return {plus(a.over, b.over), a.under};
+    return {plus(times(a.over, b.under), times(b.over, a.under)), times(a.under, b.under)};
+  }
+  friend Ratio operator-(const Ratio& a, const Ratio& b) { return a + Ratio(-b.over, b.under); }
+};
+
+using Exponents = Polynomial::Exponents;
+using Expanded = std::map<Exponents, Ratio>;
+
+// Higher powers first, earlier variables first among equals.
+bool comes_first(const Exponents& a, const Exponents& b) {
+  const int degree_a = std::accumulate(a.begin(), a.end(), 0);
+  const int degree_b = std::accumulate(b.begin(), b.end(), 0);
+  return degree_a != degree_b ? degree_a > degree_b : a > b;
+}
+
+Wide monomial(const Exponents& exponents, std::span<const int64_t> at) {
+  Wide product = 1;
+  for (size_t i = 0; i < at.size(); ++i) {
+    for (int power = 0; power < exponents[i]; ++power) product = times(product, at[i]);
+  }
+  return product;
+}
+
+// coefficient * product of ((x_i - origin_i) / step_i) ^ exponent_i, added to `sum`.
+void add_shifted(Expanded& sum, const Ratio& coefficient, const Exponents& exponents, std::span<const int64_t> origin,
+                 std::span<const int64_t> step) {
+  Expanded product{{Exponents{}, coefficient}};
+  for (size_t i = 0; i < origin.size(); ++i) {
+    for (int power = 0; power < exponents[i]; ++power) {
+      Expanded next;
+      for (const auto& [term, factor] : product) {
+        Exponents raised = term;
+        ++raised[i];
+        next[raised] = next[raised] + factor * Ratio(1, step[i]);
+        next[term] = next[term] + factor * Ratio(-Wide{origin[i]}, step[i]);
+      }
+      product = std::move(next);
+    }
+  }
+  for (const auto& [term, factor] : product) sum[term] = sum[term] + factor;
+}
+
+int64_t narrow(Wide value) {
+  if (value > std::numeric_limits<int64_t>::max() || value < std::numeric_limits<int64_t>::min()) throw Overflow{};
+  return static_cast<int64_t>(value);
+}
+
+}  // namespace
+
+Polynomial::Polynomial(std::vector<Term> terms, int64_t denominator)
+    : terms_(std::move(terms)), denominator_(denominator) {
+  std::erase_if(terms_, [](const Term& term) { return term.coefficient == 0; });
+  std::ranges::sort(terms_, [](const Term& a, const Term& b) { return comes_first(a.exponents, b.exponents); });
+}
+
+bool Polynomial::is_constant() const {
+  return std::ranges::all_of(terms_, [](const Term& term) { return term.exponents == Exponents{}; });
+}
+
+int64_t Polynomial::evaluate(std::span<const int64_t> sizes) const {
+  try {
+    Wide sum = 0;
+    for (const Term& term : terms_) sum = plus(sum, times(term.coefficient, monomial(term.exponents, sizes)));
+    if (sum % denominator_ != 0) {
+      std::string at;
+      for (const int64_t size : sizes) at += (at.empty() ? "" : ", ") + std::to_string(size);
+      throw Error("a size that was fitted is no integer at (" + at + "): these sizes are none the program can have");
+    }
+    return narrow(sum / denominator_);
+  } catch (const Overflow&) {
+    throw Error("a size is larger than an int64 can hold");
+  }
+}
+
+std::string Polynomial::to_text(std::span<const std::string> names) const {
+  if (terms_.empty()) return "0";
+  std::string text;
+  for (const Term& term : terms_) {
+    std::string factors;
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (term.exponents[i] == 0) continue;
+      factors += (factors.empty() ? "" : "*") + names[i];
+      if (term.exponents[i] > 1) factors += "^" + std::to_string(term.exponents[i]);
+    }
+    const bool negative = term.coefficient < 0;
+    const std::string sign = text.empty() ? (negative ? "-" : "") : (negative ? " - " : " + ");
+    std::string magnitude = std::to_string(term.coefficient);
+    if (negative) magnitude.erase(0, 1);
+    if (magnitude == "1" && !factors.empty()) magnitude.clear();
+    text += sign + magnitude + (magnitude.empty() || factors.empty() ? "" : "*") + factors;
+  }
+  if (denominator_ == 1) return text;
+  return (terms_.size() > 1 ? "(" + text + ")" : text) + "/" + std::to_string(denominator_);
+}
+
+// Monomials whose values at some of the points are independent, and the inverse of the matrix of those.
+struct PolynomialFit::Basis {
+  std::vector<Exponents> monomials;
+  std::vector<size_t> chosen;               // as many points as monomials
+  std::vector<std::vector<Ratio>> inverse;  // coefficients = inverse * values at the chosen points
+  std::vector<std::vector<Wide>> values;    // of the monomials at every point
+};
+
+namespace {
+
+// Picks independent rows of `matrix` (points by monomials) and inverts them. Empty rows: the columns are dependent.
+std::pair<std::vector<size_t>, std::vector<std::vector<Ratio>>> invert(const std::vector<std::vector<Wide>>& matrix,
+                                                                       size_t columns) {
+  std::vector<size_t> chosen;
+  std::vector<std::vector<Ratio>> reduced;  // rows so far in echelon form, with the identity beside them
+  std::vector<size_t> pivots;
+  for (size_t row = 0; row < matrix.size() && chosen.size() < columns; ++row) {
+    std::vector<Ratio> line(2 * columns);
+    for (size_t c = 0; c < columns; ++c) line[c] = Ratio(matrix[row][c]);
+    line[columns + chosen.size()] = Ratio(1);
+    for (size_t r = 0; r < reduced.size(); ++r) {
+      const Ratio factor = line[pivots[r]];
+      if (factor.zero()) continue;
+      for (size_t c = 0; c < 2 * columns; ++c) line[c] = line[c] - factor * reduced[r][c];
+    }
+    size_t pivot = 0;
+    while (pivot < columns && line[pivot].zero()) ++pivot;
+    if (pivot == columns) continue;
+    const Ratio scale = line[pivot];
+    for (Ratio& entry : line) entry = entry / scale;
+    for (size_t r = 0; r < reduced.size(); ++r) {
+      const Ratio factor = reduced[r][pivot];
+      if (factor.zero()) continue;
+      for (size_t c = 0; c < 2 * columns; ++c) reduced[r][c] = reduced[r][c] - factor * line[c];
+    }
+    reduced.push_back(std::move(line));
+    pivots.push_back(pivot);
+    chosen.push_back(row);
+  }
+  if (chosen.size() < columns) return {};
+  std::vector<std::vector<Ratio>> inverse(columns);
+  for (size_t r = 0; r < columns; ++r) {
+    inverse[pivots[r]].assign(reduced[r].begin() + static_cast<std::ptrdiff_t>(columns), reduced[r].end());
+  }
+  return {chosen, inverse};
+}
+
+}  // namespace
+
+PolynomialFit::PolynomialFit(std::vector<std::vector<int64_t>> points) : points_(std::move(points)) {
+  if (points_.empty()) throw Error("a polynomial cannot be fitted to no samples");
+  const size_t variables = points_[0].size();
+  if (variables > Polynomial::kMaxVariables) {
+    throw Error("at most " + std::to_string(Polynomial::kMaxVariables) + " sizes can vary at a time");
+  }
+  for (const auto& point : points_) {
+    if (point.size() != variables) throw Error("samples have different numbers of sizes");
+  }
+  if (std::set(points_.begin(), points_.end()).size() != points_.size())
+    throw Error("two samples are at the same sizes");
+
+  // One value of each size more than powers of it: k values allow powers up to k - 2, and cubes at most.
+  std::vector<uint8_t> highest(variables);
+  for (size_t v = 0; v < variables; ++v) {
+    std::set<int64_t> values;
+    for (const auto& point : points_) values.insert(point[v]);
+    highest[v] = static_cast<uint8_t>(std::min<size_t>(std::max<size_t>(values.size(), 2) - 2, 3));
+    origin_.push_back(*values.begin());
+    int64_t step = 0;
+    for (const int64_t value : values) step = std::gcd(step, value - origin_[v]);
+    step_.push_back(std::max<int64_t>(step, 1));
+  }
+  std::vector<std::vector<int64_t>> small = points_;
+  for (auto& point : small) {
+    for (size_t v = 0; v < variables; ++v) point[v] = (point[v] - origin_[v]) / step_[v];
+  }
+
+  // All monomials up to a power of each variable, for every choice of powers.
+  std::vector<Exponents> boxes{{}};
+  for (size_t v = 0; v < variables; ++v) {
+    for (size_t i = 0, count = boxes.size(); i < count; ++i) {
+      for (uint8_t power = 1; power <= highest[v]; ++power) {
+        boxes.push_back(boxes[i]);
+        boxes.back()[v] = power;
+      }
+    }
+  }
+  for (const Exponents& box : boxes) {
+    auto basis = std::make_unique<Basis>();
+    basis->monomials = {{}};
+    for (size_t v = 0; v < variables; ++v) {
+      for (size_t i = 0, count = basis->monomials.size(); i < count; ++i) {
+        for (uint8_t power = 1; power <= box[v]; ++power) {
+          basis->monomials.push_back(basis->monomials[i]);
+          basis->monomials.back()[v] = power;
+        }
+      }
+    }
+    if (basis->monomials.size() >= points_.size()) continue;
+    try {
+      for (const auto& point : small) {
+        auto& row = basis->values.emplace_back();
+        for (const Exponents& exponents : basis->monomials) row.push_back(monomial(exponents, point));
+      }
+      std::tie(basis->chosen, basis->inverse) = invert(basis->values, basis->monomials.size());
+    } catch (const Overflow&) {
+      continue;
+    }
+    if (!basis->chosen.empty()) bases_.push_back(std::move(basis));
+  }
+  std::ranges::stable_sort(bases_, {}, [](const auto& basis) { return basis->monomials.size(); });
+}
+
+PolynomialFit::~PolynomialFit() = default;
+PolynomialFit::PolynomialFit(PolynomialFit&&) noexcept = default;
+PolynomialFit& PolynomialFit::operator=(PolynomialFit&&) noexcept = default;
+
+std::optional<Polynomial> PolynomialFit::of(std::span<const int64_t> values) const {
+  if (values.size() != points_.size()) throw Error("as many values as samples are needed");
+  for (const auto& basis : bases_) {
+    try {
+      const size_t count = basis->monomials.size();
+      std::vector<Ratio> coefficients(count);
+      for (size_t i = 0; i < count; ++i) {
+        for (size_t j = 0; j < count; ++j) {
+          coefficients[i] = coefficients[i] + basis->inverse[i][j] * Ratio(values[basis->chosen[j]]);
+        }
+      }
+      const bool fits = std::ranges::all_of(std::views::iota(size_t{0}, points_.size()), [&](size_t point) {
+        Ratio sum;
+        for (size_t i = 0; i < count; ++i) sum = sum + coefficients[i] * Ratio(basis->values[point][i]);
+        return sum == Ratio(values[point]);
+      });
+      if (!fits) continue;
+      Expanded expanded;
+      for (size_t i = 0; i < count; ++i) {
+        if (!coefficients[i].zero()) add_shifted(expanded, coefficients[i], basis->monomials[i], origin_, step_);
+      }
+      Wide denominator = 1;
+      for (const auto& [exponents, ratio] : expanded) {
+        denominator = times(denominator / gcd_of(denominator, ratio.under), ratio.under);
+      }
+      std::vector<Polynomial::Term> terms;
+      for (const auto& [exponents, ratio] : expanded) {
+        terms.push_back({narrow(times(ratio.over, denominator / ratio.under)), exponents});
+      }
+      return Polynomial(std::move(terms), narrow(denominator));
+    } catch (const Overflow&) {
+      continue;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace shadowgraph

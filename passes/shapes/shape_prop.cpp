@@ -1,0 +1,561 @@
+// Every node is called again on the fake tensors that its operands became; the
+// graph is written only at the end, so that a run that fails leaves it alone.
+// What is compared with the record on the way: the structure of the results,
+// and which storage each of them is on.
+#include <c10/core/GradMode.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <charconv>
+
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/operator_info.h"
+#include "passes/rewrite/fake_of.h"
+#include "passes/rewrite/node_call.h"
+#include "passes/shapes/baked_sizes.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/passes/pass.h"
+#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+std::span<const int64_t> as_span(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
+
+bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+
+// Operators that may change the geometry of an operand itself: the value before
+// must keep what was true then.
+bool changes_geometry(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  return op.hasTag(at::Tag::inplace_view) || name.starts_with("aten::resize") || name.starts_with("aten::set_") ||
+         std::ranges::any_of(op.schema().arguments(), [](const c10::Argument& argument) {
+           return argument.is_out() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+         });
+}
+
+}  // namespace
+
+InputGeometry InputGeometry::of(const at::Tensor& tensor) {
+  InputGeometry geometry;
+  geometry.dtype = tensor.scalar_type();
+  geometry.sizes = tensor.sizes().vec();
+  geometry.strides = tensor.strides().vec();
+  geometry.offset = tensor.storage_offset();
+  if (!tensor.is_meta()) geometry.device = tensor.device();
+  return geometry;
+}
+
+InputGeometry InputGeometry::of_text(std::string_view text) {
+  TensorSpecText spec = parse_tensor_spec(text);
+  InputGeometry geometry;
+  geometry.dtype = spec.dtype;
+  geometry.sizes = std::move(spec.sizes);
+  return geometry;
+}
+
+class ShapeRun {
+ public:
+  ShapeRun(const Graph& graph, const ShapePropagationOptions& options)
+      : graph_(graph),
+        options_(options),
+        calls_(graph),
+        baked_(graph),
+        mode_({.profile = options.profile}),
+        storage_of_(graph.storage_count()),
+        written_(graph.storage_count()) {
+    out_.bytes_.resize(graph.storage_count());
+    for (uint32_t i = 0; i < graph.storage_count(); ++i) out_.bytes_[i] = graph.storage(StorageId(i)).bytes;
+    out_.tensors_.reserve(graph.value_capacity());
+    for (const auto& [name, geometry] : options.inputs) unbound_.push_back(name);
+    mode_.state().data_sizes.give(options.data_sizes);
+    mode_.state().data_sizes.give(recorded_data_sizes());
+  }
+
+  // "nonzero0 = 17"
+  NamedDataSizes recorded_data_sizes() const {
+    NamedDataSizes sizes;
+    for (const PathDependency& dependency : graph_.dependencies) {
+      const size_t equals = dependency.observed.find(" = ");
+      if (dependency.kind != PathDependency::Kind::kHostValue || equals == std::string::npos) continue;
+      int64_t size = 0;
+      const char* end = dependency.observed.data() + dependency.observed.size();
+      if (std::from_chars(dependency.observed.data() + equals + 3, end, size).ec != std::errc()) continue;
+      sizes.emplace(dependency.observed.substr(0, equals), size);
+    }
+    return sizes;
+  }
+
+  ShapePropagation run() {
+    const BelowAutograd below;
+    for (const NodeId node : graph_.nodes()) {
+      if (graph_.target(node).kind() == TargetKind::kBuiltin) {
+        built_in(node);
+      } else {
+        call(node);
+      }
+      if (!unbound_.empty() && !is_placeholder(node)) refuse_names();
+      baked_.find(node, out_.baked_);
+    }
+    if (!unbound_.empty()) refuse_names();
+    find_paths();
+    return std::move(out_);
+  }
+
+ private:
+  bool is_placeholder(NodeId node) const {
+    const TargetId target = graph_.node(node).target;
+    return target == target_of(Builtin::kParameter) || target == target_of(Builtin::kBuffer) ||
+           target == target_of(Builtin::kInput) || target == target_of(Builtin::kConstant);
+  }
+
+  [[noreturn]] void refuse_names() const {
+    std::string names;
+    for (const NodeId node : graph_.nodes()) {
+      if (is_placeholder(node) && graph_.node(node).target == target_of(Builtin::kInput)) {
+        names += (names.empty() ? "" : ", ") + graph_.text(graph_.arguments(node)[0].string);
+      }
+    }
+    throw Error("shape-prop: the graph has no placeholder named '" + unbound_.front() + "'; its inputs are: " + names);
+  }
+
+  [[noreturn]] void fail(NodeId node, const std::string& what) const {
+    const Numbering numbering = Numbering::run(graph_);
+    const std::vector<BakedSize> found = baked_.find_at_or_above(node);
+    std::string message = "shape-prop: n" + std::to_string(numbering.of(node)) + " " + graph_.target(node).name() +
+                          " does not fit the new inputs: " + what + "\n  " + to_text(graph_, node, numbering);
+    for (const BakedSize& baked : found) message += "\n  baked in: " + to_text(graph_, baked, numbering);
+    if (!found.empty()) {
+      message +=
+          "\nA size that the program computed on the host is a number in the "
+          "graph. Capture at the new sizes, or "
+          "fit sizes from captures at several (docs/symbolic-shapes.md).";
+    }
+    throw ShapePropagationError(message, node, found);
+  }
+
+  // ---- Built-ins
+
+  std::string placeholder_name(NodeId node) {
+    const Argument& argument = graph_.arguments(node)[0];
+    if (argument.kind == ArgumentKind::kString) return graph_.text(argument.string);
+    return "constant" + std::to_string(constants_++);
+  }
+
+  void built_in(NodeId node) {
+    if (is_placeholder(node)) {
+      placeholder(node);
+    } else if (graph_.node(node).target == target_of(Builtin::kAlias)) {
+      alias(node);
+    } else if (graph_.node(node).target == target_of(Builtin::kGradient)) {
+      const ValueId parameter = graph_.arguments(node)[0].ref.value;
+      const ValueId gradient = graph_.arguments(node)[1].ref.value;
+      if (out_.tensors_[parameter].sizes() != out_.tensors_[gradient].sizes()) {
+        fail(node, c10::str("the gradient has sizes ", out_.tensors_[gradient].sizes(), ", its parameter ",
+                            out_.tensors_[parameter].sizes()));
+      }
+    }
+  }
+
+  ValueId only_result(NodeId node) const { return graph_.results(node)[0].ref.value; }
+
+  void placeholder(NodeId node) {
+    const ValueId id = only_result(node);
+    const Value& value = graph_.value(id);
+    const std::string name = placeholder_name(node);
+    const auto bound = options_.inputs.find(name);
+    if (bound == options_.inputs.end()) {
+      keep_recorded(id);
+      return;
+    }
+    std::erase(unbound_, name);
+    const InputGeometry& input = bound->second;
+    const c10::Device device = with_index(input.device.value_or(value.device()));
+    // Strides come from a tensor where none are given, so that they follow the
+    // rule for contiguous ones.
+    std::vector<int64_t> strides(input.sizes.size(), 1);
+    for (size_t i = strides.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(input.sizes[i], 1);
+    if (input.strides) strides = *input.strides;
+    if (strides.size() != input.sizes.size()) {
+      throw Error("shape-prop: input '" + name + "' has other numbers of sizes and strides");
+    }
+    const bool as_recorded = input.dtype == value.dtype && input.offset == value.offset &&
+                             same(graph_.sizes(id), input.sizes) && same(graph_.strides(id), strides);
+    if (as_recorded && device == value.device()) {
+      keep_recorded(id);
+      return;
+    }
+    int64_t elements = 1;  // that the storage must hold
+    for (size_t i = 0; i < strides.size(); ++i) elements += (input.sizes[i] - 1) * strides[i];
+    for (const int64_t size : input.sizes) {
+      if (size < 0) throw Error("shape-prop: input '" + name + "' has a negative size");
+      if (size == 0) elements = 0;
+    }
+    const int64_t bytes =
+        (elements == 0 ? 0 : input.offset + elements) * static_cast<int64_t>(elementSize(input.dtype));
+    out_.bytes_[value.storage.index] = bytes;
+    const at::Tensor fake = fake_on(fake_storage(bytes), input.dtype, input.sizes, strides, input.offset, device);
+    bind(value.storage, fake.storage().unsafeGetStorageImpl());
+    set(id, fake, value.storage);
+    baked_.add_input(name, graph_.sizes(id), input.sizes);
+    changed_.push_back(id);
+  }
+
+  // As recorded, on its storage, which an earlier placeholder may have made.
+  void keep_recorded(ValueId id) {
+    const Value& value = graph_.value(id);
+    const c10::StorageImpl* known = storage_of_[value.storage.index];
+    const c10::Storage storage =
+        known == nullptr ? fake_storage(out_.bytes_[value.storage.index]) : storage_holder(value.storage);
+    const at::Tensor fake =
+        fake_on(storage, value.dtype, graph_.sizes(id), graph_.strides(id), value.offset, value.device());
+    if (known == nullptr) bind(value.storage, storage.unsafeGetStorageImpl());
+    set(id, fake, value.storage);
+  }
+  c10::Storage storage_holder(StorageId id) const { return out_.tensors_[first_on_[id]].storage(); }
+
+  // An alias has no rule of its own: its geometry is that of another value on
+  // the storage, wherever that goes.
+  void alias(NodeId node) {
+    const ValueId id = only_result(node);
+    const ValueId source = graph_.arguments(node)[0].ref.value;
+    for (const ValueId other : {source, model_of_alias(id)}) {
+      if (!other.valid() || !same_geometry(id, other)) continue;
+      const at::Tensor& fake = out_.tensors_[other];
+      set(id,
+          fake_on(fake.storage(), fake.scalar_type(), as_span(fake.sizes()), as_span(fake.strides()),
+                  fake.storage_offset(), fake.device()),
+          out_.storages_[other]);
+      return;
+    }
+    const at::Tensor& fake = out_.tensors_[source];
+    if (!same(graph_.sizes(source), fake.sizes()) || !same(graph_.strides(source), fake.strides())) {
+      fail(node,
+           "no operator made this alias' geometry, and the tensor that "
+           "it aliases has changed");
+    }
+    const Value& value = graph_.value(id);
+    set(id, fake_on(fake.storage(), value.dtype, graph_.sizes(id), graph_.strides(id), value.offset, value.device()),
+        out_.storages_[source]);
+  }
+
+  bool same_geometry(ValueId a, ValueId b) const {
+    return graph_.value(a).storage == graph_.value(b).storage && graph_.value(a).offset == graph_.value(b).offset &&
+           graph_.value(a).dtype == graph_.value(b).dtype && std::ranges::equal(graph_.sizes(a), graph_.sizes(b)) &&
+           std::ranges::equal(graph_.strides(a), graph_.strides(b));
+  }
+
+  // An earlier value with the same recorded geometry. Aliases are rare; what a
+  // look-up needs is made at the first.
+  ValueId model_of_alias(ValueId alias) {
+    if (!indexed_) {
+      indexed_ = true;
+      for (uint32_t i = 0; i < graph_.value_capacity(); ++i) {
+        if (graph_.value(ValueId(i)).kind == ValueKind::kTensor)
+          by_geometry_[geometry_hash(ValueId(i))].push_back(ValueId(i));
+      }
+    }
+    for (const ValueId other : by_geometry_[geometry_hash(alias)]) {
+      if (other != alias && out_.tensors_[other].defined() && same_geometry(alias, other)) return other;
+    }
+    return {};
+  }
+  size_t geometry_hash(ValueId id) const {
+    size_t hash = graph_.value(id).storage.index;
+    for (const int64_t size : graph_.sizes(id)) hash = hash * 1000003 + static_cast<size_t>(size);
+    for (const int64_t stride : graph_.strides(id)) hash = hash * 1000003 + static_cast<size_t>(stride);
+    return hash * 1000003 + static_cast<size_t>(graph_.value(id).offset);
+  }
+
+  // ---- Operators
+
+  void call(NodeId node) {
+    stack_.clear();
+    const auto tensor_of = [this](ValueId value) -> const at::Tensor& { return out_.tensors_[value]; };
+    calls_.push_arguments(node, tensor_of, stack_);
+    if (!has_tensor_results(node)) {
+      // What a node read on the host (item) is in the graph as a number
+      // already, and writes change no shape.
+      if (graph_.target(node).schema().returns().empty()) run(node);
+      return;
+    }
+    run(node);
+    const auto results = graph_.results(node);
+    if (!results.empty() && results.size() != stack_.size()) {
+      fail(node, c10::str("it gives ", stack_.size(), " results, where the graph has ", results.size()));
+    }
+    for (size_t i = 0; i < results.size(); ++i) place(node, results[i], stack_[i]);
+  }
+
+  bool has_tensor_results(NodeId node) const {
+    bool any = false;
+    graph_.for_each_output(node, [&](ValueId value) { any |= graph_.value(value).kind == ValueKind::kTensor; });
+    return any;
+  }
+
+  void run(NodeId node) {
+    if (graph_.target(node).kind() == TargetKind::kOperator) prepare(node, OperatorInfo::of(calls_.operator_of(node)));
+    try {
+      calls_.call(node, stack_);
+    } catch (const c10::Error& error) {
+      fail(node, error.what_without_backtrace());
+    } catch (const Error& error) {
+      fail(node, error.what());
+    }
+  }
+
+  void prepare(NodeId node, const OperatorInfo& info) {
+    // Where the program's own default was: the record has no device for a factory that named none, and for one in a
+    // trace the device it was traced on.
+    graph_.for_each_output(node, [&](ValueId value) {
+      if (graph_.value(value).kind == ValueKind::kTensor) mode_.state().default_device = graph_.value(value).device();
+    });
+    if (info.device_argument >= 0) {
+      c10::IValue& device = stack_[static_cast<size_t>(info.device_argument)];
+      if (device.isDevice()) device = mode_.state().default_device;
+    }
+    if (info.writes && changes_geometry(info.op)) give_written_operands_a_copy(info);
+    const bool grad_mode = graph_.node(node).flags.grad_mode;
+    if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
+  }
+
+  void give_written_operands_a_copy(const OperatorInfo& info) {
+    for (const uint16_t position : info.tensor_arguments) {
+      c10::IValue& operand = stack_[position];
+      if (position >= 64 || ((info.written_arguments >> position) & 1) == 0 || !operand.isTensor()) continue;
+      const at::Tensor& tensor = operand.toTensor();
+      if (!tensor.defined()) continue;
+      operand = fake_on(tensor.storage(), tensor.scalar_type(), as_span(tensor.sizes()), as_span(tensor.strides()),
+                        tensor.storage_offset(), tensor.device());
+    }
+  }
+
+  void place(NodeId node, const Argument& result, const c10::IValue& actual) {
+    if (result.kind == ArgumentKind::kNone) return;
+    if (result.kind == ArgumentKind::kList) {
+      const auto elements = graph_.list(result);
+      const auto tensors = actual.toListRef();
+      if (elements.size() != tensors.size()) {
+        fail(node, c10::str("it gives a list of ", tensors.size(), ", where the graph has ", elements.size()));
+      }
+      for (size_t i = 0; i < elements.size(); ++i) place(node, elements[i], tensors[i]);
+      return;
+    }
+    const ValueId id = result.ref.value;
+    if (graph_.value(id).kind != ValueKind::kTensor) return;
+    if (!actual.isTensor() || !actual.toTensor().defined()) fail(node, "it gives None, where the graph has a tensor");
+    const at::Tensor& tensor = actual.toTensor();
+    if (!is_fake(tensor)) fail(node, "it gives a real tensor");
+    const StorageId storage = storage_for(id, tensor.storage().unsafeGetStorageImpl());
+    set(id, tensor, storage);
+    int64_t& bytes = out_.bytes_[storage.index];
+    const auto now = static_cast<int64_t>(tensor.storage().nbytes());
+    bytes = std::exchange(written_[storage.index], true) ? std::max(bytes, now) : now;
+  }
+
+  // ---- Storages
+
+  void bind(StorageId id, c10::StorageImpl* impl) {
+    if (id.index >= storage_of_.size()) {
+      storage_of_.resize(id.index + 1);
+      written_.resize(id.index + 1);
+    }
+    storage_of_[id.index] = impl;
+    written_[id.index] = true;
+    id_of_[impl] = id;
+  }
+
+  // The recorded storage as long as aliasing is as recorded: the tensors are
+  // all alive, so an address is one storage.
+  StorageId storage_for(ValueId id, c10::StorageImpl* impl) {
+    const StorageId recorded = graph_.value(id).storage;
+    if (storage_of_[recorded.index] == impl) return recorded;
+    const auto known = id_of_.find(impl);
+    if (known != id_of_.end()) return known->second;
+    StorageId storage = recorded;
+    if (storage_of_[recorded.index] != nullptr) {  // was an alias, is a copy now
+      storage = StorageId(static_cast<uint32_t>(out_.bytes_.size()));
+      out_.bytes_.push_back(0);
+      out_.models_.push_back(recorded);
+    }
+    bind(storage, impl);
+    written_[storage.index] = false;
+    return storage;
+  }
+
+  void set(ValueId id, const at::Tensor& tensor, StorageId storage) {
+    out_.tensors_[id] = tensor;
+    out_.storages_[id] = storage;
+    if (!first_on_[storage].valid()) first_on_[storage] = id;
+  }
+
+  void find_paths() {
+    for (const PathDependency& dependency : graph_.dependencies) {
+      if (!dependency.value.valid() || !out_.tensors_[dependency.value].defined()) continue;
+      const auto before = graph_.sizes(dependency.value);
+      const auto now = out_.tensors_[dependency.value].sizes();
+      const auto wrapped = static_cast<size_t>(std::max<int64_t>(dependency.dimension, 0));
+      std::string read;
+      if (dependency.kind == PathDependency::Kind::kSize && wrapped < before.size() && wrapped < now.size() &&
+          before[wrapped] != now[wrapped]) {
+        read = c10::str("size ", wrapped, " = ", dependency.observed, ", now ", now[wrapped]);
+      } else if (dependency.kind == PathDependency::Kind::kSizes && !same(before, now)) {
+        read = c10::str("sizes ", dependency.observed, ", now ", now);
+      } else if (dependency.kind == PathDependency::Kind::kRank && before.size() != now.size()) {
+        read = c10::str("rank ", dependency.observed, ", now ", now.size());
+      }
+      if (!read.empty()) out_.paths_.push_back("the program read " + read);
+    }
+  }
+
+  const Graph& graph_;
+  const ShapePropagationOptions& options_;
+  NodeCalls calls_;
+  BakedSizes baked_;
+  FakeTensorMode mode_;
+  at::AutoGradMode grad_mode_{c10::GradMode::is_enabled()};  // restores it
+  torch::jit::Stack stack_;
+  ShapePropagation out_;
+  std::vector<std::string> unbound_;
+  std::vector<ValueId> changed_;
+  std::vector<c10::StorageImpl*> storage_of_;  // by StorageId
+  std::vector<char> written_;                  // by StorageId: its bytes are those of this run
+  ska::flat_hash_map<c10::StorageImpl*, StorageId> id_of_;
+  IdMap<StorageId, ValueId> first_on_;
+  std::unordered_map<size_t, std::vector<ValueId>> by_geometry_;
+  bool indexed_ = false;
+  uint32_t constants_ = 0;
+};
+
+ShapePropagation ShapePropagation::run(const Graph& graph, const ShapePropagationOptions& options) {
+  return ShapeRun(graph, options).run();
+}
+
+namespace {
+
+bool matches(const Graph& graph, ValueId id, const at::Tensor& tensor, StorageId storage) {
+  const Value& value = graph.value(id);
+  return value.storage == storage && value.dtype == tensor.scalar_type() && value.offset == tensor.storage_offset() &&
+         value.device() == tensor.device() && same(graph.sizes(id), tensor.sizes()) &&
+         same(graph.strides(id), tensor.strides());
+}
+
+// When aliasing has changed: births and deaths of storages from first and last
+// use. A storage that was freed is freed after its last use now; one that lived
+// on lives on.
+void renew_lifetimes(Graph& graph) {
+  const uint32_t count = graph.storage_count();
+  std::vector<NodeId> born(count);
+  std::vector<NodeId> last(count);
+  for (const NodeId node : graph.nodes()) {
+    const auto touch = [&](ValueId value) {
+      const StorageId storage = graph.value(value).storage;
+      if (!storage.valid()) return;
+      if (!born[storage.index].valid()) born[storage.index] = node;
+      last[storage.index] = node;
+    };
+    graph.for_each_input(node, touch);
+    graph.for_each_output(node, touch);
+  }
+  IdMap<NodeId, uint32_t> position;
+  uint32_t next = 0;
+  for (const NodeId node : graph.nodes()) position[node] = next++;
+  std::vector<std::pair<NodeId, StorageId>> freed;
+  for (uint32_t i = 0; i < count; ++i) {
+    Storage& storage = graph.storage(StorageId(i));
+    if (!born[i].valid()) {
+      storage.freed_after = NodeId();
+      continue;
+    }
+    storage.born = born[i];
+    if (!storage.freed_after.valid()) continue;
+    const bool too_early = position[storage.freed_after] < position[last[i]];
+    const bool unborn = position[storage.freed_after] < position[born[i]];
+    freed.emplace_back(too_early || unborn ? last[i] : storage.freed_after, StorageId(i));
+  }
+  std::stable_sort(freed.begin(), freed.end(),
+                   [&](const auto& a, const auto& b) { return position[a.first] < position[b.first]; });
+  for (const NodeId node : graph.nodes()) {
+    if (!graph.frees(node).empty()) graph.set_frees(node, {});
+  }
+  std::vector<StorageId> group;
+  for (size_t i = 0; i < freed.size();) {
+    const NodeId node = freed[i].first;
+    group.clear();
+    for (; i < freed.size() && freed[i].first == node; ++i) group.push_back(freed[i].second);
+    graph.set_frees(node, group);
+  }
+}
+
+}  // namespace
+
+bool ShapePropagation::apply(Graph& graph) const {
+  bool changed = false;
+  bool moved = !models_.empty();
+  for (const StorageId model : models_) graph.add_storage(graph.storage(model));
+  for (uint32_t i = 0; i < tensors_.size(); ++i) {
+    const ValueId id(i);
+    const at::Tensor& tensor = tensors_[id];
+    if (!tensor.defined() || matches(graph, id, tensor, storages_[id])) continue;
+    const Value& value = graph.value(id);
+    changed = true;
+    moved |= value.storage != storages_[id];
+    graph.set_geometry(id, {.dtype = tensor.scalar_type(),
+                            .sizes = as_span(tensor.sizes()),
+                            .strides = as_span(tensor.strides()),
+                            .storage = storages_[id],
+                            .offset = tensor.storage_offset(),
+                            .device = tensor.device(),
+                            .layout = value.layout,
+                            .requires_grad = value.requires_grad});
+    Storage& storage = graph.storage(storages_[id]);
+    storage.device_type = tensor.device().type();
+    storage.device_index = tensor.device().index();
+  }
+  for (uint32_t i = 0; i < bytes_.size(); ++i) {
+    int64_t& bytes = graph.storage(StorageId(i)).bytes;
+    changed |= bytes != bytes_[i];
+    bytes = bytes_[i];
+  }
+  if (moved) renew_lifetimes(graph);
+  return changed;
+}
+
+// ---- The pass
+
+PassResult shape_prop_pass(Graph& graph, const PassOptions& options) {
+  ShapePropagationOptions propagation;
+  const std::string& text = options.at("inputs");
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find_first_of(" ;", at), text.size());
+    const std::string item = text.substr(at, end - at);
+    at = end + 1;
+    if (item.empty()) continue;
+    const size_t equals = item.find('=');
+    if (equals == std::string::npos) {
+      throw Error("shape-prop: '" + item + "' is no input; write name=f32[8,3,64,64], several joined by ';'");
+    }
+    propagation.inputs.insert_or_assign(item.substr(0, equals), InputGeometry::of_text(item.substr(equals + 1)));
+  }
+  const std::string& strictness = options.at("baked");
+  if (strictness != "report" && strictness != "error") {
+    throw Error("shape-prop: baked=" + strictness + " is neither 'report' nor 'error'");
+  }
+  const ShapePropagation shapes = ShapePropagation::run(graph, propagation);
+  PassResult result;
+  const Numbering numbering = Numbering::run(graph);
+  for (const BakedSize& baked : shapes.baked()) result.report += "baked in: " + to_text(graph, baked, numbering) + "\n";
+  if (!shapes.baked().empty() && strictness == "error") {
+    throw ShapePropagationError("shape-prop: recorded sizes stand in the graph:\n" + result.report,
+                                shapes.baked().front().node, shapes.baked());
+  }
+  for (const std::string& path : shapes.paths()) result.report += path + ": a capture may take another path\n";
+  result.counters = {{"baked_sizes", static_cast<int64_t>(shapes.baked().size())},
+                     {"changed_paths", static_cast<int64_t>(shapes.paths().size())}};
+  result.changed = shapes.apply(graph);
+  return result;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,464 @@
+// canonicalize: one way of writing for what can be written in many, by local rules that change no bit of any result.
+//
+//     same-view    %b has the storage and the geometry of an earlier %a          uses of %b are uses of %a
+//                  t(t(x)), view(x, its own sizes), detach, alias, contiguous of a contiguous tensor, permute and back
+//     view-chain   t(permute(x)) with another result                             one permute of x
+//                  view(view(x, a), b)                                           view(x, b), if x's strides allow it
+//     exact-copy   clone(x), _to_copy(x), mul(x, 1), div(x, 1), sub(x, 0)        x, if neither is written afterwards,
+//                  and add(x, 0) of integers                                     and not both are seen from outside
+//     arguments    dim=-1 -> dim=1; view size [-1, 8] -> [4, 8]; slice bounds clipped to the size; alpha=1.0 -> 1
+//     dead-view    a view that nobody uses                                       goes
+//
+// x + 0.0 is not in the list: it makes 0.0 of -0.0. x * 1.0 is exact but for signalling NaNs, which it makes quiet.
+//
+// Why. The same computation then has the same text, whatever the program called it: CSE, fusion and the search for
+// repeats see more. Captures of training steps hold hundreds of detach and t.
+//
+// Legality. A view takes another's place if neither tensor object changes its geometry (passes/simplify/identity.h); complex
+// tensors and lazy negatives are left alone. A copy is what it copies only while nobody writes to either.
+//
+// Cost. One walk forwards, two back; about 0.5 us a node. Running it again changes nothing.
+#include <ATen/TensorUtils.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "ir/operators/formals.h"
+#include "passes/builtin_passes.h"
+#include "passes/options.h"
+#include "passes/simplify/identity.h"
+#include "passes/structure/structure.h"
+
+namespace shadowgraph {
+namespace {
+
+// Where a negative number counts from the end, in the rank of self or of the result.
+struct DimensionRow {
+  std::string_view target;
+  std::array<std::string_view, 2> arguments;
+  bool of_result = false;
+};
+constexpr DimensionRow kDimensions[] = {
+    {"aten::transpose.int", {"dim0", "dim1"}},
+    {"aten::permute", {"dims"}},
+    {"aten::select.int", {"dim"}},
+    {"aten::slice.Tensor", {"dim"}},
+    {"aten::narrow", {"dim"}},
+    {"aten::split.Tensor", {"dim"}},
+    {"aten::split_with_sizes", {"dim"}},
+    {"aten::unbind.int", {"dim"}},
+    {"aten::squeeze.dim", {"dim"}},
+    {"aten::squeeze.dims", {"dim"}},
+    {"aten::unsqueeze", {"dim"}, true},
+    {"aten::stack", {"dim"}, true},
+    {"aten::cat", {"dim"}, true},
+    {"aten::_softmax", {"dim"}},
+    {"aten::_log_softmax", {"dim"}},
+    {"aten::_softmax_backward_data", {"dim"}},
+    {"aten::_log_softmax_backward_data", {"dim"}},
+    {"aten::sum.dim_IntList", {"dim"}},
+    {"aten::mean.dim", {"dim"}},
+    {"aten::amax", {"dim"}},
+    {"aten::amin", {"dim"}},
+    {"aten::any.dim", {"dim"}},
+    {"aten::all.dim", {"dim"}},
+    {"aten::argmax", {"dim"}},
+    {"aten::argmin", {"dim"}},
+    {"aten::max.dim", {"dim"}},
+    {"aten::min.dim", {"dim"}},
+    {"aten::var.correction", {"dim"}},
+    {"aten::std.correction", {"dim"}},
+    {"aten::var_mean.correction", {"dim"}},
+    {"aten::logsumexp", {"dim"}},
+    {"aten::cumsum", {"dim"}},
+    {"aten::cumprod", {"dim"}},
+    {"aten::gather", {"dim"}},
+    {"aten::index_select", {"dim"}},
+    {"aten::index_add", {"dim"}},
+    {"aten::scatter.src", {"dim"}},
+    {"aten::scatter.value", {"dim"}},
+    {"aten::scatter_add", {"dim"}},
+    {"aten::topk", {"dim"}},
+    {"aten::sort", {"dim"}},
+    {"aten::sort.stable", {"dim"}},
+    {"aten::flip", {"dims"}},
+};
+
+// Operators whose size argument may hold -1 for what follows from the others; the result's sizes say it.
+constexpr std::string_view kSized[] = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::expand"};
+
+enum class Form : uint8_t { kUnasked, kOther, kPermutation, kView, kCopy, kTimesOne, kMinusZero, kPlusZero, kSlice };
+
+struct TargetNotes {
+  Form form = Form::kUnasked;
+  const DimensionRow* dimensions = nullptr;
+  bool sized = false;
+};
+
+TargetNotes notes_of(std::string_view name) {
+  TargetNotes notes{.form = Form::kOther};
+  if (name == "aten::t" || name == "aten::transpose.int" || name == "aten::permute") notes.form = Form::kPermutation;
+  if (name == "aten::view") notes.form = Form::kView;
+  if (name == "aten::clone" || name == "aten::_to_copy") notes.form = Form::kCopy;
+  if (name.starts_with("aten::mul.") || name.starts_with("aten::div.")) notes.form = Form::kTimesOne;
+  if (name.starts_with("aten::sub.")) notes.form = Form::kMinusZero;
+  if (name.starts_with("aten::add.")) notes.form = Form::kPlusZero;
+  if (name == "aten::slice.Tensor") notes.form = Form::kSlice;
+  const auto* row = std::find_if(std::begin(kDimensions), std::end(kDimensions),
+                                 [&](const DimensionRow& r) { return r.target == name; });
+  if (row != std::end(kDimensions)) notes.dimensions = row;
+  notes.sized = std::find(std::begin(kSized), std::end(kSized), name) != std::end(kSized);
+  return notes;
+}
+
+class Canonicalizer {
+ public:
+  explicit Canonicalizer(Graph& graph)
+      : graph_(graph),
+        effects_(Effects::run(graph)),
+        doomed_(graph.node_capacity(), false),
+        notes_(graph.target_count()),
+        versions_(graph.storage_count(), 0),
+        shared_with_output_(graph.value_capacity(), false),
+        views_(graph.node_count()) {
+    for (NodeId n : graph.nodes()) {
+      if (is_end(graph.node(n).target))
+        graph.for_each_input(n, [&](ValueId v) { shared_with_output_[v.index] = true; });
+    }
+    // First, for what a dead conjugate or view of another dtype would forbid.
+    drop_dead_views();
+    identity_ = Identity::run(graph, effects_, doomed_);
+  }
+
+  PassResult run() {
+    for (NodeId n : graph_.nodes()) {
+      if (doomed_[n.index]) continue;
+      normalize_arguments(n);
+      const ValueId result = only_result(graph_, n);
+      if (result.valid() && is_pure_call(n)) {
+        if (is_view(n, result)) {
+          shorten_chain(n, result);
+          replace_by_same_view(n, result);
+        } else {
+          replace_exact_copy(n, result);
+        }
+      }
+      remember(n);
+    }
+    drop_dead_views();
+    replacements_.finish(graph_);
+    erase_nodes(graph_, doomed_);
+    PassResult summary;
+    int64_t all = 0;
+    for (const auto& [name, count] :
+         {std::pair("same-view", same_views_), std::pair("view-chain", chains_), std::pair("exact-copy", copies_),
+          std::pair("arguments", arguments_), std::pair("dead-view", dead_views_)}) {
+      if (count != 0) summary.counters.emplace_back(name, count);
+      all += count;
+    }
+    summary.changed = all != 0;
+    return summary;
+  }
+
+ private:
+  const TargetNotes& notes(NodeId n) {
+    const TargetId target = graph_.node(n).target;
+    if (target.index >= notes_.size()) notes_.resize(target.index + 1);
+    TargetNotes& known = notes_[target.index];
+    if (known.form == Form::kUnasked) known = notes_of(graph_.target(target).name());
+    return known;
+  }
+
+  bool is_pure_call(NodeId n) const {
+    const TargetId target = graph_.node(n).target;
+    if (is_placeholder(target) || is_end(target) || !effects_.is_pure(n) || effects_.random(n)) return false;
+    return graph_.target(target).kind() != TargetKind::kFunction;
+  }
+
+  bool is_view(NodeId n, ValueId result) const {
+    const StorageId s = graph_.value(result).storage;
+    return s.valid() && graph_.storage(s).born != n;
+  }
+
+  // May take part in rules that look at geometry alone.
+  bool is_plain(ValueId v) const {
+    const Value& value = graph_.value(v);
+    return value.kind == ValueKind::kTensor && value.storage.valid() && value.layout == c10::kStrided &&
+           !identity_.has_lazy_views(value.storage) && !identity_.object_changes(v);
+  }
+
+  ValueId tensor_argument(NodeId n, size_t position) const {
+    const auto arguments = graph_.arguments(n);
+    if (position >= arguments.size() || arguments[position].kind != ArgumentKind::kValue) return {};
+    const ValueId v = arguments[position].ref.value;
+    return graph_.value(v).kind == ValueKind::kTensor ? v : ValueId();
+  }
+
+  void replace(NodeId n, ValueId of, ValueId with) {
+    graph_.replace_all_uses(of, with);
+    if (shared_with_output_[of.index]) shared_with_output_[with.index] = true;
+    replacements_.add(of, with);
+    replacements_.add(n, graph_.value(with).producer);
+    doomed_[n.index] = true;
+  }
+
+  // ---- same-view
+
+  uint64_t view_hash(ValueId v) const {
+    const Value& value = graph_.value(v);
+    return hash_of_type(graph_, v, mixed(value.storage.index, static_cast<uint64_t>(value.offset)));
+  }
+
+  bool same_place(ValueId a, ValueId b) const {
+    return graph_.value(a).storage == graph_.value(b).storage && same_geometry(graph_, a, b);
+  }
+
+  void remember(NodeId n) {
+    for (const StorageWrite& write : effects_.writes(n)) {
+      if (write.storage.index < versions_.size()) versions_[write.storage.index] = write.after;
+    }
+    if (doomed_[n.index]) return;
+    graph_.for_each_output(n, [&](ValueId v) {
+      if (is_plain(v))
+        views_.find_or_add(view_hash(v), v.index, [&](uint32_t known) { return same_place(ValueId(known), v); });
+    });
+  }
+
+  void replace_by_same_view(NodeId n, ValueId result) {
+    if (!is_plain(result)) return;
+    const ValueId earlier(views_.find_or_add(view_hash(result), result.index,
+                                             [&](uint32_t known) { return same_place(ValueId(known), result); }));
+    if (earlier == result) return;
+    // Whoever gets the outputs sees whether they require a gradient.
+    const bool same_gradient = graph_.value(earlier).requires_grad == graph_.value(result).requires_grad;
+    if (!same_gradient && shared_with_output_[result.index]) return;
+    replace(n, result, earlier);
+    ++same_views_;
+  }
+
+  // ---- view-chain
+
+  // The dimensions of self in the order of the result; empty if it cannot be said.
+  std::vector<int64_t> permutation(NodeId n, int64_t rank) const {
+    std::vector<int64_t> order(static_cast<size_t>(rank));
+    for (int64_t i = 0; i < rank; ++i) order[static_cast<size_t>(i)] = i;
+    const auto arguments = graph_.arguments(n);
+    if (arguments.size() == 1) {  // t
+      std::ranges::reverse(order);
+    } else if (arguments.size() == 3) {  // transpose; dimensions are not negative any more
+      if (arguments[1].kind != ArgumentKind::kInt || arguments[2].kind != ArgumentKind::kInt) return {};
+      const int64_t a = arguments[1].i;
+      const int64_t b = arguments[2].i;
+      if (a < 0 || b < 0 || a >= rank || b >= rank) return {};
+      std::swap(order[static_cast<size_t>(a)], order[static_cast<size_t>(b)]);
+    } else {  // permute
+      if (arguments[1].kind != ArgumentKind::kIntList) return {};
+      const auto dims = graph_.ints(arguments[1]);
+      if (!std::ranges::equal(dims, order, {}, {}, {}) && dims.size() != order.size()) return {};
+      order.assign(dims.begin(), dims.end());
+      if (std::ranges::any_of(order, [&](int64_t d) { return d < 0 || d >= rank; })) return {};
+    }
+    return order;
+  }
+
+  void shorten_chain(NodeId n, ValueId result) {
+    const Form form = notes(n).form;
+    if (form != Form::kPermutation && form != Form::kView) return;
+    const ValueId middle = tensor_argument(n, 0);
+    if (!middle.valid() || !is_plain(middle) || !is_plain(result)) return;
+    const NodeId inner = graph_.value(middle).producer;
+    if (notes(inner).form != form || !is_pure_call(inner)) return;
+    const ValueId base = tensor_argument(inner, 0);
+    if (!base.valid() || !is_plain(base) || graph_.value(base).storage != graph_.value(result).storage) return;
+    if (form == Form::kView) {
+      const auto strides =
+          at::detail::computeStride(graph_.sizes(base), graph_.strides(base), c10::IntArrayRef(graph_.sizes(result)));
+      if (!strides || !std::ranges::equal(*strides, graph_.strides(result))) return;
+      graph_.set_argument(n, 0, Argument::of_value(base));
+    } else {
+      const auto rank = static_cast<int64_t>(graph_.value(base).rank);
+      const std::vector<int64_t> first = permutation(inner, rank);
+      const std::vector<int64_t> second = permutation(n, rank);
+      if (first.empty() || second.empty()) return;
+      std::vector<int64_t> both;
+      for (const int64_t d : second) both.push_back(first[static_cast<size_t>(d)]);
+      static const c10::OperatorHandle permute = c10::Dispatcher::singleton().findSchemaOrThrow("aten::permute", "");
+      graph_.node(n).target = graph_.intern_operator(permute);
+      graph_.set_arguments(n, std::array{Argument::of_value(base), graph_.int_list(both)});
+    }
+    ++chains_;
+  }
+
+  // ---- exact-copy
+
+  static bool is_number(const Argument& a, double number) {
+    if (a.kind == ArgumentKind::kInt) return static_cast<double>(a.i) == number;
+    return a.kind == ArgumentKind::kFloat && a.d == number && !std::signbit(a.d);
+  }
+
+  // Whether the result has the bits of its first argument.
+  bool is_exact_copy(NodeId n) {
+    const auto arguments = graph_.arguments(n);
+    const auto other = [&](double number) { return arguments.size() > 1 && is_number(arguments[1], number); };
+    const auto plain_alpha = [&] { return arguments.size() == 3 && arguments[2].kind == ArgumentKind::kInt; };
+    switch (notes(n).form) {
+      case Form::kCopy:
+        return true;
+      case Form::kTimesOne:
+        return other(1) && arguments.size() == 2;
+      case Form::kMinusZero:
+        return other(0) && plain_alpha();
+      case Form::kPlusZero:
+        return other(0) && plain_alpha() && c10::isIntegralType(graph_.value(only_result(graph_, n)).dtype, false);
+      default:
+        return false;
+    }
+  }
+
+  void replace_exact_copy(NodeId n, ValueId result) {
+    if (!is_exact_copy(n) || !is_plain(result)) return;
+    const ValueId source = tensor_argument(n, 0);
+    if (!source.valid() || !is_plain(source) || !same_layout(graph_, source, result)) return;
+    const Value& from = graph_.value(source);
+    const Value& to = graph_.value(result);
+    if (identity_.escapes(to.storage) && identity_.escapes(from.storage)) return;
+    if (outlives(graph_, to.storage)) return;
+    if (effects_.final_version(to.storage) != 0) return;
+    if (effects_.final_version(from.storage) != versions_[from.storage.index]) return;
+    // Not a small copy of a large tensor, which would then have to stay; outputs keep their offset.
+    if (graph_.storage(from.storage).bytes != graph_.storage(to.storage).bytes || from.offset != to.offset) return;
+    if (from.requires_grad != to.requires_grad && shared_with_output_[result.index]) return;
+    if (identity_.escapes(to.storage)) identity_.set_escapes(from.storage);
+    replace(n, result, source);
+    ++copies_;
+  }
+
+  // ---- arguments
+
+  void normalize_arguments(NodeId n) {
+    const TargetNotes& known = notes(n);
+    bool changed = false;
+    if (known.dimensions != nullptr) changed = normalize_dimensions(n, *known.dimensions);
+    if (known.sized) changed = normalize_sizes(n) || changed;
+    if (known.form == Form::kSlice) changed = normalize_slice(n) || changed;
+    if (known.form == Form::kPlusZero || known.form == Form::kMinusZero) changed = normalize_alpha(n) || changed;
+    arguments_ += changed;
+  }
+
+  bool normalize_dimensions(NodeId n, const DimensionRow& row) {
+    ValueId model;
+    const auto take = [&](ValueId v) {
+      if (!model.valid()) model = v;
+    };
+    if (row.of_result) {
+      graph_.for_each_output(n, take);
+    } else {
+      graph_.for_each_input(n, take);
+    }
+    if (!model.valid() || graph_.value(model).kind != ValueKind::kTensor) return false;
+    const int64_t rank = std::max<int64_t>(graph_.value(model).rank, 1);
+    bool changed = false;
+    const auto& formals = graph_.target(n).schema().arguments();
+    for (size_t i = 0; i < formals.size(); ++i) {
+      if (formals[i].name().empty() || std::ranges::find(row.arguments, formals[i].name()) == row.arguments.end())
+        continue;
+      const Argument& argument = graph_.arguments(n)[i];
+      if (argument.kind == ArgumentKind::kInt && argument.i < 0 && argument.i >= -rank) {
+        graph_.set_argument(n, i, Argument::of_int(argument.i + rank));
+        changed = true;
+      } else if (argument.kind == ArgumentKind::kIntList) {
+        const auto ints = graph_.ints(argument);
+        if (std::ranges::none_of(ints, [&](int64_t d) { return d < 0 && d >= -rank; })) continue;
+        std::vector<int64_t> dims(ints.begin(), ints.end());
+        for (int64_t& d : dims) d += d < 0 ? rank : 0;
+        graph_.set_argument(n, i, graph_.int_list(dims));
+        changed = true;
+      }
+    }
+    return changed;
+  }
+
+  bool normalize_sizes(NodeId n) {
+    const ValueId result = only_result(graph_, n);
+    const auto arguments = graph_.arguments(n);
+    if (!result.valid() || arguments.size() < 2 || arguments[1].kind != ArgumentKind::kIntList) return false;
+    const auto ints = graph_.ints(arguments[1]);
+    if (std::ranges::find(ints, -1) == ints.end() || ints.size() != graph_.value(result).rank) return false;
+    const std::vector<int64_t> sizes(graph_.sizes(result).begin(), graph_.sizes(result).end());
+    graph_.set_argument(n, 1, graph_.int_list(sizes));
+    return true;
+  }
+
+  bool normalize_slice(NodeId n) {
+    const ValueId self = tensor_argument(n, 0);
+    const auto arguments = graph_.arguments(n);
+    if (!self.valid() || arguments.size() != 5 || arguments[1].kind != ArgumentKind::kInt) return false;
+    const int64_t dim = arguments[1].i;
+    if (dim < 0 || dim >= static_cast<int64_t>(graph_.value(self).rank)) return false;
+    const int64_t size = graph_.sizes(self)[static_cast<size_t>(dim)];
+    const auto bound = [&](size_t position, int64_t missing) -> std::optional<int64_t> {
+      const Argument& a = arguments[position];
+      if (a.kind != ArgumentKind::kInt && a.kind != ArgumentKind::kNone) return std::nullopt;
+      const int64_t given = a.kind == ArgumentKind::kInt ? a.i : missing;
+      return std::clamp<int64_t>(given < 0 ? given + size : given, 0, size);
+    };
+    const auto start = bound(2, 0);
+    const auto end = bound(3, size);
+    if (!start || !end) return false;
+    const auto is = [](const Argument& a, int64_t i) { return a.kind == ArgumentKind::kInt && a.i == i; };
+    if (is(arguments[2], *start) && is(arguments[3], std::max(*start, *end))) return false;
+    graph_.set_argument(n, 2, Argument::of_int(*start));
+    graph_.set_argument(n, 3, Argument::of_int(std::max(*start, *end)));
+    return true;
+  }
+
+  bool normalize_alpha(NodeId n) {
+    const ValueId result = only_result(graph_, n);
+    const auto arguments = graph_.arguments(n);
+    if (!result.valid() || arguments.size() != 3) return false;
+    if (!c10::isFloatingType(graph_.value(result).dtype)) return false;
+    if (arguments[2].kind != ArgumentKind::kFloat || arguments[2].d != 1.0) return false;
+    graph_.set_argument(n, 2, Argument::of_int(1));
+    return true;
+  }
+
+  // ---- dead-view
+
+  void drop_dead_views() {
+    for (NodeId n : graph_.nodes_reversed()) {
+      if (doomed_[n.index] || !is_pure_call(n)) continue;
+      bool dead = graph_.results(n).size() != 0;
+      bool any = false;
+      graph_.for_each_output(n, [&](ValueId v) {
+        any = true;
+        dead = dead && is_view(n, v);
+        graph_.for_each_use(v, [&](NodeId user) { dead = dead && doomed_[user.index]; });
+      });
+      if (!dead || !any) continue;
+      doomed_[n.index] = true;
+      ++dead_views_;
+    }
+  }
+
+  Graph& graph_;
+  const Effects effects_;
+  Identity identity_;
+  std::vector<bool> doomed_;
+  std::vector<TargetNotes> notes_;        // by target
+  std::vector<uint32_t> versions_;        // of storages, at the node under way
+  std::vector<bool> shared_with_output_;  // by value: mentioned by sg::output or sg::gradient
+  HashIndex views_;                       // values by storage and geometry, the first of each
+  Replacements replacements_;
+  int64_t same_views_ = 0;
+  int64_t chains_ = 0;
+  int64_t copies_ = 0;
+  int64_t arguments_ = 0;
+  int64_t dead_views_ = 0;
+};
+
+}  // namespace
+
+PassResult canonicalize(Graph& graph, const PassOptions&) { return Canonicalizer(graph).run(); }
+
+}  // namespace shadowgraph

@@ -1,0 +1,254 @@
+// const-fold: computes now what never changes.
+//
+// What. A node is known if all its tensor operands are, and its operator gives the same for the same operands. Factories
+// that fill (zeros, full, arange, eye, ...) and sg::constants that nobody writes start it. Known nodes are run, for real,
+// by the operator itself. Where something else needs a known tensor, an sg::constant takes the place of its node:
+//
+//     %0 = sg::input("x")                                 c0 = f32[3] AAAAAAAAAAAAAAAAAAAAAA==
+//     %1 = aten::arange(end=3)        : i64[3]            %0 = sg::input("x")
+//     %2 = aten::_to_copy(%1, f32)    : f32[3]     ->     %1 = sg::constant(data=c0) : f32[3] @s2
+//     %3 = aten::mul.Scalar(%2, 0.0)  : f32[3] @s2        %2 = aten::add.Tensor(self=%0, other=%1)
+//     %4 = aten::add.Tensor(%0, %3)
+//
+// The constant keeps the storage of what it replaces, so views of it stay what they are.
+//
+// What is never folded: random numbers, host reads, uninitialised tensors, what is written anywhere, what leaves the graph
+// (its holder may write to it), what requires a gradient, results above max_bytes (a constant lives in the graph, its
+// file, and memory for the whole run), results whose dtype or geometry would differ from the recorded one, and results
+// on other devices than the CPU: the contents of a constant are on the CPU, so folding there would put a copy to the device
+// where a kernel was, and the kernels of a GPU need not agree with the CPU's to the last bit.
+//
+// Cost. An operator call for each known node, which are few; 0.2 us for each other one.
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+
+#include "ir/text/tensor_bytes.h"
+#include "passes/builtin_passes.h"
+#include "passes/options.h"
+#include "passes/rewrite/node_call.h"
+#include "passes/simplify/identity.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/fake.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr std::string_view kFillingFactories[] = {
+    "aten::zeros", "aten::ones",     "aten::full", "aten::scalar_tensor", "aten::arange",       "aten::linspace",
+    "aten::range", "aten::logspace", "aten::eye",  "aten::tril_indices",  "aten::triu_indices",
+};
+// They look at the geometry of their operand only.
+constexpr std::string_view kFillingLike[] = {"aten::zeros_like", "aten::ones_like", "aten::full_like"};
+// Operands above this are not worth a run while folding, whatever the result.
+constexpr int64_t kMostOperandBytes = 1 << 20;
+
+bool is_among(std::string_view name, std::span<const std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+class Folding {
+ public:
+  Folding(Graph& graph, int64_t max_bytes)
+      : graph_(graph),
+        max_bytes_(max_bytes),
+        effects_(Effects::run(graph)),
+        identity_(Identity::run(graph, effects_)),
+        calls_(graph),
+        known_nodes_(graph.node_capacity(), false),
+        doomed_(graph.node_capacity(), false) {}
+
+  PassResult run() {
+    evaluate();
+    replace();
+    const int64_t erased = erase_nodes(graph_, doomed_);
+    replacements_.finish(graph_);
+    return {.changed = erased != 0,
+            .counters = {{"folded", erased}, {"constants", constants_}, {"refused by their operator", refused_}}};
+  }
+
+ private:
+  bool is_fresh(NodeId n, ValueId v) const {
+    const StorageId s = graph_.value(v).storage;
+    return s.valid() && graph_.storage(s).born == n;
+  }
+
+  void evaluate() {
+    // The operators run on real tensors, wherever the pass is called from.
+    const UnfakeGuard unfake;
+    const BelowAutograd below;
+    for (NodeId n : graph_.nodes()) {
+      const TargetId target = graph_.node(n).target;
+      if (target == target_of(Builtin::kConstant)) {
+        take_constant(n);
+      } else if (is_foldable(n)) {
+        evaluate(n);
+      }
+    }
+  }
+
+  void take_constant(NodeId n) {
+    const ValueId v = only_result(graph_, n);
+    const Argument& data = graph_.arguments(n)[0];
+    if (!v.valid() || data.kind != ArgumentKind::kConstant || !good_result(n, v, kMostOperandBytes, true)) return;
+    const at::Tensor& tensor = graph_.constant(data.constant);
+    if (!tensor.defined() || tensor.layout() != c10::kStrided || !tensor.device().is_cpu()) return;
+    if (is_as_recorded(v, tensor)) tensors_[v] = tensor;
+  }
+
+  bool good_result(NodeId n, ValueId v, int64_t max_bytes, bool may_escape) const {
+    const Value& value = graph_.value(v);
+    if (value.kind != ValueKind::kTensor || !value.storage.valid() || value.layout != c10::kStrided) return false;
+    if (!value.device().is_cpu() || value.requires_grad || identity_.object_changes(v)) return false;
+    if (!is_fresh(n, v)) return true;  // a view of a known tensor
+    return effects_.final_version(value.storage) == 0 && (may_escape || !identity_.escapes(value.storage)) &&
+           graph_.storage(value.storage).bytes <= max_bytes && value.offset == 0;
+  }
+
+  bool is_foldable(NodeId n) {
+    const Target& target = graph_.target(n);
+    if (target.kind() != TargetKind::kOperator || !effects_.is_pure(n) || effects_.random(n)) return false;
+    if (effects_.collective(n)) return false;
+    const std::string_view name = target.schema().name();
+    if (name.find("empty") != name.npos) return false;
+    bool good = !graph_.results(n).empty();
+    graph_.for_each_output(n, [&](ValueId v) { good = good && good_result(n, v, max_bytes_, false); });
+    if (!good) return false;
+    bool any_operand = false;
+    bool all_known = true;
+    graph_.for_each_input(n, [&](ValueId v) {
+      any_operand = true;
+      all_known = all_known && tensors_[v].defined();
+    });
+    if (!any_operand) return is_among(name, kFillingFactories);
+    return all_known || is_filling_like(n, name);
+  }
+
+  bool is_filling_like(NodeId n, std::string_view name) const {
+    if (!is_among(name, kFillingLike)) return false;
+    const Argument& self = graph_.arguments(n)[0];
+    if (self.kind != ArgumentKind::kValue) return false;
+    const Value& value = graph_.value(self.ref.value);
+    return value.kind == ValueKind::kTensor && value.layout == c10::kStrided && value.device().is_cpu() &&
+           extent_of(graph_.sizes(self.ref.value), graph_.strides(self.ref.value)).value_or(max_bytes_) < max_bytes_;
+  }
+
+  // A tensor of this geometry whose contents nobody looks at.
+  at::Tensor unfilled(ValueId v) const {
+    return at::empty_strided(graph_.sizes(v), graph_.strides(v), at::TensorOptions(graph_.value(v).dtype));
+  }
+
+  bool is_as_recorded(ValueId v, const at::Tensor& tensor) const {
+    return tensor.defined() && tensor.scalar_type() == graph_.value(v).dtype &&
+           std::ranges::equal(tensor.sizes(), graph_.sizes(v)) &&
+           std::ranges::equal(tensor.strides(), graph_.strides(v)) && !tensor.is_conj() && !tensor.is_neg();
+  }
+
+  void evaluate(NodeId n) {
+    torch::jit::Stack stack;
+    std::vector<at::Tensor> results;
+    at::Tensor geometry;
+    const auto tensor_of = [&](ValueId v) -> const at::Tensor& {
+      const at::Tensor& known = std::as_const(tensors_)[v];
+      return known.defined() ? known : geometry = unfilled(v);
+    };
+    try {
+      calls_.push_arguments(n, tensor_of, stack);
+      calls_.call(n, stack);
+    } catch (const std::exception&) {
+      ++refused_;
+      return;
+    }
+    for (const c10::IValue& result : stack) {
+      if (result.isTensor()) {
+        results.push_back(result.toTensor());
+      } else if (result.isTensorList()) {
+        for (const at::Tensor& tensor : result.toTensorVector()) results.push_back(tensor);
+      }
+    }
+    size_t i = 0;
+    bool good = true;
+    graph_.for_each_output(n, [&](ValueId v) {
+      good = good && i < results.size() && is_as_recorded(v, results[i]);
+      ++i;
+    });
+    if (!good || i != results.size()) {
+      ++refused_;
+      return;
+    }
+    i = 0;
+    graph_.for_each_output(n, [&](ValueId v) { tensors_[v] = results[i++]; });
+    known_nodes_[n.index] = true;
+  }
+
+  // Backwards: a known node whose results only known nodes use goes; one that others need becomes constants, or stays if
+  // it is a view.
+  void replace() {
+    std::vector<NodeId> wanted;
+    for (NodeId n : graph_.nodes_reversed()) {
+      if (!known_nodes_[n.index]) continue;
+      bool needed = false;
+      bool fresh = true;
+      graph_.for_each_output(n, [&](ValueId v) {
+        graph_.for_each_use(v, [&](NodeId user) { needed = needed || !doomed_[user.index]; });
+        fresh = fresh && is_fresh(n, v);
+      });
+      if (needed && !fresh) continue;
+      doomed_[n.index] = true;
+      if (needed) wanted.push_back(n);
+    }
+    if (wanted.empty()) return;
+    NodeId position = graph_.first();
+    while (position.valid() && is_placeholder(graph_.node(position).target)) position = graph_.node(position).next;
+    InsertionPoint at(graph_, position);
+    for (auto n = wanted.rbegin(); n != wanted.rend(); ++n) {
+      graph_.for_each_output(*n, [&](ValueId v) { make_constant(at, v); });
+    }
+  }
+
+  void make_constant(InsertionPoint& at, ValueId v) {
+    bool needed = false;
+    graph_.for_each_use(v, [&](NodeId user) { needed = needed || !doomed_[user.index]; });
+    if (!needed) return;
+    const Value value = graph_.value(v);
+    const ConstantId data = graph_.add_constant(tensors_[v]);
+    const NodeId n = at.insert(target_of(Builtin::kConstant), {Argument::of_constant(data)});
+    Node& node = graph_.node(n);
+    node.region = Graph::kRootRegion;
+    node.phase = Graph::kForward;
+    node.flags = {};
+    node.forward = NodeId();
+    node.source = StringId();
+    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
+    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
+    const ValueId made = graph_.add_tensor_result(
+        n,
+        {.dtype = value.dtype, .sizes = sizes, .strides = strides, .storage = value.storage, .device = value.device()});
+    Storage& storage = graph_.storage(value.storage);
+    storage.born = n;
+    storage.kind = StorageKind::kConstant;
+    graph_.replace_all_uses(v, made);
+    replacements_.add(v, made);
+    ++constants_;
+  }
+
+  Graph& graph_;
+  const int64_t max_bytes_;
+  const Effects effects_;
+  const Identity identity_;
+  NodeCalls calls_;
+  IdMap<ValueId, at::Tensor> tensors_;  // undefined: not known
+  std::vector<bool> known_nodes_;
+  std::vector<bool> doomed_;
+  Replacements replacements_;
+  int64_t constants_ = 0;
+  int64_t refused_ = 0;
+};
+
+}  // namespace
+
+PassResult const_fold(Graph& graph, const PassOptions& options) {
+  return Folding(graph, int_option(options, "max_bytes", 0)).run();
+}
+
+}  // namespace shadowgraph

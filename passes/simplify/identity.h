@@ -1,0 +1,76 @@
+// What must be known of a tensor before another may take its place: who else can see it, and whether it changes.
+//
+//     %1 = aten::relu(self=%0) : ... @s1
+//     %2 = aten::relu(self=%0) : ... @s2        equal contents, so %2 could be %1, but for:
+//          aten::add_.Tensor(self=%2, ...)      a write (never_written), which would reach %1 too
+//          aten::t_(self=%2)                    a change of the tensor object (object_changes), likewise
+//          sg::output(values=[%1, %2])          both seen from outside (escapes), where they are two tensors
+//
+// A value is geometry; the tensor *object* that had it may get another one in place (t_, resize_, set_, set_data). The old
+// value then has no later uses, but a value that was merged with it would.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "ir/operators/operator_facts.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/graph.h"
+
+namespace shadowgraph {
+
+class Identity {
+ public:
+  // Linear. As if the nodes marked in `without` (by index) were not there.
+  static Identity run(const Graph& graph, const Effects& effects, const std::vector<bool>& without = {});
+
+  // Whether somebody outside the graph may hold it when the graph ends: a placeholder has it, sg::output or sg::gradient
+  // mentions it, something unknown was given it, or it outlives the graph.
+  bool escapes(StorageId storage) const { return escapes_[storage.index]; }
+  void set_escapes(StorageId storage) { escapes_[storage.index] = true; }
+  // Whether the tensor object that has this value is given another geometry or storage, before or after it has it.
+  bool object_changes(ValueId value) const { return object_changes_[objects_[value.index]]; }
+  // Lazy conjugates, lazy negatives and what shares a storage with them: equal geometry does not mean equal elements.
+  bool has_lazy_views(StorageId storage) const { return lazy_[storage.index]; }
+
+ private:
+  std::vector<bool> escapes_;
+  std::vector<uint32_t> objects_;  // by value: the first value of the same tensor object
+  std::vector<bool> object_changes_;
+  std::vector<bool> lazy_;
+};
+
+// A storage that the program's user still has when the graph ends: placeholders, gradients, optimizer state.
+bool outlives(const Graph& graph, StorageId storage);
+
+// dtype, sizes, strides, offset, device, layout: whether a view of the one is a view of the other.
+bool same_geometry(const Graph& graph, ValueId a, ValueId b);
+// The same but for the offset, for tensors of different storages.
+bool same_layout(const Graph& graph, ValueId a, ValueId b);
+
+// The operator's only result, if that is one tensor.
+ValueId only_result(const Graph& graph, NodeId node);
+
+// A pass' bookkeeping of which value stands for which: mends what uses do not cover. Path dependencies, arguments of
+// composite regions and forward links name values and nodes that may be gone.
+class Replacements {
+ public:
+  void add(ValueId of, ValueId with) { values_[of] = with; }
+  void add(NodeId of, NodeId with) { nodes_[of] = with; }
+  // Linear in the graph; call once, at the end.
+  void finish(Graph& graph) const;
+
+ private:
+  ValueId now(ValueId value) const;
+  bool renamed(const Graph& graph, std::span<const Argument> arguments) const;
+  std::vector<Argument> rename(Graph& graph, std::span<const Argument> arguments) const;
+
+  IdMap<ValueId, ValueId> values_;
+  IdMap<NodeId, NodeId> nodes_;
+};
+
+// Erases the nodes marked (by index; those beyond stay), users of one another included. Where nodes that stay say that autograd keeps a result of one
+// that goes, they keep their own argument or result instead, or no longer say so. Returns how many. Linear.
+uint32_t erase_nodes(Graph& graph, const std::vector<bool>& doomed);
+
+}  // namespace shadowgraph

@@ -1,0 +1,309 @@
+// find-repeats: blocks of the graph that follow one another and are the same, like the layers of a transformer.
+//
+// What. The graph stays as it is; nodes of repeated blocks get a note, and the report has a line a run:
+//
+//     run 0: 32 blocks of 36 nodes, n6..n1157, forward, layers.0 .. layers.31
+//     n42: %75 = aten::mm(...) | r12 note("repeat"="run 0, block 2 of 32")
+//
+// Two blocks are the same if their nodes call the same targets with the same constants, take operands of the same types
+// from the same places inside the block, or from outside it, and give results of the same types: what the text of a block
+// is under PrintPreset::kFingerprint. Names, storages, and which outside value it is do not count.
+//
+// How. Each node has a colour: a hash of target, phase, constants and types, without the places of operands. Where a block
+// of p nodes repeats, colours agree at distance p for a stretch of at least p nodes. The distances worth trying come from
+// votes: windows of 1, 2, 4, ... colours, at places that their own hash chooses (fewer the longer the window, so that all
+// lengths cost together what one does), vote for the distance to where the same window was last. Each distance with
+// votes is tried on the whole sequence, the stretches found are taken from the one that saves most, and cut into blocks
+// where the module changes most. Blocks are then compared place by place, and a run is what agrees.
+//
+// Why. Solvers look at one layer instead of 96, code generation writes a function and a loop, pictures fold.
+//
+// Cost. About 0.5 us a node: 4 lookups, and one comparison for each distance tried, at most kMostDistances.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+#include <unordered_map>
+
+#include "passes/builtin_passes.h"
+#include "passes/options.h"
+#include "passes/simplify/identity.h"
+#include "passes/structure/structure.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr size_t kDistancesPerWindow = 6;
+constexpr size_t kMostDistances = 96;
+
+struct Stretch {
+  uint32_t begin = 0;   // in the sequence of nodes
+  uint32_t length = 0;  // nodes; at least two blocks
+  uint32_t period = 0;  // nodes a block
+  uint64_t gain() const { return uint64_t{length / period - 1} * period; }
+};
+
+struct RepeatRun {
+  uint32_t begin = 0;
+  uint32_t period = 0;
+  uint32_t blocks = 0;
+};
+
+class Repeats {
+ public:
+  Repeats(const Graph& graph, uint32_t least_nodes, uint32_t least_blocks)
+      : graph_(graph),
+        least_nodes_(least_nodes),
+        least_blocks_(least_blocks),
+        place_(graph.node_capacity(), NodeId::kNone),
+        depths_(graph.region_count(), 0) {
+    for (uint32_t i = 1; i < graph.region_count(); ++i)
+      depths_[i] = depths_[graph.region(RegionId(i)).parent.index] + 1;
+    for (NodeId n : graph.nodes()) {
+      const TargetId target = graph.node(n).target;
+      if (is_placeholder(target) || is_end(target)) continue;
+      place_[n.index] = static_cast<uint32_t>(nodes_.size());
+      nodes_.push_back(n);
+      colours_.push_back(colour(n));
+    }
+  }
+
+  std::vector<RepeatRun> run() const {
+    std::vector<Stretch> stretches;
+    for (const uint32_t distance : distances()) collect_stretches(distance, stretches);
+    // The longest first; of equal ones the shortest block.
+    std::sort(stretches.begin(), stretches.end(), [](const Stretch& a, const Stretch& b) {
+      return std::tuple(b.gain(), a.period, a.begin) < std::tuple(a.gain(), b.period, b.begin);
+    });
+    std::vector<bool> taken(nodes_.size(), false);
+    std::vector<RepeatRun> runs;
+    for (const Stretch& stretch : stretches) take_free_parts(stretch, taken, runs);
+    std::sort(runs.begin(), runs.end(), [](const RepeatRun& a, const RepeatRun& b) { return a.begin < b.begin; });
+    return runs;
+  }
+
+  NodeId node_at(uint32_t place) const { return nodes_[place]; }
+
+  // The innermost module around all nodes of a block; "" if there is none.
+  std::string module_of(const RepeatRun& run, uint32_t block) const {
+    const uint32_t begin = run.begin + block * run.period;
+    RegionId region = graph_.node(nodes_[begin]).region;
+    for (uint32_t i = 1; i < run.period; ++i) region = common(region, graph_.node(nodes_[begin + i]).region);
+    while (region.valid() && graph_.region(region).kind != RegionKind::kModule) region = graph_.region(region).parent;
+    return region.valid() ? std::string(graph_.text_or_empty(graph_.region(region).name)) : std::string();
+  }
+
+ private:
+  uint64_t colour(NodeId n) const {
+    const Node& node = graph_.node(n);
+    uint64_t hash = mixed(node.target.index, node.phase.index);
+    hash = hash_of(graph_, graph_.arguments(n), hash, [&](ValueId v) { return hash_of_type(graph_, v, 1); });
+    graph_.for_each_output(n, [&](ValueId v) { hash = hash_of_type(graph_, v, hash); });
+    return hash;
+  }
+
+  // Polynomial hashes of all prefixes, so that any window's hash is two lookups.
+  struct WindowHashes {
+    explicit WindowHashes(const std::vector<uint64_t>& colours)
+        : prefix(colours.size() + 1, 0), power(colours.size() + 1, 1) {
+      for (size_t i = 0; i < colours.size(); ++i) {
+        prefix[i + 1] = prefix[i] * kBase + mixed(0, colours[i]);
+        power[i + 1] = power[i] * kBase;
+      }
+    }
+    uint64_t of(size_t begin, size_t size) const {
+      return mixed(size, prefix[begin + size] - prefix[begin] * power[size]);
+    }
+    static constexpr uint64_t kBase = 0x9E3779B97F4A7C15U;
+    std::vector<uint64_t> prefix;
+    std::vector<uint64_t> power;
+  };
+
+  std::vector<uint32_t> distances() const {
+    const WindowHashes hashes(colours_);
+    std::vector<std::pair<uint64_t, uint32_t>> best;  // votes and distance
+    std::unordered_map<uint32_t, uint64_t> votes;
+    for (uint32_t level = 0; (size_t{2} << level) <= nodes_.size(); ++level) {
+      const size_t window = size_t{1} << level;
+      const uint64_t sampling = level <= 2 ? 1 : uint64_t{1} << (level - 2);
+      HashIndex last(nodes_.size() / sampling);  // the last place of each window
+      votes.clear();
+      for (size_t i = 0; i + window <= nodes_.size(); ++i) {
+        const uint64_t hash = hashes.of(i, window);
+        if ((hash >> 20) % sampling != 0) continue;
+        const auto here = static_cast<uint32_t>(i);
+        uint32_t& before = last.find_or_add(hash, here, [](uint32_t) { return true; });
+        if (before == here) continue;
+        votes[here - before] += sampling;
+        before = here;
+      }
+      std::vector<std::pair<uint64_t, uint32_t>> ranked;
+      for (const auto& [distance, count] : votes) ranked.emplace_back(count, distance);
+      const size_t kept = std::min(kDistancesPerWindow, ranked.size());
+      std::partial_sort(
+          ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(kept), ranked.end(),
+          [](const auto& a, const auto& b) { return std::tuple(b.first, a.second) < std::tuple(a.first, b.second); });
+      best.insert(best.end(), ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(kept));
+    }
+    std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) {
+      return std::tuple(b.first, a.second) < std::tuple(a.first, b.second);
+    });
+    std::vector<uint32_t> chosen;
+    for (const auto& [count, distance] : best) {
+      if (distance < least_nodes_ || std::find(chosen.begin(), chosen.end(), distance) != chosen.end()) continue;
+      chosen.push_back(distance);
+      if (chosen.size() == kMostDistances) break;
+    }
+    return chosen;
+  }
+
+  void collect_stretches(uint32_t distance, std::vector<Stretch>& stretches) const {
+    const auto size = static_cast<uint32_t>(colours_.size());
+    for (uint32_t i = 0; i + distance < size;) {
+      const uint32_t begin = i;
+      while (i + distance < size && colours_[i] == colours_[i + distance]) ++i;
+      if (i - begin >= distance) stretches.push_back({begin, i - begin + distance, distance});
+      ++i;
+    }
+  }
+
+  void take_free_parts(const Stretch& stretch, std::vector<bool>& taken, std::vector<RepeatRun>& runs) const {
+    const uint32_t end = stretch.begin + stretch.length;
+    for (uint32_t i = stretch.begin; i < end;) {
+      if (taken[i]) {
+        ++i;
+        continue;
+      }
+      const uint32_t begin = i;
+      while (i < end && !taken[i]) ++i;
+      if (i - begin < 2 * stretch.period) continue;
+      cut({begin, i - begin, stretch.period}, taken, runs);
+    }
+  }
+
+  // Cuts a stretch into blocks, and keeps each run of blocks that are the same place by place.
+  void cut(const Stretch& stretch, std::vector<bool>& taken, std::vector<RepeatRun>& runs) const {
+    const uint32_t blocks = stretch.length / stretch.period;
+    const uint32_t begin = stretch.begin + rotation(stretch);
+    uint32_t first = 0;
+    uint64_t first_hash = block_hash(begin, stretch.period);
+    for (uint32_t b = 1; b <= blocks; ++b) {
+      const uint64_t hash = b < blocks ? block_hash(begin + b * stretch.period, stretch.period) : 0;
+      if (b < blocks && hash == first_hash) continue;
+      if (b - first >= least_blocks_) {
+        runs.push_back({begin + first * stretch.period, stretch.period, b - first});
+        std::fill_n(taken.begin() + runs.back().begin, size_t{b - first} * stretch.period, true);
+      }
+      first = b;
+      first_hash = hash;
+    }
+  }
+
+  // How far to shift the first cut, within what does not cost a block: to where the modules before and after have least
+  // in common.
+  uint32_t rotation(const Stretch& stretch) const {
+    constexpr uint32_t kCutsLookedAt = 4;
+    const uint32_t blocks = stretch.length / stretch.period;
+    const uint32_t slack = stretch.length - blocks * stretch.period;
+    uint32_t best = 0;
+    uint64_t best_depth = ~uint64_t{0};
+    for (uint32_t shift = 0; shift <= slack; ++shift) {
+      uint64_t depth = 0;
+      for (uint32_t b = 1; b <= std::min(blocks - 1, kCutsLookedAt); ++b) {
+        const uint32_t at = stretch.begin + shift + b * stretch.period;
+        depth += depths_[common(graph_.node(nodes_[at - 1]).region, graph_.node(nodes_[at]).region).index];
+      }
+      if (depth < best_depth) {
+        best_depth = depth;
+        best = shift;
+      }
+    }
+    return best;
+  }
+
+  uint64_t block_hash(uint32_t begin, uint32_t size) const {
+    uint64_t hash = size;
+    for (uint32_t i = begin; i < begin + size; ++i) {
+      hash = mixed(hash, colours_[i]);
+      hash = hash_of(graph_, graph_.arguments(nodes_[i]), hash, [&](ValueId v) -> uint64_t {
+        const NodeId producer = graph_.value(v).producer;
+        const uint32_t place = place_[producer.index];
+        if (place < begin || place >= begin + size) return 0;  // its type is in the colour
+        uint64_t result = 1;
+        uint64_t which = 0;
+        graph_.for_each_output(producer, [&](ValueId output) {
+          if (output == v) which = result;
+          ++result;
+        });
+        return mixed(which, i - place);
+      });
+    }
+    return hash;
+  }
+
+  RegionId common(RegionId a, RegionId b) const {
+    while (a != b) {
+      if (depths_[a.index] >= depths_[b.index]) {
+        a = graph_.region(a).parent;
+      } else {
+        b = graph_.region(b).parent;
+      }
+    }
+    return a;
+  }
+
+  const Graph& graph_;
+  const uint32_t least_nodes_;
+  const uint32_t least_blocks_;
+  std::vector<NodeId> nodes_;      // without placeholders, sg::output and sg::gradient
+  std::vector<uint32_t> place_;    // by node: in nodes_
+  std::vector<uint64_t> colours_;  // by place
+  std::vector<uint32_t> depths_;   // by region
+};
+
+}  // namespace
+
+PassResult find_repeats(Graph& graph, const PassOptions& options) {
+  constexpr int64_t kMost = 1 << 30;
+  const auto least_nodes = static_cast<uint32_t>(int_option(options, "min_nodes", 1, kMost));
+  const auto least_blocks = static_cast<uint32_t>(int_option(options, "min_blocks", 2, kMost));
+  const Repeats repeats(graph, least_nodes, least_blocks);
+  const std::vector<RepeatRun> runs = repeats.run();
+
+  IdMap<NodeId, std::string> notes;
+  const Numbering numbering = Numbering::run(graph);
+  PassResult result;
+  int64_t covered = 0;
+  int64_t blocks = 0;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    const RepeatRun& run = runs[r];
+    for (uint32_t b = 0; b < run.blocks; ++b) {
+      for (uint32_t i = 0; i < run.period; ++i) {
+        notes[repeats.node_at(run.begin + b * run.period + i)] =
+            fmt::format("run {}, block {} of {}", r, b + 1, run.blocks);
+      }
+    }
+    covered += int64_t{run.blocks} * run.period;
+    blocks += run.blocks;
+    const NodeId first = repeats.node_at(run.begin);
+    result.report +=
+        fmt::format("run {}: {} blocks of {} nodes, n{}..n{}, {}", r, run.blocks, run.period, numbering.of(first),
+                    numbering.of(repeats.node_at(run.begin + run.blocks * run.period - 1)),
+                    graph.phase_name(graph.node(first).phase));
+    const std::string from = repeats.module_of(run, 0);
+    const std::string to = repeats.module_of(run, run.blocks - 1);
+    if (!from.empty()) result.report += from == to ? ", in " + from : fmt::format(", {} .. {}", from, to);
+    result.report += '\n';
+  }
+  for (NodeId n : graph.nodes()) {
+    const std::string& note = std::as_const(notes)[n];
+    if (graph.note(n, "repeat") == note) continue;
+    graph.set_note(n, "repeat", note);
+    result.changed = true;
+  }
+  result.counters = {{"runs", static_cast<int64_t>(runs.size())}, {"blocks", blocks}, {"nodes in them", covered}};
+  return result;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,64 @@
+// Arithmetic that is not a matrix product: additions, multiplications, divisions, comparisons and selections.
+//
+// Each row is one operator: which elements it walks over, how many arithmetic operations and how many transcendental
+// evaluations (exp, log, square root, sine, tanh, erf, general powers) an element costs. The two are kept apart, since
+// hardware does them at different rates: gelu is 4 operations and 1 transcendental an element. A selection together
+// with the comparison that decides it counts as one. Copies, allocations, casts and random draws are rows with zero, so
+// that "nothing to count" differs from "no formula". Norms use the usual convention (5 an element in training with an
+// affine transform) rather than a count of any one kernel's instructions. docs/profiling.md lists the conventions.
+//
+// An operator without a row is still known when its schema says that it is a view (zero) or PyTorch tags it pointwise
+// (one operation an element of the result); otherwise it is uncovered. The in-place, out and foreach forms use the row
+// of the plain operator: aten::add_, aten::add.out and aten::_foreach_add_ are aten::add.
+//
+// Adding an operator: one row in elementwise_table.cpp, one test in tests/profiler/elementwise_table_test.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "shadowgraph/graph/target.h"
+#include "shadowgraph/operators.h"
+
+namespace shadowgraph {
+
+struct ElementwiseWork {
+  int64_t flops = 0;
+  int64_t transcendental = 0;  // evaluations
+  friend bool operator==(const ElementwiseWork&, const ElementwiseWork&) = default;
+};
+
+// `each` is the row's work per element. Empty if the shapes are none the operator can have.
+using ElementwiseRule = std::optional<ElementwiseWork> (*)(const OperandShapes&, ElementwiseWork each);
+
+struct ElementwiseRow {
+  std::string_view name;  // without overload: "aten::add"
+  ElementwiseRule rule;
+  ElementwiseWork each;
+};
+
+std::span<const ElementwiseRow> elementwise_table();
+
+// The row for "aten::add.Tensor", "aten::add_", "aten::_foreach_add_.List", ...; nullptr if there is none.
+const ElementwiseRow* find_elementwise_row(std::string_view operator_name);
+
+// How an operator's elementwise work is known.
+enum class ElementwiseCoverage : uint8_t {
+  kRow,           // a row of the table
+  kView,          // every result aliases an argument and nothing is written (ir/operators/operator_facts.h): no work
+  kPointwiseTag,  // PyTorch tags it pointwise: one operation an element of the result
+  kNone,          // no formula
+};
+
+// What a target's calls cost: looked up once a target, then evaluated once a node.
+struct ElementwiseFormula {
+  ElementwiseCoverage coverage = ElementwiseCoverage::kNone;
+  const ElementwiseRow* row = nullptr;
+
+  static ElementwiseFormula of(const Target& target);
+  std::optional<ElementwiseWork> evaluate(const OperandShapes& call) const;
+};
+
+}  // namespace shadowgraph

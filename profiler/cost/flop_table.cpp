@@ -1,0 +1,355 @@
+#include "profiler/cost/flop_table.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace shadowgraph {
+namespace {
+
+using Count = std::optional<int64_t>;
+
+constexpr int64_t kFlopsPerMac = 2;
+
+// ---- Matrix products ------------------------------------------------------------------------------------------------
+
+// (..., m, k) x (..., k, n), with the same leading sizes.
+Count batched_product(Shape a, Shape b, size_t rank) {
+  if (a.size() != rank || b.size() != rank || a[rank - 1] != b[rank - 2]) return std::nullopt;
+  for (size_t i = 0; i + 2 < rank; ++i) {
+    if (a[i] != b[i]) return std::nullopt;
+  }
+  return product_of({kFlopsPerMac, product_of(a), b[rank - 1]});
+}
+
+template <size_t kFirst>
+Count matrix_product(const OperandShapes& call) {
+  return batched_product(call.shape(kFirst), call.shape(kFirst + 1), 2);
+}
+template <size_t kFirst>
+Count batch_product(const OperandShapes& call) {
+  return batched_product(call.shape(kFirst), call.shape(kFirst + 1), 3);
+}
+template <size_t kFirst>
+Count matrix_vector(const OperandShapes& call) {
+  const Shape matrix = call.shape(kFirst);
+  const Shape vector = call.shape(kFirst + 1);
+  if (matrix.size() != 2 || vector.size() != 1 || matrix[1] != vector[0]) return std::nullopt;
+  return product_of({kFlopsPerMac, matrix[0], matrix[1]});
+}
+Count dot_product(const OperandShapes& call) {
+  if (call.rank(0) != 1 || call.rank(1) != 1 || call.shape(0)[0] != call.shape(1)[0]) return std::nullopt;
+  return saturating_multiply(kFlopsPerMac, call.shape(0)[0]);
+}
+// self + vec1 (x) vec2: one multiply-accumulate an element.
+Count rank_one_update(const OperandShapes& call) {
+  if (call.rank(1) != 1 || call.rank(2) != 1) return std::nullopt;
+  return product_of({kFlopsPerMac, call.shape(1)[0], call.shape(2)[0]});
+}
+// input (..., k), weight (n, k) or (k).
+Count linear(const OperandShapes& call) {
+  const Shape input = call.shape(0);
+  const Shape weight = call.shape(1);
+  if (input.empty() || weight.empty() || weight.size() > 2 || input.back() != weight.back()) return std::nullopt;
+  return product_of({kFlopsPerMac, product_of(input), weight.size() == 2 ? weight[0] : 1});
+}
+Count matmul(const OperandShapes& call) {
+  const Shape a = call.shape(0);
+  const Shape b = call.shape(1);
+  if (a.empty() || b.empty() || !call.result(0).is_tensor()) return std::nullopt;
+  if (a.back() != (b.size() == 1 ? b[0] : b[b.size() - 2])) return std::nullopt;
+  return product_of({kFlopsPerMac, element_count(call.result(0)), a.back()});
+}
+// Groups along whichever dimension `offs` splits; every form does the work of its rows times its columns once.
+Count grouped_product(const OperandShapes& call) {
+  const Shape a = call.shape(0);
+  const Shape b = call.shape(1);
+  if (a.size() < 2 || b.size() < 2 || a.size() > 3 || b.size() > 3) return std::nullopt;
+  if (a.size() == 3 && b.size() == 3) return batched_product(a, b, 3);
+  // 2-d x 3-d: rows are split among groups; 3-d x 2-d: columns are; 2-d x 2-d: the contracted dimension is.
+  const int64_t rows = a[a.size() - 2];
+  const int64_t columns = b.back();
+  if (a.size() == 3 && b.size() == 2 && a[2] != b[0]) return std::nullopt;
+  if (a.size() == 2 && b.size() == 3 && a[1] != b[1]) return std::nullopt;
+  return product_of({kFlopsPerMac, rows, columns, a.back()});
+}
+Count trilinear(const OperandShapes& call) {
+  // sum over `sumdim` of i1 * i2 * i3 in their common, expanded shape: two products and a sum an element.
+  const Shape one = call.shape(0);
+  const Operand& expand = call.argument(3);
+  if (expand.kind != Operand::Kind::kInts) return std::nullopt;
+  size_t rank = one.size() + expand.shape.size();
+  std::vector<int64_t> sizes(rank, 1);
+  for (size_t operand = 0; operand < 3; ++operand) {
+    const Shape shape = call.shape(operand);
+    const Shape added = call.argument(3 + operand).shape;
+    if (shape.size() + added.size() != rank) return std::nullopt;
+    size_t next = 0;
+    for (size_t d = 0; d < rank; ++d) {
+      if (std::find(added.begin(), added.end(), static_cast<int64_t>(d)) != added.end()) continue;
+      if (next == shape.size()) return std::nullopt;
+      sizes[d] = std::max(sizes[d], shape[next++]);
+    }
+  }
+  return saturating_multiply(kFlopsPerMac + 1, product_of(sizes));
+}
+
+// ---- Convolutions ---------------------------------------------------------------------------------------------------
+
+// One multiply-accumulate per position of the window, per point of `points`, per pair of channels the weight connects.
+Count convolution_count(int64_t batch, Shape weight, Shape points) {
+  if (weight.size() < 2 || points.size() < 2) return std::nullopt;
+  return product_of({kFlopsPerMac, batch, product_of(weight), product_of(points.subspan(2))});
+}
+
+// Every output point sees the whole window; of a transposed convolution every input point does.
+Count convolution_forward(const OperandShapes& call, bool transposed) {
+  const Shape input = call.shape(0);
+  const Shape output = call.result(0).shape;
+  if (input.size() < 2 || output.size() != input.size() || call.rank(1) != input.size()) return std::nullopt;
+  return convolution_count(input[0], call.shape(1), transposed ? input : output);
+}
+// convolution(input, weight, bias, stride, padding, dilation, transposed, ...)
+Count convolution(const OperandShapes& call) { return convolution_forward(call, call.flag(6)); }
+// Forms without a `transposed` argument. PyTorch's formula reads cudnn_convolution's `benchmark` in its place.
+Count plain_convolution(const OperandShapes& call) { return convolution_forward(call, false); }
+Count transposed_convolution(const OperandShapes& call) { return convolution_forward(call, true); }
+
+// convolution_backward(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
+//                      groups, output_mask)
+Count convolution_backward(const OperandShapes& call) {
+  const Shape gradient = call.shape(0);
+  const Shape input = call.shape(1);
+  const Shape weight = call.shape(2);
+  const bool transposed = call.flag(7);
+  if (gradient.size() < 2 || input.size() != gradient.size() || weight.size() != gradient.size()) return std::nullopt;
+  int64_t flops = 0;
+  if (call.element(10, 0, 0) != 0) {
+    // The input's gradient is the opposite convolution of the output's gradient.
+    const Count count = convolution_count(gradient[0], weight, transposed ? input : gradient);
+    if (!count) return std::nullopt;
+    flops = *count;
+  }
+  if (call.element(10, 1, 0) != 0) {
+    // The weight's gradient pairs every channel of the input with every channel of the output: groups are not
+    // discounted, as in PyTorch 2.13.0 (pytorch/pytorch#183405 changes that later).
+    const Shape points = transposed ? input : gradient;
+    flops = saturating_add(flops, product_of({kFlopsPerMac, gradient[0], input[1], gradient[1],
+                                              product_of(weight.subspan(2)), product_of(points.subspan(2))}));
+  }
+  return flops;
+}
+
+// ---- Attention ------------------------------------------------------------------------------------------------------
+
+// Scores (query x key) and output (scores x value). Grouped queries do the work of all query heads.
+Count attention_count(Shape query, Shape key, Shape value) {
+  if (query.size() != 4 || key.size() != 4 || value.size() != 4) return std::nullopt;
+  const bool fits = query[0] == key[0] && key[0] == value[0] && key[1] == value[1] && query[3] == key[3] &&
+                    key[2] == value[2] && key[1] > 0 && query[1] >= key[1] && query[1] % key[1] == 0;
+  if (!fits) return std::nullopt;
+  return product_of({kFlopsPerMac, query[0], query[1], query[2], key[2], saturating_add(query[3], value[3])});
+}
+// Five products: scores again, gradients of scores, value, query and key.
+Count attention_backward_count(Shape gradient, Shape query, Shape key, Shape value) {
+  if (gradient.size() != 4 || !attention_count(query, key, value)) return std::nullopt;
+  const bool fits =
+      gradient[0] == query[0] && gradient[1] == query[1] && gradient[2] == query[2] && gradient[3] == value[3];
+  if (!fits) return std::nullopt;
+  const int64_t depth = saturating_add(saturating_multiply(3, query[3]), saturating_multiply(2, value[3]));
+  return product_of({kFlopsPerMac, query[0], query[1], query[2], key[2], depth});
+}
+
+Count attention(const OperandShapes& call) { return attention_count(call.shape(0), call.shape(1), call.shape(2)); }
+Count attention_backward(const OperandShapes& call) {
+  return attention_backward_count(call.shape(0), call.shape(1), call.shape(2), call.shape(3));
+}
+
+// A call on packed sequences (cumulative lengths given): every sequence is taken to be of the greatest length, since a
+// fake tensor's contents are unknown; PyTorch does the same with fake tensors.
+struct PackedSequences {
+  int64_t count;
+  int64_t longest_query;
+  int64_t longest_key;
+};
+std::optional<PackedSequences> packed_sequences(const OperandShapes& call, size_t offsets, size_t longest) {
+  if (call.rank(offsets) != 1 || call.rank(offsets + 1) != 1) return std::nullopt;
+  if (call.shape(offsets)[0] != call.shape(offsets + 1)[0] || call.shape(offsets)[0] < 1) return std::nullopt;
+  return PackedSequences{call.shape(offsets)[0] - 1, call.integer(longest, 0), call.integer(longest + 1, 0)};
+}
+
+// Tensors are (tokens, heads, depth) for flash attention, (1, tokens, heads, depth) for efficient attention.
+template <size_t kRank, size_t kOffsets, size_t kLongest>
+Count varlen_attention(const OperandShapes& call) {
+  if (!call.argument(kOffsets).is_tensor()) return attention(call);
+  const auto packed = packed_sequences(call, kOffsets, kLongest);
+  const Shape q = call.shape(0);
+  const Shape k = call.shape(1);
+  const Shape v = call.shape(2);
+  if (!packed || q.size() != kRank || k.size() != kRank || v.size() != kRank) return std::nullopt;
+  const int64_t query[] = {1, q[kRank - 2], packed->longest_query, q[kRank - 1]};
+  const int64_t key[] = {1, k[kRank - 2], packed->longest_key, k[kRank - 1]};
+  const int64_t value[] = {1, v[kRank - 2], packed->longest_key, v[kRank - 1]};
+  const Count one = attention_count(query, key, value);
+  return one ? Count(saturating_multiply(*one, packed->count)) : std::nullopt;
+}
+template <size_t kRank>
+Count varlen_attention_backward(const OperandShapes& call) {
+  constexpr size_t kOffsets = 6;
+  constexpr size_t kLongest = 8;
+  if (!call.argument(kOffsets).is_tensor()) return attention_backward(call);
+  const auto packed = packed_sequences(call, kOffsets, kLongest);
+  const Shape q = call.shape(1);
+  const Shape k = call.shape(2);
+  const Shape v = call.shape(3);
+  if (!packed || q.size() != kRank || k.size() != kRank || v.size() != kRank) return std::nullopt;
+  const int64_t query[] = {1, q[kRank - 2], packed->longest_query, q[kRank - 1]};
+  const int64_t key[] = {1, k[kRank - 2], packed->longest_key, k[kRank - 1]};
+  const int64_t value[] = {1, v[kRank - 2], packed->longest_key, v[kRank - 1]};
+  const Count one = attention_backward_count(query, query, key, value);
+  return one ? Count(saturating_multiply(*one, packed->count)) : std::nullopt;
+}
+
+// ---- Recurrent layers: the gates' matrix products, once per token of the batch
+// ------------------------------------------
+
+Count recurrent(Shape input, std::initializer_list<Shape> matrices, int64_t passes) {
+  if (input.empty() || input.back() == 0) return std::nullopt;
+  const int64_t tokens = product_of(input.first(input.size() - 1));
+  int64_t weights = 0;
+  for (Shape matrix : matrices) {
+    if (matrix.size() == 2) weights = saturating_add(weights, product_of(matrix));
+  }
+  if (weights == 0) return std::nullopt;
+  return product_of({kFlopsPerMac, passes, tokens, weights});
+}
+Count recurrent(Shape input, std::span<const Shape> weights, int64_t passes) {
+  int64_t total = 0;
+  for (Shape weight : weights) {
+    const Count one = weight.size() == 2 ? recurrent(input, {weight}, passes) : Count(0);
+    if (!one) return std::nullopt;
+    total = saturating_add(total, *one);
+  }
+  return total > 0 ? Count(total) : std::nullopt;
+}
+// One layer and direction: weight0 (gates * hidden, input), weight1 (gates * hidden, hidden).
+Count mkldnn_rnn(const OperandShapes& call) { return recurrent(call.shape(0), {call.shape(1), call.shape(2)}, 1); }
+Count mkldnn_rnn_backward(const OperandShapes& call) {
+  return recurrent(call.shape(0), {call.shape(1), call.shape(2)}, 2);
+}
+// All layers and directions; the matrices among the weights are the rank-2 ones.
+Count cudnn_rnn(const OperandShapes& call) { return recurrent(call.shape(0), call.argument(1).tensors, 1); }
+template <size_t kMask>
+Count cudnn_rnn_backward(const OperandShapes& call) {
+  return recurrent(call.shape(0), call.argument(1).tensors, call.element(kMask, 3, 1) != 0 ? 2 : 1);
+}
+template <size_t kWeights>
+Count composite_rnn(const OperandShapes& call) {
+  return recurrent(call.shape(0), call.argument(kWeights).tensors, 1);
+}
+
+// Sorted by family; counted_by_pytorch says whether flop_registry of 2.13.0 has it.
+constexpr FlopRow kFlopRows[] = {
+    {"aten::mm", matrix_product<0>, true, "2mnk"},
+    {"aten::addmm", matrix_product<1>, true, "2mnk"},
+    {"aten::bmm", batch_product<0>, true, "2bmnk"},
+    {"aten::baddbmm", batch_product<1>, true, "2bmnk"},
+    {"aten::_scaled_mm", matrix_product<0>, true, "2mnk"},
+    {"aten::addmm_", matrix_product<1>, false, "2mnk"},
+    {"aten::baddbmm_", batch_product<1>, false, "2bmnk"},
+    {"aten::_addmm_activation", matrix_product<1>, false, "2mnk"},
+    {"aten::_scaled_mm_v2", matrix_product<0>, false, "2mnk"},
+    {"aten::_int_mm", matrix_product<0>, false, "2mnk"},
+    {"aten::_grouped_mm", grouped_product, false, "2mnk over all groups"},
+    {"aten::_scaled_grouped_mm", grouped_product, false, "2mnk over all groups"},
+    {"aten::addbmm", batch_product<1>, false, "2bmnk"},
+    {"aten::addbmm_", batch_product<1>, false, "2bmnk"},
+    {"aten::mv", matrix_vector<0>, false, "2mk"},
+    {"aten::addmv", matrix_vector<1>, false, "2mk"},
+    {"aten::addmv_", matrix_vector<1>, false, "2mk"},
+    {"aten::dot", dot_product, false, "2n"},
+    {"aten::vdot", dot_product, false, "2n"},
+    {"aten::addr", rank_one_update, false, "2mn"},
+    {"aten::addr_", rank_one_update, false, "2mn"},
+    {"aten::linear", linear, false, "2 numel(input) n"},
+    {"aten::mkldnn_linear", linear, false, "2 numel(input) n"},
+    {"aten::matmul", matmul, false, "2 numel(out) k"},
+    {"aten::_trilinear", trilinear, false, "3 numel of the expanded product"},
+
+    {"aten::convolution", convolution, true, "2 N prod(weight) prod(spatial)"},
+    {"aten::_convolution", convolution, true, "2 N prod(weight) prod(spatial)"},
+    {"aten::convolution_overrideable", convolution, true, "2 N prod(weight) prod(spatial)"},
+    {"aten::cudnn_convolution", plain_convolution, true, "2 N prod(weight) prod(out spatial)"},
+    // In the registry, but the formula there cannot take this operator's six arguments and throws.
+    {"aten::_slow_conv2d_forward", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
+    {"aten::mkldnn_convolution", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
+    {"aten::miopen_convolution", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
+    {"aten::_conv_depthwise2d", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
+    {"aten::conv_depthwise3d", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
+    {"aten::slow_conv3d_forward", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
+    {"aten::cudnn_convolution_transpose", transposed_convolution, false, "2 N prod(weight) prod(in spatial)"},
+    {"aten::miopen_convolution_transpose", transposed_convolution, false, "2 N prod(weight) prod(in spatial)"},
+    {"aten::convolution_backward", convolution_backward, true,
+     "masked: 2 N prod(weight) prod(spatial) + 2 N Cin Cout prod(window) prod(spatial)"},
+
+    {"aten::_scaled_dot_product_efficient_attention", attention, true, "2 B H Sq Sk (D + Dv)"},
+    {"aten::_scaled_dot_product_flash_attention", attention, true, "2 B H Sq Sk (D + Dv)"},
+    {"aten::_scaled_dot_product_cudnn_attention", attention, true, "2 B H Sq Sk (D + Dv)"},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", attention, false, "2 B H Sq Sk (D + Dv)"},
+    {"aten::_scaled_dot_product_fused_attention_overrideable", attention, false, "2 B H Sq Sk (D + Dv)"},
+    {"aten::_scaled_dot_product_efficient_attention_backward", attention_backward, true, "2 B H Sq Sk (3D + 2Dv)"},
+    {"aten::_scaled_dot_product_flash_attention_backward", attention_backward, true, "2 B H Sq Sk (3D + 2Dv)"},
+    {"aten::_scaled_dot_product_cudnn_attention_backward", attention_backward, true, "2 B H Sq Sk (3D + 2Dv)"},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward, false, "2 B H Sq Sk (3D + 2Dv)"},
+    {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention_backward, false,
+     "2 B H Sq Sk (3D + 2Dv)"},
+    {"aten::_flash_attention_forward", varlen_attention<3, 3, 5>, true, "2 B H Sq Sk (D + Dv), per sequence"},
+    {"aten::_efficient_attention_forward", varlen_attention<4, 4, 6>, true, "2 B H Sq Sk (D + Dv), per sequence"},
+    {"aten::_flash_attention_backward", varlen_attention_backward<3>, true, "2 B H Sq Sk (3D + 2Dv), per sequence"},
+    {"aten::_efficient_attention_backward", varlen_attention_backward<4>, true, "2 B H Sq Sk (3D + 2Dv), per sequence"},
+
+    {"aten::mkldnn_rnn_layer", mkldnn_rnn, false, "2 T N prod(matrices)"},
+    {"aten::mkldnn_rnn_layer_backward", mkldnn_rnn_backward, false, "4 T N prod(matrices)"},
+    {"aten::_cudnn_rnn", cudnn_rnn, false, "2 T N prod(matrices)"},
+    {"aten::_cudnn_rnn_backward", cudnn_rnn_backward<21>, false, "4 T N prod(matrices), 2 without weight gradients"},
+    {"aten::miopen_rnn", cudnn_rnn, false, "2 T N prod(matrices)"},
+    {"aten::lstm", composite_rnn<2>, false, "2 T N prod(matrices)"},
+    {"aten::gru", composite_rnn<2>, false, "2 T N prod(matrices)"},
+    {"aten::lstm.data", composite_rnn<3>, false, "2 T N prod(matrices)"},
+    {"aten::gru.data", composite_rnn<3>, false, "2 T N prod(matrices)"},
+    {"aten::rnn_tanh.data", composite_rnn<3>, false, "2 T N prod(matrices)"},
+    {"aten::rnn_relu.data", composite_rnn<3>, false, "2 T N prod(matrices)"},
+    {"aten::rnn_tanh", composite_rnn<2>, false, "2 T N prod(matrices)"},
+    {"aten::rnn_relu", composite_rnn<2>, false, "2 T N prod(matrices)"},
+};
+
+const std::unordered_map<std::string_view, const FlopRow*>& flop_index() {
+  static const auto* const map = [] {
+    auto* rows = new std::unordered_map<std::string_view, const FlopRow*>;
+    for (const FlopRow& row : kFlopRows) rows->emplace(row.name, &row);
+    return rows;
+  }();
+  return *map;
+}
+
+}  // namespace
+
+std::span<const FlopRow> flop_table() { return kFlopRows; }
+
+std::string_view without_overload(std::string_view operator_name) {
+  return operator_name.substr(0, operator_name.find('.'));
+}
+
+const FlopRow* find_flop_row(std::string_view operator_name) {
+  auto found = flop_index().find(operator_name);
+  if (found == flop_index().end()) found = flop_index().find(without_overload(operator_name));
+  return found == flop_index().end() ? nullptr : found->second;
+}
+
+std::optional<int64_t> matmul_flops(std::string_view operator_name, const OperandShapes& call) {
+  const FlopRow* row = find_flop_row(operator_name);
+  return row != nullptr ? row->rule(call) : std::nullopt;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,42 @@
+// FLOPs of matrix products, convolutions, attention and recurrent layers: 2 per multiply-accumulate.
+//
+// Each row is one operator, whatever its overload, and one pure function of shapes. The rows that PyTorch 2.13.0's
+// torch.utils.flop_counter.flop_registry has give its numbers to the last digit, its simplifications included: padding
+// is not discounted, biases are free here (elementwise_table.h counts them), causal masks save nothing, and the weight
+// gradient of a grouped convolution is counted as if it had one group. Rows it lacks (attention and recurrent layers on
+// a CPU, matrix-vector products, ...) are marked, so that totals can be compared either way.
+//
+// Adding an operator: one row in flop_table.cpp, one test in tests/profiler/flop_table_test.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "shadowgraph/operators.h"
+
+namespace shadowgraph {
+
+// Empty if the shapes are none the operator can have; the call is then listed as uncovered rather than counted wrongly.
+using FlopRule = std::optional<int64_t> (*)(const OperandShapes&);
+
+struct FlopRow {
+  std::string_view name;  // "aten::mm": every overload without a row of its own
+  FlopRule rule;
+  bool counted_by_pytorch;   // flop_registry has a formula for it
+  std::string_view formula;  // for people
+};
+
+std::span<const FlopRow> flop_table();
+
+// The row for an operator, "aten::mm" or "aten::mm.out"; nullptr if there is none. Done once a target, not once a node.
+const FlopRow* find_flop_row(std::string_view operator_name);
+
+// Empty if there is no row or the shapes do not fit. For tests and one-off questions.
+std::optional<int64_t> matmul_flops(std::string_view operator_name, const OperandShapes& call);
+
+// "aten::add.Tensor" -> "aten::add".
+std::string_view without_overload(std::string_view operator_name);
+
+}  // namespace shadowgraph

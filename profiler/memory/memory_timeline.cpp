@@ -1,0 +1,125 @@
+#include <algorithm>
+
+#include "profiler/report/module_tree.h"
+#include "shadowgraph/profile.h"
+
+namespace shadowgraph {
+namespace {
+
+bool is_on(c10::Device device, const std::optional<c10::Device>& wanted) {
+  return !wanted || (device.type() == wanted->type() && (!wanted->has_index() || device.index() == wanted->index()));
+}
+
+}  // namespace
+
+MemoryTimeline MemoryTimeline::run(const Graph& graph, const MemoryTimelineOptions& options) {
+  return run(graph, StorageKinds::run(graph), options);
+}
+
+MemoryTimeline MemoryTimeline::run(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
+                                   const MemoryTimelineOptions& options) {
+  MemoryTimeline timeline;
+  timeline.kinds_ = kinds;
+  timeline.nodes_.reserve(graph.node_count());
+  for (NodeId node : graph.nodes()) timeline.nodes_.push_back(node);
+  const uint32_t steps = timeline.steps();
+  if (steps == 0) return timeline;
+  const auto order = program_order(graph);
+
+  // First the changes at each step, then their running sums.
+  timeline.live_.assign(steps, BytesByKind{});
+  timeline.total_.assign(steps, 0);
+  timeline.rounded_.assign(steps, 0);
+  const auto add = [&](uint32_t born, uint32_t last, StorageKind kind, int64_t bytes) {
+    timeline.live_[born][static_cast<size_t>(kind)] += bytes;
+    timeline.rounded_[born] += rounded_bytes(bytes);
+    if (last + 1 == steps) return;
+    timeline.live_[last + 1][static_cast<size_t>(kind)] -= bytes;
+    timeline.rounded_[last + 1] -= rounded_bytes(bytes);
+  };
+  timeline.intervals_.reserve(graph.storage_count());
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const StorageId id(i);
+    const Storage& storage = graph.storage(id);
+    if (!is_on(storage.device(), options.device)) continue;
+    const bool freed = storage.freed_after.valid() && !graph.is_erased(storage.freed_after);
+    const uint32_t born = existed_before(graph, storage) ? 0 : order[storage.born];
+    const uint32_t last = std::max(born, freed ? order[storage.freed_after] : steps - 1);
+    timeline.intervals_.push_back({id, born, last, storage.bytes});
+    add(born, last, timeline.kinds_[id], storage.bytes);
+  }
+
+  const OwnOperators own = OwnOperators::run(graph);
+  for (const auto& scratch : own.scratch()) {
+    if (is_on(scratch.device, options.device)) {
+      add(order[scratch.node], order[scratch.node], StorageKind::kTemporary, scratch.bytes);
+    }
+  }
+
+  for (uint32_t step = 0; step < steps; ++step) {
+    BytesByKind& live = timeline.live_[step];
+    int64_t total = 0;
+    for (size_t kind = 0; kind < live.size(); ++kind) {
+      if (step > 0) live[kind] += timeline.live_[step - 1][kind];
+      total += live[kind];
+    }
+    if (step > 0) timeline.rounded_[step] += timeline.rounded_[step - 1];
+    timeline.total_[step] = total;
+    timeline.rounded_peak_ = std::max(timeline.rounded_peak_, timeline.rounded_[step]);
+    if (step == 0 || total > timeline.peak_.bytes) {
+      const NodeId node = timeline.nodes_[step];
+      timeline.peak_ = {.bytes = total, .step = step, .node = node, .phase = graph.node(node).phase, .by_kind = live};
+    }
+  }
+  return timeline;
+}
+
+std::vector<StorageId> MemoryTimeline::alive_at(uint32_t step, size_t count) const {
+  std::vector<Interval> alive;
+  for (const Interval& interval : intervals_) {
+    if (interval.born <= step && step <= interval.last && interval.bytes > 0) alive.push_back(interval);
+  }
+  count = std::min(count, alive.size());
+  std::partial_sort(alive.begin(), alive.begin() + static_cast<std::ptrdiff_t>(count), alive.end(),
+                    [](const Interval& a, const Interval& b) {
+                      return a.bytes != b.bytes ? a.bytes > b.bytes : a.storage < b.storage;
+                    });
+  std::vector<StorageId> storages;
+  for (size_t i = 0; i < count; ++i) storages.push_back(alive[i].storage);
+  return storages;
+}
+
+std::vector<LiveStorage> live_storages(const Graph& graph, const MemoryTimeline& timeline, uint32_t step,
+                                       size_t count) {
+  std::vector<LiveStorage> result;
+  if (timeline.steps() == 0) return result;
+  IdMap<StorageId, size_t> place(count);
+  for (StorageId id : timeline.alive_at(step, count)) {
+    place[id] = result.size();
+    result.push_back({.storage = id, .bytes = graph.storage(id).bytes, .kind = timeline.kind(id)});
+    const NodeId born = graph.storage(id).born;
+    if (!born.valid() || graph.is_erased(born)) continue;
+    LiveStorage& live = result.back();
+    live.producer = graph.target(born).name();
+    if (const std::string name = placeholder_name(graph, born); !name.empty()) live.producer += " " + name;
+    live.module = module_path(graph, born);
+    if (graph.node(born).source.valid()) live.source = graph.text(graph.node(born).source);
+  }
+  // The first value in each.
+  size_t missing = result.size();
+  for (NodeId node : graph.nodes()) {
+    if (missing == 0) break;
+    graph.for_each_output(node, [&](ValueId value) {
+      const StorageId storage = graph.value(value).storage;
+      if (!storage.valid()) return;
+      const size_t at = std::as_const(place)[storage];
+      if (at >= result.size() || !result[at].dtype.empty()) return;
+      result[at].dtype = dtype_name(graph.value(value).dtype);
+      result[at].shape.assign(graph.sizes(value).begin(), graph.sizes(value).end());
+      --missing;
+    });
+  }
+  return result;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,80 @@
+#include <optional>
+
+#include "shadowgraph/profile.h"
+
+namespace shadowgraph {
+namespace {
+
+std::optional<StorageKind> placeholder_kind(TargetId target) {
+  if (target == target_of(Builtin::kParameter)) return StorageKind::kParameter;
+  if (target == target_of(Builtin::kBuffer)) return StorageKind::kBuffer;
+  if (target == target_of(Builtin::kInput)) return StorageKind::kInput;
+  if (target == target_of(Builtin::kConstant)) return StorageKind::kConstant;
+  return std::nullopt;
+}
+
+bool born_in_graph(const Graph& graph, const Storage& storage) {
+  return storage.born.valid() && storage.born.index < graph.node_capacity() && !graph.is_erased(storage.born);
+}
+
+}  // namespace
+
+bool existed_before(const Graph& graph, const Storage& storage) {
+  return !born_in_graph(graph, storage) || placeholder_kind(graph.node(storage.born).target).has_value();
+}
+
+IdMap<NodeId, uint32_t> program_order(const Graph& graph) {
+  IdMap<NodeId, uint32_t> order;
+  order.reserve(graph.node_capacity());
+  uint32_t position = 0;
+  for (NodeId node : graph.nodes()) order[node] = position++;
+  return order;
+}
+
+IdMap<StorageId, StorageKind> StorageKinds::run(const Graph& graph) {
+  IdMap<StorageId, StorageKind> kinds(StorageKind::kTemporary);
+  const auto order = program_order(graph);
+  IdMap<StorageId, uint8_t> saved;
+  IdMap<StorageId, uint8_t> gradient;
+  NodeId first_backward;
+  for (NodeId id : graph.nodes()) {
+    if (!first_backward.valid() && graph.node(id).phase == Graph::kBackward) first_backward = id;
+    for (const SavedTensor& tensor : graph.saved(id)) {
+      const StorageId storage = graph.value(tensor.value).storage;
+      if (storage.valid()) saved[storage] = 1;
+    }
+    if (graph.node(id).target == target_of(Builtin::kGradient)) {
+      const auto arguments = graph.arguments(id);
+      if (arguments.size() == 2 && arguments[1].kind == ArgumentKind::kValue) {
+        const StorageId storage = graph.value(arguments[1].ref.value).storage;
+        if (storage.valid()) gradient[storage] = 1;
+      }
+    }
+  }
+
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const StorageId id(i);
+    const Storage& storage = graph.storage(id);
+    StorageKind kind = storage.kind;
+    const bool born = born_in_graph(graph, storage);
+    const auto placeholder = born ? placeholder_kind(graph.node(storage.born).target) : std::nullopt;
+    if (placeholder) {
+      kind = *placeholder;
+    } else if (kind == StorageKind::kTemporary && gradient[id] != 0) {
+      kind = StorageKind::kGradient;
+    } else if (kind == StorageKind::kTemporary && born) {
+      const PhaseId phase = graph.node(storage.born).phase;
+      const bool alive_at_backward = first_backward.valid() && (!storage.freed_after.valid() ||
+                                                                order[storage.freed_after] >= order[first_backward]);
+      if (phase == Graph::kOptimizer && !storage.freed_after.valid()) {
+        kind = StorageKind::kOptimizerState;
+      } else if (phase == Graph::kForward && (saved[id] != 0 || alive_at_backward)) {
+        kind = StorageKind::kActivation;
+      }
+    }
+    kinds[id] = kind;
+  }
+  return kinds;
+}
+
+}  // namespace shadowgraph

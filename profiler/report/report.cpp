@@ -1,0 +1,364 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+
+#include "ir/text/words.h"
+#include "profiler/report/module_tree.h"
+#include "shadowgraph/operators.h"
+#include "shadowgraph/profile.h"
+
+namespace shadowgraph {
+namespace {
+
+using nlohmann::json;
+
+std::string device_name(c10::Device device) {
+  std::string name;
+  append_device(name, device);
+  return name;
+}
+
+std::optional<std::string> metadata(const Graph& graph, const std::string& key) {
+  const auto found = graph.metadata.find(key);
+  if (found == graph.metadata.end() || found->second.empty()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<double> parse_seconds(const std::optional<std::string>& text) {
+  if (!text) return std::nullopt;
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), seconds);
+  if (error != std::errc() || end != text->data() + text->size()) return std::nullopt;
+  return seconds;
+}
+
+// Storage bytes by device, in the order of first use.
+std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph) {
+  std::vector<std::pair<c10::Device, int64_t>> devices;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const Storage& storage = graph.storage(StorageId(i));
+    auto found =
+        std::find_if(devices.begin(), devices.end(), [&](const auto& d) { return d.first == storage.device(); });
+    if (found == devices.end()) found = devices.insert(devices.end(), {storage.device(), 0});
+    found->second += storage.bytes;
+  }
+  return devices;
+}
+
+// Of the devices that hold storages, the one asked for; without an index, or without a wish, the fullest that fits.
+c10::Device main_device(const Graph& graph, const std::vector<std::pair<c10::Device, int64_t>>& devices,
+                        std::optional<c10::Device> asked) {
+  if (!asked) {
+    if (const auto text = metadata(graph, "device")) asked = parse_device(*text);
+  }
+  std::optional<std::pair<c10::Device, int64_t>> best;
+  for (const auto& entry : devices) {
+    const bool fits = !asked || (entry.first.type() == asked->type() &&
+                                 (!asked->has_index() || entry.first.index() == asked->index()));
+    if (fits && (!best || entry.second > best->second)) best = entry;
+  }
+  return best ? best->first : asked.value_or(c10::Device(c10::DeviceType::CPU));
+}
+
+PeakInfo describe(const Graph& graph, const MemoryPeak& peak) {
+  PeakInfo info{.bytes = peak.bytes, .node = peak.step, .by_kind = peak.by_kind};
+  if (!peak.node.valid()) return info;
+  info.op = graph.target(peak.node).name();
+  if (const std::string name = placeholder_name(graph, peak.node); !name.empty()) info.op += " " + name;
+  info.module = module_path(graph, peak.node);
+  info.source = graph.text_or_empty(graph.node(peak.node).source);
+  info.phase = graph.phase_name(peak.phase);
+  return info;
+}
+
+std::optional<std::vector<OutputInfo>> outputs_of(const Graph& graph) {
+  const NodeId last = graph.last();
+  if (!last.valid() || graph.node(last).target != target_of(Builtin::kOutput)) return std::nullopt;
+  std::vector<OutputInfo> outputs;
+  const auto add = [&](auto&& self, std::span<const Argument> arguments) -> void {
+    for (const Argument& argument : arguments) {
+      if (argument.kind == ArgumentKind::kList) {
+        self(self, graph.list(argument));
+      } else if (argument.kind == ArgumentKind::kValue) {
+        const Value& value = graph.value(argument.ref.value);
+        const auto sizes = graph.sizes(argument.ref.value);
+        const auto strides = graph.strides(argument.ref.value);
+        outputs.push_back({.shape = {sizes.begin(), sizes.end()},
+                           .dtype = dtype_name(value.dtype),
+                           .stride = {strides.begin(), strides.end()},
+                           .device = device_name(value.device())});
+      } else {
+        outputs.push_back({.defined = false});
+      }
+    }
+  };
+  add(add, graph.arguments(last));
+  return outputs;
+}
+
+std::vector<ModuleProfile> modules_of(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
+                                      const Flops& flops) {
+  const ModuleTree tree = ModuleTree::run(graph);
+  const auto count = static_cast<uint32_t>(tree.modules.size());
+  IdMap<NodeId, uint32_t> group_of(kNoGroup);
+  for (NodeId node : graph.nodes()) group_of[node] = tree.of_node(graph, node);
+  std::vector<uint32_t> parents;
+  for (const Module& module : tree.modules) parents.push_back(module.parent);
+  auto figures = group_figures(graph, kinds, flops, group_of, count, parents);
+  for (uint32_t i = count; i-- > 1;) figures[parents[i]].add_disjoint(figures[i]);
+  std::vector<ModuleProfile> modules;
+  for (uint32_t i = 0; i < count; ++i) {
+    const Module& module = tree.modules[i];
+    modules.push_back({module.path, module.class_name, module.calls, module.children, figures[i]});
+  }
+  return modules;
+}
+
+json to_json(const BytesByKind& bytes) {
+  json object = json::object();
+  for (size_t kind = 0; kind < bytes.size(); ++kind) {
+    object[std::string(to_string(static_cast<StorageKind>(kind)))] = bytes[kind];
+  }
+  return object;
+}
+
+// The tree is at most 64 deep (module_tree.cpp).
+json to_json(const std::vector<ModuleProfile>& modules, uint32_t at) {
+  const ModuleProfile& module = modules[at];
+  const GroupFigures& f = module.figures;
+  json object{
+      {"path", module.path},
+      {"calls", module.calls},
+      {"nodes", {{"forward", f.forward_nodes}, {"backward", f.backward_nodes}}},
+      {"flops", {{"forward", f.forward_flops.matmul}, {"backward", f.backward_flops.matmul}}},
+      {"elementwise_flops", {{"forward", f.forward_flops.elementwise}, {"backward", f.backward_flops.elementwise}}},
+      {"transcendental", {{"forward", f.forward_flops.transcendental}, {"backward", f.backward_flops.transcendental}}},
+      {"parameter_bytes", f.parameters},
+      {"saved_activation_bytes", f.incremental},
+      {"output_bytes", f.output},
+      {"temporary_bytes", f.temporary},
+      {"backward_bytes", f.backward}};
+  if (!module.class_name.empty()) object["class"] = module.class_name;
+  if (!module.children.empty()) {
+    json& children = object["children"] = json::array();
+    for (uint32_t child : module.children) children.push_back(to_json(modules, child));
+  }
+  return object;
+}
+
+json to_json(const LiveStorage& live) {
+  json object{{"bytes", live.bytes}, {"kind", to_string(live.kind)}};
+  if (!live.producer.empty()) object["op"] = live.producer;
+  if (!live.module.empty()) object["module"] = live.module;
+  if (!live.source.empty()) object["source"] = live.source;
+  if (!live.dtype.empty()) {
+    object["dtype"] = live.dtype;
+    object["shape"] = live.shape;
+  }
+  return object;
+}
+
+json to_json(const MemoryTimeline& timeline) {
+  json object{{"kinds", json::array()}, {"live", json::array()}, {"total", json::array()}, {"rounded", json::array()}};
+  for (int kind = 0; kind < kStorageKindCount; ++kind) {
+    object["kinds"].push_back(to_string(static_cast<StorageKind>(kind)));
+  }
+  for (uint32_t step = 0; step < timeline.steps(); ++step) {
+    object["live"].push_back(timeline.live(step));
+    object["total"].push_back(timeline.total(step));
+    object["rounded"].push_back(timeline.rounded_total(step));
+  }
+  return object;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+}  // namespace
+
+Profile Profile::run(const Graph& graph, const ProfileOptions& options) {
+  Profile profile;
+  profile.model = metadata(graph, "model");
+  profile.mode = metadata(graph, "mode");
+  profile.optimizer = metadata(graph, "optimizer");
+  profile.capture_seconds = parse_seconds(metadata(graph, "capture_seconds"));
+  profile.nodes = graph.node_count();
+  profile.size = ParameterCount::run(graph);
+  profile.saved = SavedBytes::run(graph);
+
+  IdMap<TargetId, int64_t> calls;
+  for (NodeId node : graph.nodes()) ++calls[graph.node(node).target];
+  for (uint32_t i = 0; i < calls.size(); ++i) {
+    if (const int64_t count = std::as_const(calls)[TargetId(i)]; count > 0) {
+      profile.operators[graph.target(TargetId(i)).name()] += count;
+    }
+  }
+
+  const Flops flops = Flops::run(graph);
+  profile.uncovered = flops.uncovered();
+  profile.own_operators = OwnOperators::run(graph).by_operator();
+  for (uint32_t i = 0; i < graph.phase_count(); ++i) {
+    const NodeFlops& phase = flops.of_phase(PhaseId(i));
+    if (i <= Graph::kOptimizer.index || phase != NodeFlops()) profile.flops[graph.phase_name(PhaseId(i))] = phase;
+  }
+
+  const auto kinds = StorageKinds::run(graph);
+  const auto devices = bytes_by_device(graph);
+  const c10::Device device = main_device(graph, devices, options.device);
+  profile.device = device_name(device);
+  MemoryTimeline timeline = MemoryTimeline::run(graph, kinds, {.device = device});
+  profile.peak = describe(graph, timeline.peak());
+  profile.peak_rounded_bytes = timeline.rounded_peak();
+  profile.top_at_peak = live_storages(graph, timeline, timeline.peak().step, options.top_at_peak);
+  for (const auto& [other, bytes] : devices) {
+    if (other == device || bytes == 0) continue;
+    const auto peak = MemoryTimeline::run(graph, kinds, {.device = other}).peak();
+    profile.other_devices.push_back({device_name(other), peak.bytes});
+  }
+  profile.modules = modules_of(graph, kinds, flops);
+  profile.outputs = outputs_of(graph);
+  if (options.timeline) profile.timeline = std::move(timeline);
+  return profile;
+}
+
+json to_json(const Profile& profile) {
+  json object;
+  if (profile.model) object["model"] = *profile.model;
+  object["device"] = profile.device;
+  if (profile.mode) object["mode"] = *profile.mode;
+  if (profile.optimizer) object["optimizer"] = *profile.optimizer;
+  if (profile.capture_seconds) object["capture_seconds"] = *profile.capture_seconds;
+  object["nodes"] = profile.nodes;
+  object["operators"] = profile.operators;
+  object["parameters"] = profile.size.parameters;
+  object["parameter_bytes"] = profile.size.parameter_bytes;
+  object["buffers"] = profile.size.buffers;
+  object["buffer_bytes"] = profile.size.buffer_bytes;
+  for (const auto& [phase, flops] : profile.flops) {
+    object["flops"][phase] = flops.matmul;
+    object["elementwise_flops"][phase] = flops.elementwise;
+    object["transcendental"][phase] = flops.transcendental;
+    object["flops_beyond_pytorch"][phase] = flops.beyond_pytorch;
+  }
+  object["uncovered_operators"] = json::array();
+  for (const UncoveredOperator& row : profile.uncovered) {
+    object["uncovered_operators"].push_back({{"op", row.op}, {"count", row.count}});
+  }
+  for (const OwnOperatorFigures& row : profile.own_operators) {
+    object["own_operators"].push_back({{"op", row.op},
+                                       {"calls", row.calls},
+                                       {"flops", row.flops},
+                                       {"bytes", row.bytes},
+                                       {"scratch_bytes", row.scratch},
+                                       {"calls_without_answer", row.unknown}});
+  }
+  object["saved_bytes"] = profile.saved.all;
+  object["saved_activation_bytes"] = profile.saved.activations;
+  object["peak"] = {{"bytes", profile.peak.bytes},
+                    {"node", profile.peak.node},
+                    {"op", profile.peak.op},
+                    {"phase", profile.peak.phase},
+                    {"by_kind", to_json(profile.peak.by_kind)}};
+  if (!profile.peak.module.empty()) object["peak"]["module"] = profile.peak.module;
+  if (!profile.peak.source.empty()) object["peak"]["source"] = profile.peak.source;
+  object["peak_rounded_bytes"] = profile.peak_rounded_bytes;
+  object["top_at_peak"] = json::array();
+  for (const LiveStorage& live : profile.top_at_peak) object["top_at_peak"].push_back(to_json(live));
+  if (!profile.other_devices.empty()) {
+    for (const DevicePeak& other : profile.other_devices) {
+      object["other_devices"].push_back({{"device", other.device}, {"peak_bytes", other.bytes}});
+    }
+  }
+  if (!profile.modules.empty()) object["modules"] = to_json(profile.modules, 0);
+  if (profile.outputs) {
+    object["outputs"] = json::array();
+    for (const OutputInfo& output : *profile.outputs) {
+      object["outputs"].push_back(output.defined ? json{{"shape", output.shape},
+                                                        {"dtype", output.dtype},
+                                                        {"stride", output.stride},
+                                                        {"device", output.device}}
+                                                 : json());
+    }
+  }
+  if (profile.timeline) object["timeline"] = to_json(*profile.timeline);
+  return object;
+}
+
+std::string to_text(const Profile& profile) {
+  std::string text;
+  const auto line = [&](const char* name, const std::string& value) { text += fmt::format("{:<15}{}\n", name, value); };
+  const auto optional_line = [&](const char* name, const std::optional<std::string>& value) {
+    if (value) line(name, *value);
+  };
+  optional_line("model", profile.model);
+  line("device", profile.device);
+  optional_line("mode", profile.mode);
+  optional_line("optimizer", profile.optimizer);
+  line("nodes", exact_count(profile.nodes));
+  line("parameters",
+       fmt::format("{} ({})", exact_count(profile.size.parameters), human_bytes(profile.size.parameter_bytes)));
+  if (profile.size.buffers > 0) {
+    line("buffers", fmt::format("{} ({})", exact_count(profile.size.buffers), human_bytes(profile.size.buffer_bytes)));
+  }
+  line("saved", fmt::format("{} for backward, {} of it activations", human_bytes(profile.saved.all),
+                            human_bytes(profile.saved.activations)));
+
+  const PeakInfo& peak = profile.peak;
+  std::string where = peak.op;
+  if (!peak.module.empty()) where += " of " + peak.module;
+  if (!peak.source.empty()) where += ", " + peak.source;
+  line("peak", fmt::format("{} ({} bytes) in {}, at node {}: {}", human_bytes(peak.bytes), exact_count(peak.bytes),
+                           peak.phase.empty() ? "no phase" : peak.phase, peak.node, where));
+  for (size_t kind = 0; kind < peak.by_kind.size(); ++kind) {
+    if (peak.by_kind[kind] == 0) continue;
+    text += fmt::format("  {:<17}{:>12}\n", to_string(static_cast<StorageKind>(kind)), human_bytes(peak.by_kind[kind]));
+  }
+  text += fmt::format("  {:<17}{:>12}\n", "in 512 B blocks", human_bytes(profile.peak_rounded_bytes));
+  for (const DevicePeak& other : profile.other_devices) {
+    text += fmt::format("  {:<17}{:>12}\n", "also on " + other.device, human_bytes(other.bytes));
+  }
+
+  text += fmt::format("\n{:<15}{:>12}{:>14}{:>17}\n", "FLOPs", "matmul", "elementwise", "transcendental");
+  static constexpr const char* kFirst[] = {"forward", "backward", "optimizer"};
+  const auto flops_line = [&](const std::string& phase, const NodeFlops& flops) {
+    text += fmt::format("  {:<13}{:>12}{:>14}{:>17}\n", phase, human_count(flops.matmul),
+                        human_count(flops.elementwise), human_count(flops.transcendental));
+  };
+  for (const char* phase : kFirst) {
+    if (const auto found = profile.flops.find(phase); found != profile.flops.end()) flops_line(phase, found->second);
+  }
+  int64_t beyond = 0;
+  for (const auto& [phase, flops] : profile.flops) {
+    beyond = saturating_add(beyond, flops.beyond_pytorch);
+    if (std::find(std::begin(kFirst), std::end(kFirst), phase) == std::end(kFirst)) flops_line(phase, flops);
+  }
+  if (beyond > 0)
+    text += fmt::format("  of matmul, {} in operators that FlopCounterMode does not count\n", human_count(beyond));
+  if (!profile.uncovered.empty()) {
+    text += "\nno FLOP formula, not in the sums above:\n";
+    for (const UncoveredOperator& row : profile.uncovered) text += fmt::format("  {} x{}\n", row.op, row.count);
+  }
+
+  if (!profile.own_operators.empty()) {
+    text += fmt::format("\n{:<30}{:>8}{:>12}{:>12}{:>12}\n", "own operators", "calls", "FLOPs", "moved", "scratch");
+    for (const OwnOperatorFigures& row : profile.own_operators) {
+      text += fmt::format("  {:<28}{:>8}{:>12}{:>12}{:>12}\n", row.op, row.calls, human_count(row.flops),
+                          human_bytes(row.bytes), human_bytes(row.scratch));
+      if (row.unknown > 0) text += fmt::format("    {} calls without an answer from its rules\n", row.unknown);
+    }
+  }
+
+  if (!profile.top_at_peak.empty()) {
+    text += "\nlargest at the peak:\n";
+    for (const LiveStorage& live : profile.top_at_peak) {
+      const std::string tensor = live.dtype.empty() ? "" : live.dtype + shape_text(live.shape);
+      text += fmt::format("  {:>12}  {:<15} {:<30} {}{}\n", human_bytes(live.bytes), to_string(live.kind), tensor,
+                          live.module.empty() ? "" : live.module + " ", live.producer);
+    }
+  }
+  return text;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,253 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <optional>
+
+#include "profiler/report/module_tree.h"
+#include "shadowgraph/profile.h"
+
+namespace shadowgraph {
+namespace {
+
+void add(GroupFigures& to, const GroupFigures& figures) {
+  to.add_disjoint(figures);
+  to.parameters += figures.parameters;
+}
+
+bool has_nodes(const GroupFigures& figures) { return figures.forward_nodes + figures.backward_nodes > 0; }
+
+std::optional<int64_t> number(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// ---- Rows by module
+
+class ModuleRows {
+ public:
+  ModuleRows(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds, const Flops& flops, bool fold)
+      : tree_(ModuleTree::run(graph)), fold_(fold) {
+    const auto count = static_cast<uint32_t>(tree_.modules.size());
+    IdMap<NodeId, uint32_t> group_of(kNoGroup);
+    for (NodeId node : graph.nodes()) group_of[node] = tree_.of_node(graph, node);
+    own_ = group_figures(graph, kinds, flops, group_of, count);
+    std::vector<uint32_t> parents;
+    for (const Module& module : tree_.modules) parents.push_back(module.parent);
+    inclusive_ = group_figures(graph, kinds, flops, group_of, count, parents);
+    for (uint32_t i = count; i-- > 1;) {
+      inclusive_[tree_.modules[i].parent].add_disjoint(inclusive_[i]);
+      deepest_ = std::max(deepest_, tree_.modules[i].depth);
+    }
+  }
+
+  uint32_t deepest() const { return std::max<uint32_t>(deepest_, 1); }
+  std::vector<SummaryRow> rows(uint32_t depth) const { return rows(0, depth); }
+
+ private:
+  // The tree is at most 64 deep (module_tree.cpp).
+  std::vector<SummaryRow> rows(uint32_t at, uint32_t depth) const {
+    const Module& module = tree_.modules[at];
+    std::vector<SummaryRow> result;
+    const bool whole = module.depth == depth || module.children.empty();
+    const GroupFigures& figures = whole ? inclusive_[at] : own_[at];
+    if (has_nodes(figures)) {
+      const char* unnamed = at == 0 ? "-" : "module";
+      result.push_back({.op_type = module.class_name.empty() ? unnamed : module.class_name,
+                        .op = at == 0 ? "(top level)" : module.path,
+                        .figures = figures});
+    }
+    if (whole) return result;
+    std::vector<std::vector<SummaryRow>> children;
+    for (uint32_t child : module.children) children.push_back(rows(child, depth));
+    for (size_t first = 0; first < children.size();) {
+      const size_t last = fold_ ? end_of_run(module.children, children, first) : first + 1;
+      fold(module.children, children, first, last);
+      result.insert(result.end(), children[first].begin(), children[first].end());
+      first = last;
+    }
+    return result;
+  }
+
+  std::string_view name_of(uint32_t module) const {
+    const std::string& path = tree_.modules[module].path;
+    const size_t dot = path.rfind('.');
+    return std::string_view(path).substr(dot == std::string::npos ? 0 : dot + 1);
+  }
+
+  // One past the last of the numbered siblings from `first` on that have the same rows.
+  size_t end_of_run(const std::vector<uint32_t>& modules, const std::vector<std::vector<SummaryRow>>& rows,
+                    size_t first) const {
+    const auto start = number(name_of(modules[first]));
+    size_t last = first + 1;
+    if (!start || rows[first].empty()) return last;
+    while (last < modules.size() && number(name_of(modules[last])) == *start + static_cast<int64_t>(last - first) &&
+           equal(rows[first], tree_.modules[modules[first]].path.size(), rows[last],
+                 tree_.modules[modules[last]].path.size())) {
+      ++last;
+    }
+    return last;
+  }
+
+  static bool equal(const std::vector<SummaryRow>& a, size_t prefix_a, const std::vector<SummaryRow>& b,
+                    size_t prefix_b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const SummaryRow& x, const SummaryRow& y) {
+      return x.op_type == y.op_type && x.repeats == y.repeats && x.figures == y.figures &&
+             x.op.substr(prefix_a) == y.op.substr(prefix_b);
+    });
+  }
+
+  void fold(const std::vector<uint32_t>& modules, std::vector<std::vector<SummaryRow>>& rows, size_t first,
+            size_t last) const {
+    if (last - first < 2) return;
+    const std::string& path = tree_.modules[modules[first]].path;
+    const std::string prefix = path.substr(0, path.size() - name_of(modules[first]).size());
+    const std::string span = fmt::format("{}{{{}..{}}}", prefix, name_of(modules[first]), name_of(modules[last - 1]));
+    for (size_t row = 0; row < rows[first].size(); ++row) {
+      SummaryRow& merged = rows[first][row];
+      merged.op = span + merged.op.substr(path.size());
+      merged.repeats *= static_cast<int64_t>(last - first);
+      for (size_t other = first + 1; other < last; ++other) add(merged.figures, rows[other][row].figures);
+    }
+  }
+
+  ModuleTree tree_;
+  bool fold_;
+  std::vector<GroupFigures> own_;
+  std::vector<GroupFigures> inclusive_;
+  uint32_t deepest_ = 0;
+};
+
+// ---- Rows by call or operator
+
+// The outermost composite call that a region lies in, up to the next module; invalid outside any.
+IdMap<RegionId, RegionId> outermost_composites(const Graph& graph) {
+  IdMap<RegionId, RegionId> outermost;
+  for (uint32_t i = 0; i < graph.region_count(); ++i) {
+    const RegionId id(i);
+    const Region& region = graph.region(id);
+    RegionId inherited;
+    if (region.kind != RegionKind::kModule && region.parent.valid() && region.parent.index < i) {
+      inherited = std::as_const(outermost)[region.parent];
+    }
+    outermost[id] = !inherited.valid() && region.kind == RegionKind::kComposite ? id : inherited;
+  }
+  return outermost;
+}
+
+std::vector<SummaryRow> call_rows(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds, const Flops& flops,
+                                  bool by_name) {
+  const auto outermost = outermost_composites(graph);
+  std::vector<SummaryRow> rows;
+  IdMap<RegionId, uint32_t> row_of_region(kNoGroup);
+  IdMap<NodeId, uint32_t> row_of_node(kNoGroup);
+  std::map<std::string, uint32_t> row_of_name;
+  for (NodeId id : graph.nodes()) {
+    const Node& node = graph.node(id);
+    if (graph.target(node.target).kind() == TargetKind::kBuiltin) continue;
+    if (node.phase != Graph::kForward && node.phase != Graph::kBackward) continue;
+    if (node.phase == Graph::kBackward && node.forward.valid() &&
+        std::as_const(row_of_node)[node.forward] != kNoGroup) {
+      row_of_node[id] = std::as_const(row_of_node)[node.forward];
+      continue;
+    }
+    const RegionId region = charged_region(graph, id);
+    const RegionId composite = region.valid() ? outermost[region] : RegionId();
+    const std::string name = composite.valid() ? std::string(graph.text_or_empty(graph.region(composite).name))
+                                               : graph.target(node.target).name();
+    uint32_t row = kNoGroup;
+    if (by_name) {
+      const auto [entry, added] = row_of_name.try_emplace(name, static_cast<uint32_t>(rows.size()));
+      row = entry->second;
+    } else if (composite.valid()) {
+      row = std::as_const(row_of_region)[composite];
+    }
+    if (row >= rows.size()) {
+      row = static_cast<uint32_t>(rows.size());
+      const std::string module = by_name ? std::string() : module_path(graph, id);
+      rows.push_back(
+          {.op_type = composite.valid() ? "composite" : "operator", .op = module.empty() ? name : module + " " + name});
+      if (by_name) rows.back().repeats = 0;
+      if (!by_name && composite.valid()) row_of_region[composite] = row;
+    }
+    // Calls: nodes outside composites, and composites once each.
+    if (by_name && (!composite.valid() || std::as_const(row_of_region)[composite] == kNoGroup)) {
+      ++rows[row].repeats;
+      if (composite.valid()) row_of_region[composite] = row;
+    }
+    row_of_node[id] = row;
+  }
+  const auto figures = group_figures(graph, kinds, flops, row_of_node, static_cast<uint32_t>(rows.size()));
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].figures = figures[i];
+  return rows;
+}
+
+}  // namespace
+
+SummaryTable SummaryTable::run(const Graph& graph, const SummaryOptions& options) {
+  SummaryTable table;
+  const auto kinds = StorageKinds::run(graph);
+  const Flops flops = Flops::run(graph);
+  if (options.grouping == SummaryGrouping::kModule) {
+    const ModuleRows modules(graph, kinds, flops, options.fold_repeats);
+    table.depth = options.depth > 0 ? options.depth : 1;
+    table.rows = modules.rows(static_cast<uint32_t>(table.depth));
+    for (uint32_t depth = 2; options.depth <= 0 && depth <= modules.deepest(); ++depth) {
+      auto deeper = modules.rows(depth);
+      if (options.max_rows != 0 && deeper.size() > options.max_rows) break;
+      table.rows = std::move(deeper);
+      table.depth = static_cast<int>(depth);
+    }
+  } else {
+    table.rows = call_rows(graph, kinds, flops, options.grouping == SummaryGrouping::kOperator);
+  }
+
+  int64_t accumulate = 0;
+  for (SummaryRow& row : table.rows) row.accumulate = accumulate += row.figures.incremental;
+  if (options.max_rows != 0 && table.rows.size() > options.max_rows) {
+    table.left_out = table.rows.size() - options.max_rows + 1;
+    SummaryRow rest{.op_type = "...", .op = fmt::format("({} more rows)", table.left_out)};
+    for (size_t i = options.max_rows - 1; i < table.rows.size(); ++i) add(rest.figures, table.rows[i].figures);
+    rest.accumulate = accumulate;
+    table.rows.resize(options.max_rows - 1);
+    table.rows.push_back(std::move(rest));
+  }
+  return table;
+}
+
+std::string to_text(const SummaryTable& table) {
+  constexpr size_t kColumns = 12;
+  using Line = std::array<std::string, kColumns>;
+  std::vector<Line> lines;
+  lines.push_back({"Op type", "Op", "Accumulate", "Incremental", "Output", "Temp", "Param", "Backward", "Fwd FLOPs",
+                   "Bwd FLOPs", "Fwd elem.", "Bwd elem."});
+  for (const SummaryRow& row : table.rows) {
+    const GroupFigures& f = row.figures;
+    lines.push_back({row.repeats > 1 ? fmt::format("{} x{}", row.op_type, row.repeats) : row.op_type, row.op,
+                     human_bytes(row.accumulate), human_bytes(f.incremental), human_bytes(f.output),
+                     human_bytes(f.temporary), human_bytes(f.parameters), human_bytes(f.backward),
+                     human_count(f.forward_flops.matmul), human_count(f.backward_flops.matmul),
+                     human_count(f.forward_flops.elementwise), human_count(f.backward_flops.elementwise)});
+  }
+  std::array<size_t, kColumns> widths{};
+  for (const Line& line : lines) {
+    for (size_t c = 0; c < kColumns; ++c) widths[c] = std::max(widths[c], line[c].size());
+  }
+  std::string text;
+  for (size_t l = 0; l < lines.size(); ++l) {
+    std::string out;
+    for (size_t c = 0; c < kColumns; ++c) {
+      out += c < 2 ? fmt::format("{:<{}}", lines[l][c], widths[c]) : fmt::format("{:>{}}", lines[l][c], widths[c]);
+      if (c + 1 < kColumns) out += "  ";
+    }
+    text += out + "\n";
+    if (l == 0) text += std::string(out.size(), '-') + "\n";
+  }
+  return text;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,272 @@
+// Captures of small programs: phases, regions, aliases, lifetimes, path dependencies.
+#include <ATen/ScalarOps.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "shadowgraph/capture.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
+
+namespace shadowgraph {
+namespace {
+
+using testing::ElementsAre;
+
+std::vector<std::string> operators_of(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const NodeId node : graph.nodes()) {
+    if (graph.target(node).kind() == TargetKind::kOperator) names.push_back(graph.target(node).name());
+  }
+  return names;
+}
+
+NodeId find_node(const Graph& graph, const std::string& name, int skip = 0) {
+  for (const NodeId node : graph.nodes()) {
+    if (graph.target(node).name() == name && skip-- == 0) return node;
+  }
+  throw std::runtime_error("no " + name + " in\n" + to_text(graph));
+}
+
+std::string module_of(const Graph& graph, NodeId node) {
+  for (RegionId region = graph.node(node).region; region.valid(); region = graph.region(region).parent) {
+    if (graph.region(region).kind == RegionKind::kModule) return graph.text(graph.region(region).name);
+  }
+  return "";
+}
+
+// The textbook example: two inputs, two paths, two graphs.
+at::Tensor two_branches(const at::Tensor& x) { return x.dim() == 3 ? x * 2 + 1 : x - 5; }
+
+Graph capture_two_branches(at::IntArrayRef sizes) {
+  const FakeTensorMode mode;
+  const at::Tensor x = at::empty(sizes);
+  CaptureSession session;
+  session.name_input(x, "x");
+  return session.finish({two_branches(x)});
+}
+
+TEST(CaptureSession, TwoBranchesGiveTwoGraphsThatSayWhatTheyDependedOn) {
+  const Graph three = capture_two_branches({2, 3, 4});
+  EXPECT_THAT(operators_of(three), ElementsAre("aten::mul.Scalar", "aten::add.Scalar"));
+  ASSERT_EQ(three.dependencies.size(), 1);
+  EXPECT_EQ(three.dependencies[0].kind, PathDependency::Kind::kRank);
+  EXPECT_EQ(three.dependencies[0].observed, "3");
+  EXPECT_EQ(three.target(three.value(three.dependencies[0].value).producer).name(), "sg::input");
+
+  const Graph two = capture_two_branches({2, 3});
+  EXPECT_THAT(operators_of(two), ElementsAre("aten::sub.Scalar"));
+  ASSERT_EQ(two.dependencies.size(), 1);
+  EXPECT_EQ(two.dependencies[0].observed, "2");
+}
+
+TEST(CaptureSession, ASizeAskedForIsADependency) {
+  CaptureSession session;
+  const at::Tensor x = at::empty({4, 6});
+  session.name_input(x, "x");
+  at::Tensor sum = x.new_zeros({});
+  for (int64_t i = 0; i < x.size(1); i += 3) sum = sum + x.select(1, i).sum();
+  const Graph graph = session.finish({sum});
+  ASSERT_EQ(graph.dependencies.size(), 1);
+  EXPECT_EQ(graph.dependencies[0].kind, PathDependency::Kind::kSize);
+  EXPECT_EQ(graph.dependencies[0].dimension, 1);
+  EXPECT_EQ(graph.dependencies[0].observed, "6");
+}
+
+TEST(CaptureSession, WrappedNumbersStayNumbers) {
+  CaptureSession session;
+  const at::Tensor x = at::empty({2});
+  const auto wrapped = [](const at::Scalar& number) { return at::native::wrapped_scalar_tensor(number); };
+  const Graph graph = session.finish({at::mul(x, wrapped(2.5)), at::add(x, wrapped(3))});
+  verify(graph);
+  EXPECT_EQ(to_text(parse(to_text(graph))), to_text(graph));
+  EXPECT_EQ(graph.find_argument(find_node(graph, "aten::mul.Tensor"), "other")->kind, ArgumentKind::kFloat);
+  EXPECT_EQ(graph.find_argument(find_node(graph, "aten::mul.Tensor"), "other")->d, 2.5);
+  EXPECT_EQ(graph.find_argument(find_node(graph, "aten::add.Tensor"), "other")->i, 3);
+}
+
+struct Block : torch::nn::Module {
+  Block() {
+    first = register_module("first", torch::nn::Linear(8, 8));
+    second = register_module("second", torch::nn::Linear(8, 8));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    // at::linear is composite; nn::Linear's forward calls addmm itself.
+    return second(at::gelu(at::linear(x, first->weight, first->bias))) + x;
+  }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+
+struct Net : torch::nn::Module {
+  Net() {
+    block = register_module("block", std::make_shared<Block>());
+    head = register_module("head", torch::nn::Linear(8, 2));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    return head(block->forward(block->forward(x)));
+  }
+  std::shared_ptr<Block> block;
+  torch::nn::Linear head{nullptr};
+};
+
+Graph capture_net(c10::Device device = at::kCPU) {
+  const FakeTensorMode mode({.device = device});
+  auto net = std::make_shared<Net>();
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  return capture_training_step(*net, {at::empty({4, 8})}, [](const Tensors& outputs) { return outputs[0].sum(); }, sgd,
+                               {.device = device})
+      .graph;
+}
+
+TEST(CaptureSession, NodesKnowTheirModuleCompositeAndCall) {
+  const Graph graph = capture_net();
+  verify(graph);
+  const NodeId first = find_node(graph, "aten::addmm", 0);
+  const NodeId again = find_node(graph, "aten::addmm", 2);
+  EXPECT_EQ(module_of(graph, first), "block.first");
+  EXPECT_EQ(module_of(graph, find_node(graph, "aten::gelu")), "block");
+  EXPECT_EQ(module_of(graph, again), "block.first");
+  EXPECT_EQ(module_of(graph, find_node(graph, "aten::addmm", 4)), "head");
+
+  const Region& composite = graph.region(graph.node(first).region);
+  EXPECT_EQ(composite.kind, RegionKind::kComposite);
+  EXPECT_EQ(graph.text(composite.name), "aten::linear");
+  EXPECT_EQ(graph.region_arguments(graph.node(first).region).size(), 3);
+  const Region& inferred = graph.region(composite.parent);
+  EXPECT_TRUE(inferred.inferred);
+  const Region& block = graph.region(inferred.parent);
+  EXPECT_FALSE(block.inferred);
+  EXPECT_EQ(graph.text(block.class_name), "Block");
+  EXPECT_EQ(block.call, 0);
+  const Region& block_again = graph.region(graph.region(graph.region(graph.node(again).region).parent).parent);
+  EXPECT_EQ(block_again.call, 1);
+}
+
+TEST(CaptureSession, BackwardNodesLinkToTheirForwardNodes) {
+  const Graph graph = capture_net(c10::Device(at::kCUDA, 0));
+  const NodeId backward = find_node(graph, "aten::gelu_backward");
+  ASSERT_TRUE(backward.valid());
+  EXPECT_EQ(graph.phase_name(graph.node(backward).phase), "backward");
+  ASSERT_TRUE(graph.node(backward).forward.valid());
+  // The last gelu of forward is the first that backward meets.
+  EXPECT_EQ(graph.node(backward).forward, find_node(graph, "aten::gelu", 1));
+  EXPECT_EQ(graph.node(backward).region, graph.node(graph.node(backward).forward).region);
+  const NodeId update = find_node(graph, "aten::add_.Tensor");
+  ASSERT_TRUE(update.valid());
+}
+
+TEST(CaptureSession, PhasesCoverTheStep) {
+  const Graph graph = capture_net();
+  std::map<std::string, int> phases;
+  for (const NodeId node : graph.nodes()) {
+    if (graph.target(node).kind() == TargetKind::kOperator) ++phases[graph.phase_name(graph.node(node).phase)];
+  }
+  EXPECT_GT(phases["forward"], 0);
+  EXPECT_GT(phases["backward"], 0);
+  // SGD without momentum: one add_ a parameter.
+  EXPECT_EQ(phases["optimizer"], 6);
+}
+
+// A parameter used twice: its second gradient is added to the first, in place where eager adds in place.
+TEST(CaptureSession, GradientsAccumulateInPlaceAsInEager) {
+  const FakeTensorMode mode;
+  auto w = at::empty({3, 3}).set_requires_grad(true);
+  CaptureSession session;
+  session.name_parameter(w, "w");
+  const auto x = at::empty({2, 3});
+  x.mm(w).sum().backward();
+  x.mm(w).sum().backward();
+  const Graph graph = session.finish({});
+  EXPECT_THAT(operators_of(graph), testing::Contains("aten::add_.Tensor"));
+  EXPECT_THAT(operators_of(graph), testing::Not(testing::Contains("aten::add.Tensor")));
+}
+
+TEST(CaptureSession, StoragesDieWhenTheProgramDropsThem) {
+  CaptureSession session;
+  at::Tensor a = at::empty({256});
+  at::Tensor b = a.exp();
+  at::Tensor view = b.view({16, 16});
+  b.reset();
+  at::Tensor c = view.cos();
+  view.reset();
+  at::Tensor d = c.sin();
+  const Graph graph = session.finish({d});
+  const auto storage_of = [&](const std::string& name) {
+    return graph.value(graph.results(find_node(graph, name))[0].ref.value).storage;
+  };
+  // exp's storage lives on in the view until cos has run.
+  EXPECT_EQ(graph.storage(storage_of("aten::exp")).freed_after, find_node(graph, "aten::cos"));
+  EXPECT_EQ(storage_of("aten::view"), storage_of("aten::exp"));
+  EXPECT_FALSE(graph.storage(storage_of("aten::sin")).freed_after.valid());
+  EXPECT_EQ(graph.storage(storage_of("aten::exp")).bytes, 1024);
+}
+
+TEST(CaptureSession, AnUnknownTensorOnAKnownStorageIsAnAlias) {
+  const FakeTensorMode mode;
+  at::Tensor p = at::empty({2, 3}).set_requires_grad(true);
+  CaptureSession session;
+  session.name_parameter(p, "p");
+  at::Tensor data = p.variable_data();  // no operator made this
+  data.mul_(2);
+  at::Tensor y = p.exp();
+  const Graph graph = session.finish({y});
+  verify(graph);
+  const auto storage = [&](NodeId node) { return graph.value(graph.results(node)[0].ref.value).storage; };
+  EXPECT_EQ(storage(find_node(graph, "aten::mul_.Scalar")), storage(find_node(graph, "sg::parameter")));
+}
+
+TEST(CaptureSession, SavedTensorsSayWhichOperandOrResultTheyAre) {
+  CaptureSession session;
+  const at::Tensor a = at::empty({4, 5}).set_requires_grad(true);
+  const at::Tensor b = at::empty({5, 6}).set_requires_grad(true);
+  const at::Tensor y = a.mm(b).exp();
+  const Graph graph = session.finish({y});
+  const auto of_mm = graph.saved(find_node(graph, "aten::mm"));
+  ASSERT_EQ(of_mm.size(), 2);
+  EXPECT_EQ(of_mm[0].role, SavedRole::kArgument);
+  const auto of_exp = graph.saved(find_node(graph, "aten::exp"));
+  ASSERT_EQ(of_exp.size(), 1);
+  EXPECT_EQ(of_exp[0].role, SavedRole::kResult);
+}
+
+TEST(CaptureSession, ASavedTensorChangedInPlaceIsRefusedInBackwardAsInEager) {
+  const auto program = [] {
+    const at::Tensor a = at::ones({4}).set_requires_grad(true);
+    at::Tensor y = a.exp();
+    y.mul_(2);
+    y.sum().backward();
+  };
+  EXPECT_THROW(program(), c10::Error);
+  CaptureSession session;
+  EXPECT_THROW(program(), c10::Error);
+}
+
+TEST(CaptureSession, RealTensorsFromOutsideAreConstants) {
+  const at::Tensor real = at::arange(4, at::kFloat);
+  CaptureSession session;
+  const at::Tensor y = at::empty({4}) + real;
+  const Graph graph = session.finish({y});
+  const NodeId constant = find_node(graph, "sg::constant");
+  const UnfakeGuard real_again;
+  EXPECT_TRUE(graph.constant(graph.arguments(constant)[0].constant).equal(real));
+}
+
+TEST(CaptureSession, InferenceModeRecordsTheParts) {
+  CaptureSession session;
+  const c10::InferenceMode inference;
+  const at::Tensor y = at::linear(at::empty({2, 3}), at::empty({4, 3}), at::empty({4}));
+  const Graph graph = session.finish({y});
+  EXPECT_TRUE(find_node(graph, "aten::addmm").valid()) << to_text(graph);
+}
+
+TEST(CaptureSession, FinishedTwiceIsAnError) {
+  CaptureSession session;
+  session.finish({});
+  EXPECT_THROW(session.finish({}), Error);
+}
+
+}  // namespace
+}  // namespace shadowgraph

@@ -1,0 +1,181 @@
+// Captures of programs that use checkpoint(): regions, links, what is kept, bytes against a real run, and a replay.
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "core/fake/observe_mode.h"
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/checkpoint.h"
+#include "shadowgraph/profile.h"
+#include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
+#include "tests/live_bytes.h"
+
+namespace shadowgraph {
+namespace {
+
+enum class How { kPlain, kEach, kNested };
+
+struct LayerImpl : torch::nn::Module {
+  explicit LayerImpl(int64_t width) {
+    up = register_module("up", torch::nn::Linear(width, 4 * width));
+    down = register_module("down", torch::nn::Linear(4 * width, width));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const ModuleScope scope(*this);
+    at::Tensor h = torch::dropout(torch::gelu(up->forward(x)), 0.3, is_training());
+    h = down->forward(h).add_(x);
+    return torch::relu_(h);
+  }
+  torch::nn::Linear up{nullptr}, down{nullptr};
+};
+TORCH_MODULE(Layer);
+
+struct StackImpl : torch::nn::Module {
+  StackImpl(int64_t width, How h) : how(h) {
+    layers = register_module("layers", torch::nn::ModuleList());
+    for (int i = 0; i < 6; ++i) layers->push_back(Layer(width));
+  }
+  at::Tensor layer(size_t i, const at::Tensor& x) {
+    const auto run = [this, i](const at::Tensor& in) { return layers->ptr<LayerImpl>(i)->forward(in); };
+    return how == How::kPlain ? run(x) : checkpoint({.name = "layer" + std::to_string(i)}, run, x);
+  }
+  at::Tensor forward(at::Tensor x) {
+    const ModuleScope scope(*this);
+    for (size_t i = 0; i < 6; i += 2) {
+      const auto pair = [this, i](const at::Tensor& in) { return layer(i + 1, layer(i, in)); };
+      x = how == How::kNested ? checkpoint({.name = "pair" + std::to_string(i)}, pair, x) : pair(x);
+    }
+    return x;
+  }
+  How how;
+  torch::nn::ModuleList layers{nullptr};
+};
+TORCH_MODULE(Stack);
+
+constexpr int64_t kWidth = 16;
+
+Graph capture(How how, c10::DeviceType device = c10::kCPU) {
+  const FakeTensorMode mode({.device = device});
+  Stack stack(kWidth, how);
+  torch::optim::SGD sgd(stack->parameters(), 0.1);
+  return capture_training_step(*stack, {at::empty({32, kWidth})},
+                               [](const Tensors& out) { return out[0].pow(2).sum(); }, sgd, {.device = device})
+      .graph;
+}
+
+class CheckpointCapture : public testing::TestWithParam<How> {};
+
+TEST_P(CheckpointCapture, VerifiesAndComesBackFromItsText) {
+  for (const c10::DeviceType device : {c10::kCPU, c10::kCUDA}) {
+    const Graph graph = capture(GetParam(), device);
+    verify(graph);
+    EXPECT_EQ(to_text(parse(to_text(graph))), to_text(graph));
+    EXPECT_EQ(to_text(capture(GetParam(), device)), to_text(graph));
+  }
+}
+
+TEST_P(CheckpointCapture, IsPredictedToTheByteAfterEveryOperator) {
+  CountingAllocator& allocator = CountingAllocator::install();
+  const Graph graph = capture(GetParam());
+  const auto timeline = MemoryTimeline::run(graph);
+  std::vector<AfterCall> predicted;
+  for (uint32_t i = 0; i < timeline.steps(); ++i) {
+    const Target& target = graph.target(timeline.node(i));
+    if (target.kind() == TargetKind::kOperator) predicted.push_back({target.name(), timeline.total(i), 0});
+  }
+
+  const int64_t before = allocator.live;
+  Stack stack(kWidth, GetParam());
+  torch::optim::SGD sgd(stack->parameters(), 0.1);
+  const at::Tensor x = at::randn({32, kWidth});
+  LiveBytes real(allocator);
+  {
+    const ObserveMode observe(real);
+    sgd.zero_grad();
+    at::Tensor loss = stack->forward(x).pow(2).sum();
+    loss.backward();
+    sgd.step();
+  }
+  ASSERT_EQ(predicted.size(), real.calls.size());
+  int64_t peak = 0;
+  int64_t predicted_peak = 0;
+  for (size_t i = 0; i < predicted.size(); ++i) {
+    ASSERT_EQ(predicted[i].name, real.calls[i].name) << i;
+    EXPECT_EQ(predicted[i].live, real.calls[i].live - before) << "call " << i << ", " << predicted[i].name;
+    predicted_peak = std::max(predicted_peak, predicted[i].live);
+    peak = std::max(peak, real.calls[i].live - before);
+  }
+  EXPECT_EQ(predicted_peak, peak);
+}
+
+TEST_P(CheckpointCapture, ReplaysAsTheProgramRuns) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const Graph graph = capture(GetParam());
+  const auto build = [] {
+    at::manual_seed(3);
+    return Stack(kWidth, GetParam());
+  };
+  Stack eager = build();
+  Stack replayed = build();
+  const at::Tensor x = at::randn({32, kWidth});
+  torch::optim::SGD sgd(eager->parameters(), 0.1);
+  at::manual_seed(4);
+  const at::Tensor loss = eager->forward(x).pow(2).sum();
+  loss.backward();
+  sgd.step();
+  const at::Tensor next = at::rand({3});
+  at::manual_seed(4);
+  const ReplayResult result =
+      Interpreter(graph, {.check_results = true}).run(Bindings().module(*replayed).bind("input0", x));
+  EXPECT_TRUE(at::equal(next, at::rand({3})));
+  EXPECT_TRUE(at::equal(loss, result.outputs[0]));
+  const auto parameters = replayed->named_parameters();
+  for (const auto& entry : eager->named_parameters()) {
+    EXPECT_TRUE(at::equal(entry.value().grad(), result.gradients.at(entry.key()))) << entry.key();
+    EXPECT_TRUE(at::equal(entry.value(), parameters[entry.key()])) << entry.key();
+  }
+  at::set_num_threads(threads);
+}
+
+INSTANTIATE_TEST_SUITE_P(How, CheckpointCapture, testing::Values(How::kPlain, How::kEach, How::kNested));
+
+TEST(CheckpointCaptureRegions, TheSecondRunIsBackwardLinkedToTheFirst) {
+  const Graph graph = capture(How::kEach);
+  const auto again = recompute_regions(graph);
+  int64_t repeated = 0;
+  std::map<std::string, int> regions;
+  for (const NodeId n : graph.nodes()) {
+    const RegionId region = again[graph.node(n).region];
+    if (!region.valid()) continue;
+    regions[graph.text(graph.region(region).name)] = 1;
+    EXPECT_EQ(graph.node(n).phase, Graph::kBackward) << to_text(graph, n);
+    if (graph.target(n).kind() != TargetKind::kOperator) continue;
+    ++repeated;
+    const NodeId first = graph.node(n).forward;
+    ASSERT_TRUE(first.valid()) << to_text(graph, n);
+    EXPECT_EQ(graph.node(first).target, graph.node(n).target);
+    EXPECT_EQ(graph.node(first).phase, Graph::kForward);
+    bool in_checkpoint = false;
+    for (RegionId r = graph.node(first).region; r.valid(); r = graph.region(r).parent) {
+      in_checkpoint = in_checkpoint || graph.region(r).kind == RegionKind::kCheckpoint;
+    }
+    EXPECT_TRUE(in_checkpoint);
+  }
+  EXPECT_EQ(regions.size(), 6);
+  EXPECT_GT(repeated, 6 * 8);
+}
+
+TEST(CheckpointCaptureRegions, MemoryFalls) {
+  const Graph plain = capture(How::kPlain);
+  const Graph each = capture(How::kEach);
+  const auto peak = [](const Graph& graph) { return MemoryTimeline::run(graph).peak().bytes; };
+  EXPECT_LT(peak(each), peak(plain));
+}
+
+}  // namespace
+}  // namespace shadowgraph

@@ -1,0 +1,103 @@
+// Eager and deferred side by side: what all suites of tests/core/deferred use.
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/Formatting.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <numeric>
+
+#include "core/deferred/random_draws.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "shadowgraph/deferred.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph::testing {
+
+using Tensors = std::vector<at::Tensor>;
+
+inline RandomState process_state() { return RandomState::of(at::detail::getDefaultCPUGenerator()); }
+
+// Bit for bit, NaNs included.
+inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes() || a.strides() != b.strides() ||
+      a.storage_offset() != b.storage_offset() || a.device() != b.device() || a.requires_grad() != b.requires_grad()) {
+    return false;
+  }
+  const at::Tensor x = a.detach().resolve_conj().resolve_neg().contiguous();
+  const at::Tensor y = b.detach().resolve_conj().resolve_neg().contiguous();
+  return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+// What `make` makes eagerly and what is left of the generator, against describing it and materialising in `order`
+// (positions in what it returns).
+inline void expect_as_eager(const std::function<Tensors()>& make, const std::vector<size_t>& order,
+                            const std::string& what = "", uint64_t seed = 17) {
+  at::manual_seed(seed);
+  const Tensors eager = make();
+  const RandomState left = process_state();
+  at::manual_seed(seed);
+  const Tensors described = deferred_init(make);
+  EXPECT_TRUE(process_state() == left) << what << ": the generator after describing";
+  ASSERT_EQ(described.size(), eager.size());
+  for (const size_t i : order) {
+    materialize_tensor(described[i]);
+    EXPECT_FALSE(is_fake(described[i]));
+    EXPECT_TRUE(same_bits(described[i], eager[i])) << what << ": tensor " << i << "\n" << described[i] << eager[i];
+  }
+  EXPECT_TRUE(process_state() == left) << what << ": materialising moved the generator";
+  // Ties and aliases are as in eager.
+  for (const size_t i : order) {
+    for (const size_t j : order) {
+      if (!eager[i].defined() || !eager[j].defined()) continue;
+      EXPECT_EQ(described[i].is_same(described[j]), eager[i].is_same(eager[j])) << what << ": " << i << " and " << j;
+      EXPECT_EQ(described[i].is_alias_of(described[j]), eager[i].is_alias_of(eager[j]))
+          << what << ": " << i << " and " << j;
+    }
+  }
+}
+
+inline void expect_as_eager_in_every_order(const std::function<Tensors()>& make, const std::string& what = "") {
+  at::manual_seed(1);
+  std::vector<size_t> order(make().size());
+  std::iota(order.begin(), order.end(), 0U);
+  do {
+    expect_as_eager(make, order, what);
+    if (::testing::Test::HasFailure()) return;
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+// Each tensor first once, the others behind it in program order, and backwards: for programs with too many orders.
+inline void expect_as_eager_in_some_orders(const std::function<Tensors()>& make, const std::string& what = "") {
+  at::manual_seed(1);
+  std::vector<size_t> order(make().size());
+  std::iota(order.begin(), order.end(), 0U);
+  for (size_t i = 0; i < order.size(); ++i) {
+    expect_as_eager(make, order, what);
+    expect_as_eager(make, {order.rbegin(), order.rend()}, what);
+    if (::testing::Test::HasFailure()) return;
+    std::rotate(order.begin(), order.begin() + 1, order.end());
+  }
+}
+
+template <class E, class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another exception: " << error.what();
+    return "";
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+}  // namespace shadowgraph::testing

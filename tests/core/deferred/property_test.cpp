@@ -1,0 +1,154 @@
+// Random programs, described and materialised in many orders, against eager: bit for bit, the generator's end included.
+#include <torch/torch.h>
+
+#include <random>
+
+#include "tests/core/deferred/check.h"
+
+namespace shadowgraph {
+namespace {
+
+using namespace testing;
+
+// Constructors of a module as random as they come: parameters of several dtypes, views, ties, `.data =`, initialisers,
+// conversions, copies, early reads.
+Tensors construct(uint64_t seed, int size) {
+  std::mt19937 choice(static_cast<uint32_t>(seed));
+  const auto pick = [&](int count) { return static_cast<int>(choice() % static_cast<uint32_t>(count)); };
+  Tensors all{torch::rand({4, 6}), torch::zeros({24})};
+  const auto any = [&]() -> at::Tensor& { return all[static_cast<size_t>(pick(static_cast<int>(all.size())))]; };
+  const torch::NoGradGuard no_grad;
+  for (int i = 0; i < size; ++i) {
+    at::Tensor& x = any();
+    switch (pick(22)) {
+      case 0:
+        all.push_back(torch::randn({3, 1 + pick(9)}));
+        break;
+      case 1:
+        all.push_back(torch::empty({2 + pick(30)}).uniform_(-1, 1));
+        break;
+      case 2:
+        all.push_back(torch::randint(9, {4, 6}).to(at::kFloat));
+        break;
+      case 3:
+        all.push_back(x);
+        break;  // a tie
+      case 4:
+        all.push_back(x.view({-1}).slice(0, 0, 3));
+        break;  // a view
+      case 5:
+        all.push_back(x.detach());
+        break;
+      case 6:
+        x.normal_(0, 0.5);
+        break;
+      case 7:
+        x.view({-1})[0] = 5;
+        break;
+      case 8:
+        x.mul_(0.5);
+        break;
+      case 9:
+        x.fill_(2.5);
+        break;
+      case 10:
+        all.push_back(x.clone());
+        break;
+      case 11:
+        all.push_back(x + 1);
+        break;
+      case 12:
+        all.push_back(x.to(at::kDouble).to(at::kFloat));
+        break;
+      case 13:
+        x.set_data(any().clone());
+        break;  // `.data =`
+      case 14:
+        x.data().add_(1);
+        break;
+      case 15:
+        any().view({-1}).slice(0, 0, 2).copy_(any().view({-1}).slice(0, 0, 2));
+        break;
+      case 16:
+        all.push_back(x.view({-1}).contiguous());
+        break;
+      case 17:
+        x.uniform_(0, 2);
+        break;
+      case 18:
+        torch::rand({pick(40)});
+        break;  // drawn and dropped
+      case 19:
+        x.bernoulli_(0.5);
+        break;
+      case 20:
+        if (x.sum().item<double>() > 3) x.sub_(1);
+        break;
+      case 21:
+        if (pick(4) == 0) at::manual_seed(static_cast<uint64_t>(pick(3)));
+        break;
+    }
+    if (!all.back().is_contiguous()) all.back() = all.back().contiguous();
+  }
+  return all;
+}
+
+TEST(DeferredProperty, SmallConstructorsInEveryOrder) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const auto make = [&] {
+      Tensors all = construct(seed, 5);
+      all.resize(std::min<size_t>(all.size(), 4));
+      return all;
+    };
+    at::manual_seed(99);
+    std::vector<size_t> order(make().size());
+    std::iota(order.begin(), order.end(), 0U);
+    do {
+      expect_as_eager(make, order, c10::str("seed ", seed), 99);
+      if (HasFailure()) return;
+    } while (std::next_permutation(order.begin(), order.end()));
+  }
+}
+
+TEST(DeferredProperty, LargeConstructorsInSampledOrders) {
+  for (uint64_t seed = 1000; seed < 1150; ++seed) {
+    const auto make = [&] { return construct(seed, 60); };
+    at::manual_seed(99);
+    std::vector<size_t> order(make().size());
+    std::iota(order.begin(), order.end(), 0U);
+    std::mt19937 shuffle(static_cast<uint32_t>(seed));
+    for (int i = 0; i < 4; ++i) {
+      std::shuffle(order.begin(), order.end(), shuffle);
+      if (i == 3) order.resize(order.size() / 2);
+      expect_as_eager(make, order, c10::str("seed ", seed), 99);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// After an error in between, what is left is right all the same.
+TEST(DeferredProperty, ErrorsInBetweenChangeNothing) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    at::manual_seed(99);
+    const Tensors eager = construct(seed, 30);
+    at::Tensor outside = torch::ones({2});
+    at::Tensor doomed;
+    at::manual_seed(99);
+    const Tensors described = deferred_init([&] {
+      Tensors all = construct(seed, 30);
+      doomed = outside + all[0].sum();
+      return all;
+    });
+    outside.add_(1);
+    for (size_t i = described.size(); i-- > 0;) {
+      if (is_deferred(doomed)) {
+        EXPECT_THROW(materialize_tensor(doomed), ExternalTensorChangedError);
+      }
+      materialize_tensor(described[i]);
+      ASSERT_TRUE(same_bits(described[i], eager[i])) << seed << " " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shadowgraph

@@ -1,0 +1,391 @@
+// Real tensors to fakes: what is kept, what is shared, what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <sstream>
+
+#include "shadowgraph/capture.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/fake.h"
+
+namespace shadowgraph {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(FakeConverter, TheSameTensorGivesTheSameFakeAndAliasesStayAliases) {
+  const at::Tensor real = at::rand({4, 6});
+  const at::Tensor row = real[1];
+  FakeTensorMode mode;
+  const at::Tensor fake = mode.from_real(real);
+  EXPECT_TRUE(mode.from_real(real).is_same(fake));
+  const at::Tensor fake_row = mode.from_real(row);
+  EXPECT_TRUE(fake_row.is_alias_of(fake));
+  EXPECT_EQ(fake_row.storage_offset(), 6);
+  EXPECT_FALSE(mode.from_real(at::rand({4, 6})).is_alias_of(fake));
+}
+
+TEST(FakeConverter, GeometryAndBitsAreKept) {
+  const at::Tensor real = at::rand({4, 6}, at::kComplexFloat).t().slice(0, 1, 5, 2).conj();
+  FakeTensorMode mode;
+  const at::Tensor fake = mode.from_real(real);
+  EXPECT_EQ(fake.sizes(), real.sizes());
+  EXPECT_EQ(fake.strides(), real.strides());
+  EXPECT_EQ(fake.storage_offset(), real.storage_offset());
+  EXPECT_EQ(fake.scalar_type(), real.scalar_type());
+  EXPECT_TRUE(fake.is_conj());
+  const at::Tensor negative = at::_neg_view(at::rand({3}));
+  EXPECT_TRUE(mode.from_real(negative).is_neg());
+}
+
+TEST(FakeConverter, GradientsAreFakesOfTheRealGradients) {
+  at::Tensor real = at::rand({3}).requires_grad_();
+  real.sum().backward();
+  const at::Tensor gradient = real.grad();
+  FakeTensorMode mode;
+  const at::Tensor fake = mode.from_real(real);
+  EXPECT_TRUE(fake.requires_grad());
+  EXPECT_TRUE(fake.is_leaf());
+  ASSERT_TRUE(fake.grad().defined());
+  EXPECT_TRUE(is_fake(fake.grad()));
+  EXPECT_TRUE(fake.grad().is_same(mode.from_real(gradient)));
+  EXPECT_FALSE(is_fake(real.grad()));
+}
+
+TEST(FakeConverter, AViewIsAViewOfTheFakeOfItsBase) {
+  at::Tensor base = at::rand({2, 3});
+  const at::Tensor view = base.t();
+  FakeTensorMode mode;
+  const at::Tensor fake = mode.from_real(view);
+  const at::Tensor fake_base = mode.from_real(base);
+  ASSERT_TRUE(fake.is_view());
+  EXPECT_TRUE(at::Tensor(fake._base()).is_same(fake_base));
+  const auto version = fake_base._version();
+  fake.mul_(2);
+  EXPECT_GT(fake_base._version(), version);
+  // A write through the view gives the base a history, as in eager.
+  fake.mul_(at::rand({3, 2}).requires_grad_());
+  EXPECT_TRUE(fake_base.requires_grad());
+  EXPECT_FALSE(base.requires_grad());
+}
+
+TEST(FakeConverter, AViewOfAParameterIsNoLeafAndItsGradientReachesTheParameter) {
+  const at::Tensor parameter = at::rand({2, 3}).requires_grad_();
+  const at::Tensor view = parameter.view({6});
+  FakeTensorMode mode;
+  const at::Tensor fake = mode.from_real(view);
+  EXPECT_FALSE(fake.is_leaf());
+  EXPECT_TRUE(fake.requires_grad());
+  fake.sum().backward();
+  const at::Tensor gradient = mode.from_real(parameter).grad();
+  ASSERT_TRUE(gradient.defined());
+  EXPECT_EQ(gradient.sizes(), parameter.sizes());
+  EXPECT_FALSE(parameter.grad().defined());
+}
+
+TEST(FakeConverter, AHistoryOfRealTensorsEndsInAnErrorNotInSilence) {
+  const at::Tensor real = at::rand({3}).requires_grad_().exp();
+  FakeTensorMode mode;
+  const at::Tensor fake = mode.from_real(real);
+  EXPECT_FALSE(fake.is_leaf());
+  EXPECT_TRUE(fake.requires_grad());
+  EXPECT_THAT([&] { fake.sum().backward(); }, ThrowsMessage<RealTensorError>(HasSubstr("not a leaf")));
+}
+
+TEST(FakeConverter, InferenceTensorsStayInferenceTensors) {
+  at::Tensor inference;
+  {
+    const c10::InferenceMode guard;
+    inference = at::rand({3});
+  }
+  const at::Tensor plain = at::rand({3});
+  FakeTensorMode mode;
+  EXPECT_TRUE(mode.from_real(inference).is_inference());
+  const c10::InferenceMode guard;
+  EXPECT_FALSE(mode.from_real(plain).is_inference());
+}
+
+TEST(FakeConverter, ATensorThatHasChangedGetsAFakeOfWhatItIsNow) {
+  at::Tensor real = at::rand({2, 3});
+  FakeTensorMode mode;
+  const at::Tensor fake = mode.from_real(real);
+  {
+    const UnfakeGuard guard;
+    real.t_();
+  }
+  EXPECT_EQ(mode.from_real(real).sizes(), at::IntArrayRef({3, 2}));
+  EXPECT_EQ(fake.sizes(), at::IntArrayRef({2, 3}));
+  {
+    const UnfakeGuard guard;
+    real.resize_({10, 10});
+  }
+  EXPECT_EQ(mode.from_real(real).storage().nbytes(), 400U);
+}
+
+TEST(FakeConverter, AFakeOfAFake) {
+  FakeTensorMode outer({.device = at::kCUDA});
+  const at::Tensor fake = at::empty({2, 3}).t();
+  EXPECT_TRUE(outer.from_real(fake).is_same(fake));
+  FakeTensorMode inner;
+  const at::Tensor own = inner.from_real(fake);
+  EXPECT_FALSE(own.is_same(fake));
+  EXPECT_FALSE(own.is_alias_of(fake));
+  EXPECT_EQ(own.sizes(), fake.sizes());
+  EXPECT_EQ(own.strides(), fake.strides());
+  EXPECT_EQ(own.device(), fake.device());
+  EXPECT_TRUE(inner.from_real(fake).is_same(own));
+}
+
+TEST(FakeConverter, TheModeIsFoundFromItsTensors) {
+  FakeTensorMode outer;
+  const at::Tensor a = at::empty({2});
+  {
+    FakeTensorMode inner;
+    const at::Tensor b = at::empty({2});
+    EXPECT_EQ(detect_fake_mode({a}), &outer);
+    EXPECT_EQ(detect_fake_mode({b}), &inner);
+    EXPECT_EQ(detect_fake_mode({a.view({2}), a.exp().detach()}), &inner);  // made in the inner one
+    EXPECT_EQ(detect_fake_mode({}), &inner);
+    EXPECT_THROW(detect_fake_mode({a, b}), Error);
+  }
+  const UnfakeGuard guard;
+  EXPECT_EQ(detect_fake_mode({at::empty({2}), a}), &outer);
+  EXPECT_EQ(detect_fake_mode({at::empty({2})}), nullptr);
+}
+
+TEST(FakeConverter, AFakeOfAModeThatEndedHasNone) {
+  at::Tensor kept;
+  {
+    const FakeTensorMode mode;
+    kept = at::empty({2});
+  }
+  EXPECT_EQ(detect_fake_mode({kept}), nullptr);
+}
+
+TEST(FakeConverter, AFakeSaysWhatItIs) {
+  const at::Tensor real = at::empty({2, 3});
+  const FakeTensorMode mode({.device = at::kCUDA});
+  EXPECT_EQ(to_string(at::empty({2, 3}).requires_grad_()), "fake Float[2, 3] on cuda:0, requires_grad");
+  EXPECT_EQ(to_string(at::empty({}, at::TensorOptions(at::kCPU).dtype(at::kLong))), "fake Long[] on cpu");
+  EXPECT_EQ(to_string(real), "real Float[2, 3] on cpu");
+  EXPECT_EQ(to_string(at::Tensor()), "undefined");
+}
+
+TEST(FakeConverter, PrintingAFakeFailsAndSaysWhy) {
+  const auto print = [](const at::Tensor& tensor) {
+    std::ostringstream out;
+    out << tensor;
+  };
+  const auto ours = AllOf(HasSubstr("a fake tensor has no data to print"), HasSubstr("to_string"));
+  at::Tensor kept;
+  {
+    const FakeTensorMode mode;
+    kept = at::rand({2, 3});
+    const std::vector<at::Tensor> fakes = {
+        kept,
+        kept.t(),
+        at::rand({}),
+        at::rand({5}).requires_grad_(),
+        at::rand({2, 2, 2}),
+        at::rand({2}, at::kCUDA),
+        at::rand({2}, at::kXPU),
+        at::randint(3, {2}, at::kLong),
+        at::rand({2}, at::kDouble),
+        at::rand({2, 3}, at::kDouble),
+        at::rand({2, 3}, at::kDouble).t(),
+    };
+    for (const at::Tensor& fake : fakes) {
+      EXPECT_THAT([&] { print(fake); }, ThrowsMessage<c10::Error>(ours)) << to_string(fake);
+      EXPECT_NO_THROW(fake + 1);
+    }
+    // What is known can be printed, and a tensor without elements.
+    EXPECT_NO_THROW(print(at::tensor({1, 2})));
+    EXPECT_NO_THROW(print(at::tensor({1.0, 2.0}, at::kDouble)));
+    EXPECT_NO_THROW(print(at::rand({0, 3})));
+    // In two steps on MPS, the second of which is any conversion to double: libtorch's words.
+    EXPECT_THAT([&] { print(at::rand({2}, at::kMPS)); },
+                ThrowsMessage<c10::Error>(HasSubstr("its data is not allocated yet")));
+  }
+  EXPECT_THAT([&] { print(kept); }, ThrowsMessage<c10::Error>(ours));
+  EXPECT_NO_THROW(print(at::rand({2})));
+}
+
+// What a refusal to print must not disturb: kernels that ask where operands begin, references counted, storages' deaths.
+TEST(FakeConverter, ConversionsToDoubleAreUsedAsEver) {
+  const FakeTensorMode mode;
+  const at::Tensor x = at::rand({4, 4});
+  at::Tensor y = x.to(at::kCPU, at::kDouble);
+  EXPECT_EQ(y.use_count(), 1);
+  EXPECT_EQ(y.storage().use_count(), 1);
+  EXPECT_NO_THROW(y.add_(y));
+  EXPECT_ANY_THROW(y.slice(0, 1).add_(y.slice(0, 0, 3)));  // they overlap
+  EXPECT_EQ(y.to(at::kCPU, at::kDouble).unsafeGetTensorImpl(), y.unsafeGetTensorImpl());
+  EXPECT_NO_THROW(y.mul_(y));
+  EXPECT_TRUE(y.view({16}).is_alias_of(y));
+  y = y.to(at::kCPU, at::kDouble);
+  y.resize_({20});
+  EXPECT_EQ(y.numel(), 20);
+  // A gradient that is a conversion is taken over, not copied: one reference.
+  at::Tensor leaf = at::rand({3}, at::kDouble).requires_grad_();
+  leaf.to(at::kCPU, at::kFloat).sum().backward();
+  EXPECT_EQ(leaf.grad().scalar_type(), at::kDouble);
+  EXPECT_EQ(leaf.grad().use_count(), 1);
+}
+
+TEST(FakeConverter, DoublesCompute) {
+  const FakeTensorMode mode;
+  at::Tensor x = at::rand({4, 4}, at::kDouble).requires_grad_();
+  const at::Tensor y = (x.t().matmul(x).softmax(-1) + x.view({16}).sum()).detach().resize_({8, 2});
+  EXPECT_EQ(y.sizes(), at::IntArrayRef({8, 2}));
+  x.mul(2).sum().backward();
+  EXPECT_EQ(x.grad().scalar_type(), at::kDouble);
+  at::Tensor z = at::rand({2}, at::kDouble);
+  z.set_data(at::rand({3}, at::kDouble));
+  z.resize_({100});
+  EXPECT_EQ(z.numel(), 100);
+}
+
+TEST(FakeConverter, RealTensorsAreNeverChangedInsideAMode) {
+  at::Tensor real = at::ones({2, 3});
+  const FakeTensorMode mode;
+  EXPECT_THAT([&] { real.t_(); }, ThrowsMessage<RealTensorError>(HasSubstr("nothing was changed")));
+  EXPECT_THROW(real.squeeze_(), RealTensorError);
+  EXPECT_THROW(real.add_(1), RealTensorError);
+  EXPECT_TRUE(is_fake(real[0].zero_()));  // a view made here is a fake
+  EXPECT_THROW(real.resize_({7}), RealTensorError);
+  EXPECT_THROW(at::add_out(real, at::ones({2, 3}), 1), RealTensorError);
+  EXPECT_THROW(at::_foreach_add_({real}, 1), RealTensorError);
+  EXPECT_THROW(real.set_data(at::empty({5})), RealTensorError);
+  const UnfakeGuard guard;
+  EXPECT_EQ(real.sizes(), at::IntArrayRef({2, 3}));
+  EXPECT_TRUE(real.equal(at::ones({2, 3})));
+}
+
+TEST(FakeConverter, RealTensorsCanBeRefused) {
+  const at::Tensor real = at::ones({2});
+  const at::Tensor scalar = at::ones({});
+  FakeTensorMode mode({.real_tensors = RealTensors::kRefuse});
+  EXPECT_THAT([&] { real + at::empty({2}); }, ThrowsMessage<RealTensorError>(HasSubstr("kRefuse")));
+  EXPECT_THROW(real.exp(), RealTensorError);
+  EXPECT_THROW(scalar.exp(), RealTensorError);
+  EXPECT_NO_THROW(mode.from_real(real) + at::empty({2}) * 2);
+}
+
+TEST(FakeConverter, RealTensorsCanKeepTheirValues) {
+  at::Tensor real = at::arange(6);
+  {
+    const FakeTensorMode mode;
+    EXPECT_THROW(real.sum().item(), DataDependentError);
+  }
+  const FakeTensorMode mode({.real_tensors = RealTensors::kConstant});
+  EXPECT_EQ(real.sum().item<int64_t>(), 15);
+  {
+    const UnfakeGuard guard;
+    real.add_(1);
+  }
+  EXPECT_EQ(real.sum().item<int64_t>(), 21);
+  const at::Tensor large = [] {
+    const UnfakeGuard guard;
+    return at::ones({5000});
+  }();
+  EXPECT_THROW(large.sum().item(), DataDependentError);
+}
+
+TEST(FakeConverter, LayoutsThatCannotBeFakeAreRefused) {
+  const at::Tensor sparse = at::eye(3).to_sparse();
+  FakeTensorMode mode;
+  EXPECT_THROW(mode.from_real(sparse), RealTensorError);
+}
+
+// ---- Modules
+
+struct Pair : torch::nn::Module {
+  Pair()
+      : first(register_module("first", torch::nn::Linear(4, 4))),
+        norm(register_module("norm", torch::nn::BatchNorm1d(4))),
+        tied(register_parameter("tied", first->weight)) {}
+  at::Tensor forward(const at::Tensor& x) { return torch::linear(norm(torch::relu(first(x))), tied); }
+  torch::nn::Linear first;
+  torch::nn::BatchNorm1d norm;
+  at::Tensor tied;
+};
+
+TEST(Fakeify, AModuleTrainsOnFakesAndComesBackAsItWas) {
+  auto net = std::make_shared<Pair>();
+  net->forward(at::rand({3, 4})).sum().backward();  // real gradients
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  struct Before {
+    at::Tensor tensor, value, gradient;
+    void* data;
+    int64_t version;
+  };
+  std::vector<Before> before;
+  auto all = net->parameters();
+  for (const at::Tensor& buffer : net->buffers()) all.push_back(buffer);
+  for (const at::Tensor& tensor : all) {
+    before.push_back({tensor, tensor.detach().clone(), tensor.grad(), tensor.data_ptr(), tensor._version()});
+  }
+
+  FakeTensorMode mode;
+  {
+    const FakeModule fake = fakeify(mode, *net);
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      net->forward(at::rand({3, 4})).sum().backward();
+      EXPECT_TRUE(is_fake(net->tied.grad()));
+      EXPECT_EQ(net->tied.grad().sizes(), net->tied.sizes());
+      optimizer.step();
+    }
+  }
+  const UnfakeGuard guard;
+  for (const Before& b : before) {
+    EXPECT_EQ(b.tensor.data_ptr(), b.data);
+    EXPECT_TRUE(b.tensor.detach().equal(b.value));
+    EXPECT_EQ(b.tensor._version(), b.version);
+    EXPECT_TRUE(b.gradient.defined() ? b.tensor.grad().is_same(b.gradient) : !b.tensor.grad().defined());
+  }
+  // Real again: it trains.
+  net->forward(at::rand({3, 4})).sum().backward();
+  EXPECT_FALSE(is_fake(net->tied.grad()));
+}
+
+TEST(Fakeify, ACaptureOfARealModule) {
+  auto net = std::make_shared<Pair>();
+  const at::Tensor value = net->tied.detach().clone();
+  {
+    CaptureSession session;
+    const FakeModule fake = fakeify(session.mode(), *net);
+    session.name_module(*net);
+    net->forward(at::rand({3, 4})).sum().backward();
+    {
+      const at::NoGradGuard no_grad;
+      for (at::Tensor parameter : net->parameters()) parameter.add_(parameter.grad(), -0.1);
+    }
+    const Graph graph = session.finish({});
+    EXPECT_GE(nodes_calling(graph, "aten::add_.Tensor").size(), 4U);
+  }
+  EXPECT_TRUE(net->tied.detach().equal(value));
+}
+
+TEST(Fakeify, UndoneTwiceAndByAnException) {
+  auto net = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  FakeTensorMode mode;
+  try {
+    FakeModule fake = fakeify(mode, *net);
+    net->forward(at::rand({1, 2})).sum().backward();
+    EXPECT_TRUE(is_fake(net->weight.grad()));
+    fake.undo();
+    EXPECT_FALSE(net->weight.grad().defined());
+    fake.undo();
+    const FakeModule again = fakeify(mode, *net);
+    throw std::runtime_error("midway");
+  } catch (const std::runtime_error&) {}
+  const at::NoGradGuard no_grad;
+  EXPECT_THROW(net->weight.zero_(), RealTensorError);
+}
+
+}  // namespace
+}  // namespace shadowgraph

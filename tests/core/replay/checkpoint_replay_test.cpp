@@ -1,0 +1,217 @@
+// The pass `checkpoint` changes no bit of what a training step leaves, and replays hold, after every node, the bytes that
+// the rewritten graph predicts. Built-in models, by block, in segments, nested, and at random.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "models/program.h"
+#include "models/registry.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/profile.h"
+#include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
+#include "tests/counting_allocator.h"
+#include "tests/passes/model_captures.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr uint64_t kSeed = 2025;
+
+// Live bytes while each node's operands and results are there, as shadowgraph/profile.h counts.
+class CountingInterpreter final : public Interpreter {
+ public:
+  CountingInterpreter(const Graph& graph, CountingAllocator& allocator) : Interpreter(graph), allocator_(allocator) {}
+  std::vector<int64_t> live;
+
+ protected:
+  void run_node(NodeId node) override {
+    Interpreter::run_node(node);
+    live.push_back(allocator_.live);
+  }
+
+ private:
+  CountingAllocator& allocator_;
+};
+
+struct Left {
+  models::BuiltModel model;
+  ReplayResult result;
+  at::Tensor next_random;
+  std::vector<int64_t> live;  // bytes above those before the model was built
+};
+
+int64_t constant_bytes(const Graph& graph) {
+  int64_t bytes = 0;
+  for (const NodeId n : graph.nodes()) {
+    if (graph.node(n).target == target_of(Builtin::kConstant)) {
+      bytes += graph.storage(graph.value(graph.results(n)[0].ref.value).storage).bytes;
+    }
+  }
+  return bytes;
+}
+
+Left replay_step(const std::string& name, const Graph& graph, int64_t batch) {
+  CountingAllocator& allocator = CountingAllocator::install();
+  CountingInterpreter interpreter(graph, allocator);
+  const int64_t before = allocator.live - constant_bytes(graph);
+  at::manual_seed(kSeed);
+  Left left{.model = models::build(name, {.batch = batch, .training = true, .tiny = true})};
+  Bindings bindings;
+  bindings.module(*left.model.module);
+  for (size_t i = 0; i < left.model.inputs.size(); ++i) bindings.bind(left.model.input_names[i], left.model.inputs[i]);
+  at::manual_seed(kSeed + 1);
+  left.result = interpreter.run(bindings);
+  for (const int64_t live : interpreter.live) left.live.push_back(live - before);
+  left.next_random = at::rand({4});
+  return left;
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  const at::Tensor x = a.detach().contiguous();
+  const at::Tensor y = b.detach().contiguous();
+  return a.strides() == b.strides() && a.scalar_type() == b.scalar_type() && x.nbytes() == y.nbytes() &&
+         std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+void expect_same(const Left& expected, const Left& left) {
+  EXPECT_TRUE(same_bits(expected.next_random, left.next_random)) << "the generator is elsewhere";
+  ASSERT_EQ(left.result.outputs.size(), expected.result.outputs.size());
+  for (size_t i = 0; i < left.result.outputs.size(); ++i) {
+    EXPECT_TRUE(same_bits(expected.result.outputs[i], left.result.outputs[i])) << "output " << i;
+  }
+  ASSERT_EQ(left.result.gradients.size(), expected.result.gradients.size());
+  for (const auto& [parameter, gradient] : expected.result.gradients) {
+    EXPECT_TRUE(same_bits(left.result.gradients.at(parameter), gradient)) << "gradient of " << parameter;
+  }
+  const auto parameters = left.model.module->named_parameters();
+  for (const auto& entry : expected.model.module->named_parameters()) {
+    EXPECT_TRUE(same_bits(parameters[entry.key()], entry.value())) << entry.key();
+  }
+  const auto buffers = left.model.module->named_buffers();
+  for (const auto& entry : expected.model.module->named_buffers()) {
+    EXPECT_TRUE(same_bits(buffers[entry.key()], entry.value())) << entry.key();
+  }
+}
+
+// Returns the peak.
+int64_t expect_predicted(const Graph& graph, const Left& left) {
+  const auto timeline = MemoryTimeline::run(graph);
+  EXPECT_EQ(timeline.steps(), left.live.size());
+  if (timeline.steps() != left.live.size()) return 0;
+  int differ = 0;
+  int64_t peak = 0;
+  for (uint32_t i = 0; i < timeline.steps(); ++i) {
+    peak = std::max(peak, left.live[i]);
+    if (timeline.total(i) != left.live[i] && ++differ <= 5) {
+      ADD_FAILURE() << "predicted " << timeline.total(i) << ", real " << left.live[i] << " at "
+                    << to_text(graph, timeline.node(i));
+    }
+  }
+  EXPECT_EQ(differ, 0) << "of " << timeline.steps() << " nodes";
+  EXPECT_EQ(timeline.peak().bytes, peak);
+  EXPECT_EQ(peak_of_live_bytes(graph), peak);
+  return peak;
+}
+
+class CheckpointedModel : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    threads_ = at::get_num_threads();
+    at::set_num_threads(1);
+  }
+  void TearDown() override { at::set_num_threads(threads_); }
+
+  void begin(int64_t batch) {
+    batch_ = batch;
+    graph_ = capture_tiny(GetParam(), {.batch = batch});
+    run_pass(graph_, "free-at-last-use");
+    expected_ = std::make_unique<Left>(replay_step(GetParam(), graph_, batch));
+    peak_ = expect_predicted(graph_, *expected_);
+  }
+
+  // The peak of the rewritten graph.
+  int64_t check(const std::function<CheckpointResult(Graph&)>& rewrite, CheckpointResult* done = nullptr) {
+    Graph graph = clone(graph_);
+    const CheckpointResult result = rewrite(graph);
+    if (done != nullptr) *done = result;
+    verify(graph);
+    const Left left = replay_step(GetParam(), graph, batch_);
+    expect_same(*expected_, left);
+    // What the pass says of lives is what a replay does already.
+    Graph again = clone(graph);
+    EXPECT_FALSE(run_pass(again, "free-at-last-use").changed);
+    return expect_predicted(graph, left);
+  }
+
+  int64_t check(const std::string& modules, const CheckpointPolicy& policy, CheckpointResult* done = nullptr) {
+    return check(
+        [&](Graph& graph) {
+          const auto regions = regions_named(graph, modules);
+          EXPECT_FALSE(regions.empty()) << modules;
+          return checkpoint_segments(graph, policy(graph, regions));
+        },
+        done);
+  }
+
+  Graph graph_;
+  std::unique_ptr<Left> expected_;
+  int64_t batch_ = 0;
+  int64_t peak_ = 0;
+
+ private:
+  int threads_ = 1;
+};
+
+// Those that consist of numbered blocks.
+class CheckpointedBlocks : public CheckpointedModel {};
+
+TEST_P(CheckpointedBlocks, TrainAsBefore) {
+  begin(8);
+  CheckpointResult done;
+  const int64_t peak = check("auto", each_region(), &done);
+  EXPECT_GT(done.segments, 0);
+  EXPECT_GT(done.recomputed, 0);
+  EXPECT_LT(peak, peak_);
+  check("auto", every_kth_region(2));
+  check("auto", square_root_segments());
+}
+
+TEST_P(CheckpointedModel, TrainsAsBeforeAtRandom) {
+  begin(2);
+  for (uint32_t seed = 0; seed < 4; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    check([&](Graph& graph) {
+      // Any regions, so some within others.
+      std::vector<CheckpointSegment> segments;
+      for (const RegionId r : regions_named(graph, "?*")) {
+        if (random() % 2 == 0) segments.push_back({graph.text(graph.region(r).name), {r}});
+      }
+      for (uint32_t i = 1; i < graph.region_count(); ++i) {
+        const Region& region = graph.region(RegionId(i));
+        if (region.kind == RegionKind::kModule && random() % 3 == 0 &&
+            std::none_of(segments.begin(), segments.end(),
+                         [&](const auto& segment) { return segment.regions[0] == RegionId(i); })) {
+          segments.push_back({graph.text(region.name), {RegionId(i)}});
+        }
+      }
+      return checkpoint_segments(graph, segments);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(BuiltIn, CheckpointedBlocks,
+                         ::testing::Values("resnet18", "resnet50", "vit_b_16", "bert_base", "gpt2", "llama3_8b"));
+INSTANTIATE_TEST_SUITE_P(BuiltIn, CheckpointedModel,
+                         ::testing::Values("resnet18", "resnet50", "vit_b_16", "bert_base", "gpt2", "llama3_8b", "unet",
+                                           "lstm_lm"));
+
+}  // namespace
+}  // namespace shadowgraph

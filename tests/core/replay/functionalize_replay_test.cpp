@@ -1,0 +1,158 @@
+// Programs without their mutation do what they did: outputs, what they leave in what they were given, what aliases what.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/optim.h>
+
+#include "models/program.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/passes/functional.h"
+#include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
+#include "tests/random/program.h"
+
+namespace shadowgraph::testing {
+namespace {
+
+constexpr int kShards = 20;
+
+Graph functionalized(const Graph& graph) {
+  Graph result = parse(to_text(graph));
+  functionalize(result);
+  const NodeId left = first_mutation(result);
+  if (left.valid()) throw Error("a write is left: " + to_text(result, left));
+  Graph again = parse(to_text(result));
+  if (functionalize(again).changed) throw Error("functionalizing again changes the graph");
+  if (const auto difference = first_difference(result, again)) throw Error(*difference);
+  return result;
+}
+
+// In place again where that is safe; not the same graph, but the same behaviour.
+Graph there_and_back(const Graph& graph) {
+  Graph result = functionalized(graph);
+  reinplace(result);
+  return result;
+}
+
+// What nobody functionalized may be run in place, too.
+Graph reinplaced(const Graph& graph) {
+  Graph result = parse(to_text(graph));
+  reinplace(result);
+  return result;
+}
+
+class FunctionalizedPrograms : public ::testing::TestWithParam<int> {};
+
+TEST_P(FunctionalizedPrograms, ReplayAsTheyRun) {
+  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(20000), 100000, functionalized);
+}
+TEST_P(FunctionalizedPrograms, ReplayAsTheyRunWhenInPlaceAgain) {
+  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(15000), 200000, there_and_back);
+}
+TEST_P(FunctionalizedPrograms, ReplayAsTheyRunInPlace) {
+  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(10000), 300000, reinplaced);
+}
+INSTANTIATE_TEST_SUITE_P(Shard, FunctionalizedPrograms, ::testing::Range(0, kShards));
+
+// ---- The built-in models, where replay of the captured graph is known to be what eager does (models_replay_test.cpp)
+
+struct AfterStep {
+  std::map<std::string, at::Tensor> tensors;  // outputs, gradients, parameters, buffers
+};
+
+AfterStep run_step(const Graph& graph, const std::string& name) {
+  at::manual_seed(2025);
+  const auto model = models::build(name, {.tiny = true});
+  Bindings bindings;
+  bindings.module(*model.module);
+  for (size_t i = 0; i < model.inputs.size(); ++i) bindings.bind(model.input_names[i], model.inputs[i]);
+  Interpreter interpreter(graph, {.check_results = true});
+  at::manual_seed(2026);
+  const ReplayResult result = interpreter.run(bindings);
+  AfterStep after;
+  for (size_t i = 0; i < result.outputs.size(); ++i) after.tensors["output " + std::to_string(i)] = result.outputs[i];
+  for (const auto& [parameter, gradient] : result.gradients) after.tensors["gradient of " + parameter] = gradient;
+  for (const auto& entry : model.module->named_parameters()) after.tensors[entry.key()] = entry.value().detach();
+  for (const auto& entry : model.module->named_buffers()) after.tensors[entry.key()] = entry.value().detach();
+  return after;
+}
+
+void expect_same(const AfterStep& a, const AfterStep& b) {
+  ASSERT_EQ(a.tensors.size(), b.tensors.size());
+  for (const auto& [name, x] : a.tensors) {
+    const auto found = b.tensors.find(name);
+    ASSERT_NE(found, b.tensors.end()) << name;
+    const at::Tensor& y = found->second;
+    EXPECT_EQ(x.strides(), y.strides()) << name;
+    ASSERT_EQ(x.sizes(), y.sizes()) << name;
+    const at::Tensor p = x.contiguous();
+    const at::Tensor q = y.contiguous();
+    EXPECT_TRUE(p.nbytes() == 0 || std::memcmp(p.const_data_ptr(), q.const_data_ptr(), p.nbytes()) == 0) << name;
+  }
+}
+
+class FunctionalizedModels : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    threads_ = at::get_num_threads();
+    at::set_num_threads(1);
+  }
+  void TearDown() override { at::set_num_threads(threads_); }
+
+  static void expect_same_step(
+      const std::function<std::unique_ptr<torch::optim::Optimizer>(const std::vector<at::Tensor>& parameters)>&
+          make_optimizer) {
+    Graph graph;
+    {
+      const FakeTensorMode mode;
+      const auto model = models::build(GetParam(), {.tiny = true});
+      const auto optimizer = make_optimizer(model.module->parameters());
+      graph = capture_training_step(models::program_of(model, optimizer.get())).graph;
+    }
+    Graph functional = clone(graph);
+    const FunctionalizeResult result = functionalize(functional);
+    verify(functional);
+    EXPECT_TRUE(result.changed);
+    const NodeId left = first_mutation(functional);
+    EXPECT_FALSE(left.valid()) << to_text(functional, left);
+    expect_same(run_step(graph, GetParam()), run_step(functional, GetParam()));
+    const uint32_t nodes = functional.node_count();
+    const int64_t in_place = reinplace(functional).operators;
+    verify(functional);
+    EXPECT_GT(in_place, 0);
+    EXPECT_LE(functional.node_count(), nodes);
+    expect_same(run_step(graph, GetParam()), run_step(functional, GetParam()));
+    // What was trained is written back: every parameter that has a gradient.
+    size_t gradients = 0;
+    for (const NodeId n : graph.nodes()) gradients += graph.node(n).target == target_of(Builtin::kGradient);
+    EXPECT_GE(result.mutated.size(), gradients);
+  }
+
+ private:
+  int threads_ = 1;
+};
+
+TEST_P(FunctionalizedModels, TrainWithSgd) {
+  expect_same_step([](const auto& parameters) {
+    return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+  });
+}
+TEST_P(FunctionalizedModels, TrainWithAdamW) {
+  expect_same_step([](const auto& parameters) {
+    return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
+  });
+}
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const auto& info : models::available()) names.push_back(info.name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Zoo, FunctionalizedModels, ::testing::ValuesIn(model_names()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace shadowgraph::testing

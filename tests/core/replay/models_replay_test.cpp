@@ -1,0 +1,218 @@
+// Every built-in model at a small size: captured on fake tensors and run from the graph on the real module's parameters,
+// buffers and batch, it leaves bit for bit what the real program leaves. Dropout included: both draw the same numbers.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/optim.h>
+
+#include "models/program.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/replay.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr uint64_t kSeed = 2025;
+
+enum class OptimizerKind { kSgd, kAdamW };
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(OptimizerKind kind, const torch::nn::Module& module) {
+  if (kind == OptimizerKind::kSgd) {
+    return std::make_unique<torch::optim::SGD>(module.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  }
+  return std::make_unique<torch::optim::AdamW>(module.parameters(), torch::optim::AdamWOptions(1e-3));
+}
+
+models::BuiltModel build_real(const std::string& name, bool training) {
+  at::manual_seed(kSeed);
+  return models::build(name, {.training = training, .tiny = true});
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  const at::Tensor x = a.detach().contiguous();
+  const at::Tensor y = b.detach().contiguous();
+  return a.sizes() == b.sizes() && a.strides() == b.strides() && a.scalar_type() == b.scalar_type() &&
+         (x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
+}
+
+Bindings bind_all(const models::BuiltModel& model) {
+  Bindings bindings;
+  bindings.module(*model.module);
+  for (size_t i = 0; i < model.inputs.size(); ++i) bindings.bind(model.input_names[i], model.inputs[i]);
+  return bindings;
+}
+
+void expect_same_module(const models::BuiltModel& eager, const models::BuiltModel& replayed) {
+  const auto parameters = replayed.module->named_parameters();
+  for (const auto& entry : eager.module->named_parameters()) {
+    EXPECT_TRUE(same_bits(entry.value(), parameters[entry.key()])) << entry.key();
+  }
+  const auto buffers = replayed.module->named_buffers();
+  for (const auto& entry : eager.module->named_buffers()) {
+    EXPECT_TRUE(same_bits(entry.value(), buffers[entry.key()])) << entry.key();
+  }
+}
+
+// Optimizer state that a graph made (first step) or was given (second step), as sg::constant or placeholder.
+class ModelReplay : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    threads_ = at::get_num_threads();
+    at::set_num_threads(1);
+  }
+  void TearDown() override { at::set_num_threads(threads_); }
+
+  static Graph capture_step(const std::string& name, OptimizerKind kind, int warmup_steps = 0) {
+    const FakeTensorMode mode;
+    const auto model = models::build(name, {.tiny = true});
+    const auto optimizer = make_optimizer(kind, *model.module);
+    ProgramToCapture program = models::program_of(model, optimizer.get());
+    program.warmup_steps = warmup_steps;
+    return capture_training_step(program).graph;
+  }
+
+  static at::Tensor train_step(const models::BuiltModel& model, torch::optim::Optimizer& optimizer) {
+    optimizer.zero_grad();
+    auto outputs = model.forward(model.inputs);
+    at::Tensor loss = model.loss(outputs, model.inputs);
+    outputs.clear();
+    loss.backward();
+    optimizer.step();
+    return loss;
+  }
+
+  // What the optimizer keeps for each parameter, in the order in which it looks at it.
+  static std::vector<at::Tensor> state_of(const torch::optim::Optimizer& optimizer, OptimizerKind kind) {
+    std::vector<at::Tensor> state;
+    for (const auto& group : optimizer.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+        if (found == optimizer.state().end()) continue;
+        if (kind == OptimizerKind::kSgd) {
+          state.push_back(static_cast<const torch::optim::SGDParamState&>(*found->second).momentum_buffer());
+        } else {
+          const auto& adam = static_cast<const torch::optim::AdamWParamState&>(*found->second);
+          state.push_back(adam.exp_avg());
+          state.push_back(adam.exp_avg_sq());
+        }
+      }
+    }
+    return state;
+  }
+
+  // The second step, with the state that the first one left: placeholders without a name of the model's.
+  static void expect_same_second_step(const std::string& name, OptimizerKind kind) {
+    const Graph graph = capture_step(name, kind, /*warmup_steps=*/1);
+    const auto eager = build_real(name, true);
+    const auto eager_optimizer = make_optimizer(kind, *eager.module);
+    const auto replayed = build_real(name, true);
+    const auto first_optimizer = make_optimizer(kind, *replayed.module);
+    at::manual_seed(kSeed + 1);
+    train_step(eager, *eager_optimizer);
+    at::manual_seed(kSeed + 1);
+    train_step(replayed, *first_optimizer);
+    for (at::Tensor& parameter : replayed.module->parameters()) parameter.mutable_grad().reset();
+
+    at::manual_seed(kSeed + 2);
+    const at::Tensor loss = train_step(eager, *eager_optimizer);
+    const std::vector<at::Tensor> state = state_of(*first_optimizer, kind);
+    const auto parameters = replayed.module->named_parameters();
+    const auto buffers = replayed.module->named_buffers();
+    std::vector<at::Tensor> bound;
+    size_t next = 0;
+    for (const NodeId n : graph.nodes()) {
+      const TargetId target = graph.node(n).target;
+      if (target.index > target_of(Builtin::kInput).index) continue;
+      const std::string& placeholder = graph.text(graph.arguments(n)[0].string);
+      const auto input = std::find(replayed.input_names.begin(), replayed.input_names.end(), placeholder);
+      if (target == target_of(Builtin::kParameter)) {
+        bound.push_back(parameters[placeholder]);
+      } else if (target == target_of(Builtin::kBuffer)) {
+        bound.push_back(buffers[placeholder]);
+      } else if (input != replayed.input_names.end()) {
+        bound.push_back(replayed.inputs[static_cast<size_t>(input - replayed.input_names.begin())]);
+      } else {
+        ASSERT_LT(next, state.size()) << placeholder;
+        bound.push_back(state[next++]);
+      }
+    }
+    EXPECT_EQ(next, state.size()) << "the second step reads all that the first one left";
+    Interpreter interpreter(graph, {.check_results = true});
+    at::manual_seed(kSeed + 2);
+    const ReplayResult result = interpreter.run(Bindings().in_order(bound));
+    EXPECT_TRUE(same_bits(loss, result.outputs[0])) << loss << result.outputs[0];
+    expect_same_module(eager, replayed);
+    const std::vector<at::Tensor> expected = state_of(*eager_optimizer, kind);
+    ASSERT_EQ(expected.size(), state.size());
+    for (size_t i = 0; i < state.size(); ++i) EXPECT_TRUE(same_bits(expected[i], state[i])) << "state " << i;
+  }
+
+  static void expect_same_step(const std::string& name, OptimizerKind kind) {
+    const Graph graph = capture_step(name, kind);
+
+    const auto eager = build_real(name, true);
+    const auto optimizer = make_optimizer(kind, *eager.module);
+    at::manual_seed(kSeed + 1);
+    const at::Tensor loss = train_step(eager, *optimizer);
+    const at::Tensor next_number = at::rand({1});
+
+    const auto replayed = build_real(name, true);
+    Interpreter interpreter(graph, {.check_results = true});
+    at::manual_seed(kSeed + 1);
+    const ReplayResult result = interpreter.run(bind_all(replayed));
+    EXPECT_TRUE(same_bits(next_number, at::rand({1}))) << "the generator is elsewhere";
+
+    ASSERT_EQ(result.outputs.size(), 1U);
+    EXPECT_TRUE(same_bits(loss, result.outputs[0])) << loss << result.outputs[0];
+    size_t compared = 0;
+    for (const auto& entry : eager.module->named_parameters()) {
+      const auto found = result.gradients.find(entry.key());
+      if (found == result.gradients.end()) continue;  // the second name of a tied parameter
+      EXPECT_TRUE(same_bits(entry.value().grad(), found->second)) << entry.key();
+      ++compared;
+    }
+    EXPECT_GT(compared, 0U);
+    EXPECT_EQ(compared, result.gradients.size());
+    expect_same_module(eager, replayed);
+  }
+
+ private:
+  int threads_ = 1;
+};
+
+TEST_P(ModelReplay, InfersAsEager) {
+  const c10::NoGradGuard no_grad;
+  Graph graph;
+  {
+    const FakeTensorMode mode;
+    const auto model = models::build(GetParam(), {.training = false, .tiny = true});
+    graph = capture_forward(models::program_of(model)).graph;
+  }
+  const auto real = build_real(GetParam(), false);
+  const auto expected = real.forward(real.inputs);
+  Interpreter interpreter(graph, {.check_results = true});
+  const ReplayResult result = interpreter.run(bind_all(real));
+  ASSERT_EQ(result.outputs.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(same_bits(expected[i], result.outputs[i])) << i;
+  // Nothing was written, so a second run gives the same.
+  const ReplayResult again = interpreter.run(bind_all(real));
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(same_bits(expected[i], again.outputs[i])) << i;
+}
+
+TEST_P(ModelReplay, TrainsAsEagerWithSgd) { expect_same_step(GetParam(), OptimizerKind::kSgd); }
+TEST_P(ModelReplay, TrainsAsEagerWithAdamW) { expect_same_step(GetParam(), OptimizerKind::kAdamW); }
+TEST_P(ModelReplay, TrainsASecondStepAsEagerWithSgd) { expect_same_second_step(GetParam(), OptimizerKind::kSgd); }
+TEST_P(ModelReplay, TrainsASecondStepAsEagerWithAdamW) { expect_same_second_step(GetParam(), OptimizerKind::kAdamW); }
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const auto& info : models::available()) names.push_back(info.name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Zoo, ModelReplay, testing::ValuesIn(model_names()),
+                         [](const auto& name) { return name.param; });
+
+}  // namespace
+}  // namespace shadowgraph

@@ -1,0 +1,425 @@
+// Edits of a graph: each keeps the verifier quiet or throws and changes nothing.
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <random>
+
+#include "shadowgraph/edit.h"
+#include "shadowgraph/text.h"
+#include "tests/ir/samples.h"
+#include "tests/passes/random_graph.h"
+
+namespace shadowgraph {
+namespace {
+
+// w -> t -> mm(x, t) @s2, saved, then relu @s3 (s2 dies), neg @s4 (s3 dies), an in-place add_, and the output.
+const char* const kChain =
+    "operator aten::t(Tensor(a) self) -> Tensor(a)\n"
+    "operator aten::mm(Tensor self, Tensor mat2) -> Tensor\n"
+    "operator aten::relu(Tensor self) -> Tensor\n"
+    "operator aten::neg(Tensor self) -> Tensor\n"
+    "operator aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)\n"
+    "operator aten::cat(Tensor[] tensors, int dim=0) -> Tensor\n"
+    "s0 = 16 cpu parameter\ns1 = 16 cpu input\ns2 = 16 cpu temporary\ns3 = 16 cpu temporary\ns4 = 16 cpu temporary\n"
+    "r1 = module \"layer\" \"Linear\" call 0 in r0\n"
+    "%0 = sg::parameter(name=\"w\") : f32[2,2] @s0\n"
+    "%1 = sg::input(name=\"x\") : f32[2,2] @s1\n"
+    "%2 = aten::t(self=%0) : f32[2,2]{1,2} @s0 | r1 grad_mode \"net.cpp:1\"\n"
+    "%3 = aten::mm(self=%1, mat2=%2) : f32[2,2] @s2 | r1 grad_mode saved(self, mat2) \"net.cpp:1\"\n"
+    "%4 = aten::relu(self=%3) : f32[2,2] @s3 | saved(result[0]) free(s2)\n"
+    "%5 = aten::neg(self=%4) : f32[2,2] @s4 | saved(internal=%2) free(s3)\n"
+    "%6 = aten::add_.Tensor(self=%5, other=%1) : f32[2,2] @s4\n"
+    "sg::output(values=[%6])\n";
+constexpr NodeId kW{0}, kX{1}, kT{2}, kMm{3}, kRelu{4}, kNeg{5}, kAdd{6}, kOutput{7};
+
+std::vector<uint32_t> order_of(const Graph& graph) {
+  std::vector<uint32_t> order;
+  for (NodeId n : graph.nodes()) order.push_back(n.index);
+  return order;
+}
+
+// The edit throws and leaves the graph as it was.
+template <class F>
+void expect_refused(Graph& graph, F&& edit) {
+  const std::string before = to_text(graph);
+  EXPECT_THROW(edit(), GraphEditError);
+  EXPECT_EQ(to_text(graph), before);
+  EXPECT_NO_THROW(verify(graph));
+}
+
+Argument value(uint32_t index) { return Argument::of_value(ValueId(index)); }
+
+TEST(IrInsertionPoint, NewNodesInheritFromTheNodeItStandsAt) {
+  Graph graph = samples::graph_of(kChain);
+  InsertionPoint at(graph, kMm);
+  const NodeId first = at.insert(graph.node(kRelu).target, {value(1)});
+  const NodeId second = at.insert(graph.node(kRelu).target, {value(2)});
+  EXPECT_EQ(order_of(graph), (std::vector<uint32_t>{0, 1, 2, first.index, second.index, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(graph.node(first).region, RegionId(1));
+  EXPECT_TRUE(graph.node(second).flags.grad_mode);
+  EXPECT_EQ(graph.text(graph.node(second).source), "net.cpp:1");
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrInsertionPoint, AfterKeepsTheOrderOfInsertionAndSurvivesErasing) {
+  Graph graph = samples::graph_of(kChain);
+  InsertionPoint at = InsertionPoint::after(graph, kNeg);
+  EXPECT_EQ(at.position(), kAdd);
+  const NodeId first = at.insert(graph.node(kNeg).target, {value(5)});
+  graph.replace_all_uses(ValueId(6), ValueId(5));
+  graph.erase(kAdd);
+  EXPECT_EQ(at.position(), kOutput);
+  const NodeId second = at.insert(graph.node(kNeg).target, {value(5)});
+  EXPECT_EQ(graph.node(first).next, second);
+  EXPECT_EQ(graph.node(second).next, kOutput);
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrInsertionPoint, PlaceholdersFirstOutputsLast) {
+  Graph graph = samples::graph_of(kChain);
+  InsertionPoint among(graph, kX);
+  const NodeId added = among.insert(graph.node(kRelu).target, {value(1)});
+  EXPECT_EQ(graph.node(added).previous, kX);
+  expect_refused(graph, [&] {
+    InsertionPoint late(graph, kRelu);
+    late.insert(target_of(Builtin::kInput), {graph.string_argument("y")});
+  });
+  InsertionPoint end = InsertionPoint::at_end(graph);
+  EXPECT_EQ(graph.node(end.insert(graph.node(kRelu).target, {value(6)})).next, kOutput);
+  expect_refused(graph, [&] { end.insert(target_of(Builtin::kOutput), {graph.make_list({})}); });
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrInsertionPoint, OperandsMustBeMadeBefore) {
+  Graph graph = samples::graph_of(kChain);
+  InsertionPoint at(graph, kRelu);
+  expect_refused(graph, [&] { at.insert(graph.node(kNeg).target, {value(4)}); });
+  at.insert(graph.node(kNeg).target, {value(3)});
+}
+
+TEST(IrInsertionPoint, AUseAfterTheDeathOfAStorageExtendsItsLife) {
+  Graph graph = samples::graph_of(kChain);
+  InsertionPoint at(graph, kAdd);
+  const NodeId late = at.insert(graph.node(kRelu).target, {value(3)});
+  EXPECT_EQ(graph.storage(StorageId(2)).freed_after, late);
+  EXPECT_TRUE(graph.frees(kRelu).empty());
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrEdits, ErasedNodesHandOnBirthsAndDeaths) {
+  Graph graph = samples::graph_of(kChain);
+  // Another value in relu's storage, which then outlives relu.
+  const ValueId twin = graph.add_tensor_result(
+      graph.insert_before(kNeg, graph.node(kT).target, std::vector{value(4)}),
+      {.sizes = graph.sizes(ValueId(4)), .strides = graph.strides(ValueId(4)), .storage = StorageId(3)});
+  graph.set_arguments(kNeg, std::vector{Argument::of_value(twin)});
+  graph.set_arguments(graph.value(twin).producer, std::vector{value(1)});  // moves it to x's storage
+  EXPECT_EQ(graph.value(twin).storage, StorageId(1));
+  EXPECT_NO_THROW(verify(graph));
+  graph.set_storage(twin, StorageId(3), 0);
+  graph.node(graph.value(twin).producer).target = graph.node(kNeg).target;
+  graph.erase(kRelu);
+  EXPECT_EQ(graph.storage(StorageId(3)).born, graph.value(twin).producer);
+  EXPECT_EQ(graph.storage(StorageId(2)).freed_after, kMm);
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrEdits, AStorageThatNobodyMakesAnyMoreIsNotFreed) {
+  Graph graph = samples::graph_of(kChain);
+  graph.set_arguments(kNeg, std::vector{value(1)});
+  graph.erase(kRelu);
+  EXPECT_TRUE(graph.frees(kNeg).empty());
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrEdits, EraseRefusesWhileAnotherNodeSavesAResult) {
+  Graph graph = samples::graph_of(kChain);
+  graph.set_arguments(kMm, std::vector{value(1), value(1)});
+  EXPECT_FALSE(graph.has_uses(ValueId(2)));
+  EXPECT_TRUE(graph.is_saved_elsewhere(ValueId(2)));
+  EXPECT_FALSE(graph.can_erase(kT));
+  expect_refused(graph, [&] { graph.erase(kT); });
+  graph.replace_all_uses(ValueId(2), ValueId(0));
+  EXPECT_EQ(graph.saved(kNeg)[0].value, ValueId(0));
+  graph.erase(kT);
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrEdits, EraseMany) {
+  Graph graph = samples::graph_of(kChain);
+  expect_refused(graph, [&] { graph.erase(std::vector{kRelu, kMm}); });
+  expect_refused(graph, [&] { graph.erase(std::vector{kOutput, kAdd, kRelu}); });
+  graph.erase(std::vector{kOutput, kAdd, kNeg, kRelu, kRelu, kMm, kT});
+  EXPECT_EQ(order_of(graph), (std::vector<uint32_t>{0, 1}));
+  EXPECT_NO_THROW(verify(graph));
+  graph.erase(std::vector{kX, kW, kT});
+  EXPECT_FALSE(graph.first().valid());
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrEdits, MovesKeepDependencesAndDeaths) {
+  Graph graph = samples::graph_of(kChain);
+  expect_refused(graph, [&] { graph.move_before(kRelu, kMm); });
+  expect_refused(graph, [&] { graph.move_before(kMm, kNeg); });
+  expect_refused(graph, [&] { graph.move_before(kT, kX); });
+  expect_refused(graph, [&] { graph.move_before(kAdd, NodeId()); });
+  expect_refused(graph, [&] { graph.move_range_before(kMm, kNeg, kRelu); });
+  expect_refused(graph, [&] { graph.move_range_before(kNeg, kMm, kT); });
+  InsertionPoint at(graph, kNeg);
+  const NodeId early = at.insert(graph.node(kRelu).target, {value(1)});  // ..., relu, early, neg: s2 dies after relu
+  const StorageId freed[] = {StorageId(2)};
+  graph.set_frees(kRelu, {});
+  graph.set_frees(early, freed);
+  graph.move_before(early, kMm);
+  EXPECT_EQ(graph.storage(StorageId(2)).freed_after, kRelu);
+  EXPECT_NO_THROW(verify(graph));
+  graph.move_range_before(kT, early, kMm);  // where it is
+  graph.move_range_before(early, early, kAdd);
+  EXPECT_EQ(order_of(graph), (std::vector<uint32_t>{0, 1, 2, 3, 4, 5, early.index, 6, 7}));
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrEdits, MovingLaterExtendsWhatItReads) {
+  Graph graph = samples::graph_of(kChain);
+  InsertionPoint at(graph, kRelu);
+  const NodeId reader = at.insert(graph.node(kNeg).target, {value(3)});
+  graph.move_before(reader, kAdd);
+  EXPECT_EQ(graph.storage(StorageId(2)).freed_after, reader);
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrEdits, ABackwardNodeStaysBehindItsForwardNode) {
+  Graph graph = samples::graph_of(kChain);
+  graph.node(kNeg).forward = kT;
+  InsertionPoint at(graph, kRelu);
+  const NodeId free_standing = at.insert(graph.node(kNeg).target, {value(1)});
+  graph.node(kNeg).forward = free_standing;
+  expect_refused(graph, [&] { graph.move_before(free_standing, kAdd); });
+}
+
+TEST(IrEdits, ReorderTakesAnyOrderThatKeepsDependences) {
+  Graph graph = samples::graph_of(kChain);
+  expect_refused(graph, [&] { graph.reorder(std::vector{kW, kX, kT}); });
+  expect_refused(graph, [&] { graph.reorder(std::vector{kW, kX, kMm, kT, kRelu, kNeg, kAdd, kOutput}); });
+  expect_refused(graph, [&] { graph.reorder(std::vector{kW, kW, kT, kMm, kRelu, kNeg, kAdd, kOutput}); });
+  expect_refused(graph, [&] { graph.reorder(std::vector{kW, kX, kT, kMm, kRelu, kNeg, kOutput, kAdd}); });
+  graph.reorder(std::vector{kX, kW, kT, kMm, kRelu, kNeg, kAdd, kOutput});
+  EXPECT_TRUE(graph.is_before(kX, kW));
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrEdits, ReplacingAnOperandMovesWhatAliasesIt) {
+  Graph graph = samples::graph_of(kChain);
+  // add_ now writes x: so does what the output returns, and x's storage must reach that far.
+  const StorageId freed[] = {StorageId(1)};
+  graph.set_frees(kAdd, freed);
+  EXPECT_EQ(graph.replace_all_uses(ValueId(5), ValueId(4)), 1U);
+  EXPECT_EQ(graph.value(ValueId(6)).storage, StorageId(3));
+  EXPECT_FALSE(graph.storage(StorageId(3)).freed_after.valid());
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrEdits, ReplaceWithFilter) {
+  Graph graph = samples::graph_of(kChain);
+  InsertionPoint at(graph, kOutput);
+  const Argument list = graph.make_list(std::vector{value(6), value(6), value(4)});
+  const NodeId cat = at.insert(TargetId(graph.node(kAdd).target.index + 1), {list, Argument::of_int(0)});
+  int seen = 0;
+  EXPECT_EQ(graph.replace_uses_if(ValueId(6), ValueId(4),
+                                  [&](NodeId user, const Argument&) { return user == cat && ++seen == 2; }),
+            1U);
+  EXPECT_EQ(graph.users_of(ValueId(6)), (std::vector{cat, kOutput}));
+  EXPECT_EQ(graph.users_of(ValueId(4)), (std::vector{kNeg, cat}));
+  EXPECT_NO_THROW(verify(graph));
+  expect_refused(graph, [&] { graph.replace_all_uses(ValueId(3), ValueId(6)); });
+}
+
+TEST(IrEdits, AViewThatWouldReachOutsideRefusesTheReplacement) {
+  Graph graph = samples::graph_of(std::string(kChain) + "");
+  graph.storage(StorageId(0)).bytes = 32;
+  graph.value(ValueId(2)).offset = 4;  // a view that only the larger storage can hold
+  expect_refused(graph, [&] { graph.set_arguments(kT, std::vector{value(1)}); });
+  EXPECT_EQ(graph.value(ValueId(2)).storage, StorageId(0));
+}
+
+TEST(IrEdits, SetArgumentsKeepsSavedTensorsAndRefusesNonsense) {
+  Graph graph = samples::graph_of(kChain);
+  expect_refused(graph, [&] { graph.set_arguments(kMm, std::vector{value(1)}); });
+  expect_refused(graph, [&] { graph.set_arguments(kMm, std::vector{value(1), value(5)}); });
+  expect_refused(graph, [&] { graph.set_argument(kMm, 2, value(1)); });
+  graph.set_argument(kMm, 0, value(0));
+  EXPECT_EQ(graph.saved(kMm)[0].value, ValueId(0));
+  graph.set_argument(kMm, 1, Argument::of_float(1));  // a wrapped number: nothing to save
+  EXPECT_EQ(graph.saved(kMm).size(), 1U);
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(IrEdits, NodesByOperator) {
+  const Graph graph = samples::graph_of(kChain);
+  EXPECT_EQ(nodes_calling(graph, "aten::mm"), std::vector{kMm});
+  EXPECT_EQ(nodes_calling(graph, "aten::add_"), std::vector{kAdd});
+  EXPECT_EQ(nodes_calling(graph, "aten::add_.Tensor"), std::vector{kAdd});
+  EXPECT_TRUE(nodes_calling(graph, "aten::add_.Scalar").empty());
+  EXPECT_TRUE(nodes_calling(graph, "aten::add").empty());
+}
+
+TEST(IrEdits, AGraphThatWasMovedFromIsEmptyAndGood) {
+  Graph graph = samples::graph_of(kChain);
+  graph.set_note(kMm, "a", "b");
+  const std::string text = to_text(graph);
+  Graph other = std::move(graph);
+  EXPECT_EQ(to_text(other), text);
+  EXPECT_FALSE(first_difference(graph, Graph()));  // NOLINT(bugprone-use-after-move)
+  EXPECT_NO_THROW(verify(graph));
+  graph = parse(text);
+  graph = std::move(other);
+  EXPECT_EQ(to_text(graph), text);
+  EXPECT_EQ(other.node_count(), 0U);  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(graph.note(kMm, "a"), "b");
+}
+
+TEST(IrEdits, TargetsOfDifferentKindsAreDifferent) {
+  Graph graph;
+  const std::string schema = "my::op(Tensor x) -> Tensor";
+  const TargetId as_operator = graph.intern_target(Target(TargetKind::kOperator, schema));
+  const TargetId as_function = graph.intern_target(Target(TargetKind::kFunction, schema));
+  EXPECT_NE(as_operator, as_function);
+  graph.append(as_operator, {Argument::none()});
+  graph.append(as_function, {Argument::none()});
+  samples::expect_round_trip(graph);
+}
+
+TEST(IrNotes, RoundTripCompareAndRemove) {
+  Graph graph = samples::graph_of(kChain);
+  const Graph plain = samples::graph_of(kChain);
+  EXPECT_FALSE(graph.has_notes(kMm));
+  graph.set_note(kMm, "part", "3");
+  graph.set_note(kMm, "a\"b\n\xff", "\x01 weird");
+  graph.set_note(kMm, "z", "last");
+  graph.set_note(kMm, "part", "4");
+  EXPECT_EQ(graph.note(kMm, "part"), "4");
+  EXPECT_EQ(graph.note(kMm, "none"), "");
+  EXPECT_EQ(graph.note(kRelu, "part"), "");
+  EXPECT_NE(to_text(graph).find(R"(note("a\"b\n\xff"="\x01 weird", "part"="4", "z"="last") "net.cpp:1")"),
+            std::string::npos)
+      << to_text(graph);
+  samples::expect_round_trip(graph);
+  EXPECT_FALSE(first_difference(from_json(to_json(graph)), graph));
+  ASSERT_TRUE(first_difference(graph, plain));
+  EXPECT_NE(first_difference(graph, plain)->find("its notes"), std::string::npos);
+  for (const char* key : {"part", "a\"b\n\xff", "z", "none"}) graph.set_note(kMm, key, "");
+  EXPECT_FALSE(first_difference(graph, plain));
+  EXPECT_THROW(parse(to_text(plain) + "n8: aten::relu(self=%0) | note(\"a\"=\"b\", \"a\"=\"c\")\n"), ParseError);
+  EXPECT_THROW(parse(to_text(plain) + "n8: aten::relu(self=%0) | note(\"a\"=\"\")\n"), ParseError);
+}
+
+TEST(IrOrder, LabelsSurviveAMillionInsertionsAtOnePlace) {
+  Graph graph;
+  const TargetId f = graph.intern_target(Target(TargetKind::kFunction, "test::f() -> ()"));
+  const NodeId first = graph.append(f, {});
+  const NodeId last = graph.append(f, {});
+  const auto insert = [&](NodeId before) { return graph.insert_before(before, f, {}); };
+  NodeId middle = last;
+  for (int i = 0; i < 200'000; ++i) insert(last);             // always before the last
+  for (int i = 0; i < 200'000; ++i) middle = insert(middle);  // always before the one just made
+  for (int i = 0; i < 100'000; ++i) insert(graph.first());    // at the front
+  std::mt19937 random(1);
+  for (int i = 0; i < 200'000; ++i) insert(NodeId(random() % graph.node_capacity()));
+  EXPECT_TRUE(graph.is_before(first, last));
+  EXPECT_NO_THROW(verify(graph));
+}
+
+// Hundreds of edits of random kinds at random places: each throws and changes nothing, or leaves a graph that verifies.
+TEST(IrEdits, RandomEditsKeepTheGraphValid) {
+  int done = 0;
+  int refused = 0;
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    Graph graph = random_graph(random, 40);
+    ASSERT_NO_THROW(verify(graph));
+    const auto some_node = [&] {
+      NodeId n;
+      do {
+        n = NodeId(random() % graph.node_capacity());
+      } while (graph.is_erased(n));
+      return n;
+    };
+    const auto some_value = [&] { return ValueId(random() % graph.value_capacity()); };
+    for (int i = 0; i < 120 && graph.node_count() > 4; ++i) {
+      const std::string before = to_text(graph);
+      const int kind = static_cast<int>(random() % 9);
+      std::string what = "edit " + std::to_string(i) + " of kind " + std::to_string(kind);
+      try {
+        switch (kind) {
+          case 0:
+            graph.erase(some_node());
+            break;
+          case 1: {
+            std::vector<NodeId> batch;
+            for (NodeId n = some_node(); n.valid() && batch.size() < 4; n = graph.node(n).next) batch.push_back(n);
+            graph.erase(batch);
+            break;
+          }
+          case 2:
+            graph.move_before(some_node(), random() % 8 == 0 ? NodeId() : some_node());
+            break;
+          case 3: {
+            const NodeId first = some_node();
+            NodeId last = first;
+            for (int k = static_cast<int>(random() % 4); k > 0 && graph.node(last).next.valid(); --k) {
+              last = graph.node(last).next;
+            }
+            graph.move_range_before(first, last, some_node());
+            break;
+          }
+          case 4:
+            graph.replace_all_uses(some_value(), some_value());
+            break;
+          case 5:
+            graph.replace_uses_if(some_value(), some_value(),
+                                  [&](NodeId, const Argument&) { return random() % 2 == 0; });
+            break;
+          case 6: {
+            const NodeId n = some_node();
+            std::vector<Argument> arguments(graph.arguments(n).begin(), graph.arguments(n).end());
+            for (Argument& a : arguments) {
+              if (a.kind == ArgumentKind::kValue) a = Argument::of_value(some_value());
+            }
+            graph.set_arguments(n, arguments);
+            break;
+          }
+          case 7: {
+            const NodeId n = some_node();
+            InsertionPoint at(graph, n);
+            const Argument x = Argument::of_value(some_value());
+            const NodeId made =
+                at.insert(graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow("aten::relu", "")), {x});
+            const StorageId storage = graph.add_storage({.bytes = 64, .born = made});
+            const int64_t sizes[] = {4, 4};
+            const int64_t strides[] = {4, 1};
+            graph.add_tensor_result(made, {.sizes = sizes, .strides = strides, .storage = storage});
+            break;
+          }
+          default:
+            graph.set_note(some_node(), "k" + std::to_string(random() % 3), random() % 2 == 0 ? "" : "v");
+        }
+        ++done;
+      } catch (const GraphEditError&) {
+        ++refused;
+        ASSERT_EQ(to_text(graph), before) << what;
+      }
+      const auto found = violations(graph);
+      ASSERT_TRUE(found.empty()) << what << ": " << to_string(found[0].rule) << ": " << found[0].message
+                                 << "\nbefore:\n"
+                                 << before << "after:\n"
+                                 << to_text(graph);
+    }
+    samples::expect_round_trip(graph);
+  }
+  EXPECT_GT(done, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace shadowgraph

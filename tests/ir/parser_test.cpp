@@ -1,0 +1,181 @@
+// What the parser says to text that is wrong, and that nothing whatsoever makes it crash.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+
+#include "tests/ir/samples.h"
+
+namespace shadowgraph {
+namespace {
+
+const std::string kHead = "shadowgraph 1 libtorch 2.13.0\n";
+
+ParseError error_of(const std::string& text) {
+  try {
+    parse(text, "a.sg");
+  } catch (const ParseError& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error for:\n" << text.substr(0, 2000);
+  return ParseError("", 0, 0);
+}
+
+TEST(IrParser, ErrorsSayWhereAndWhat) {
+  const ParseError error =
+      error_of(kHead + "operator aten::t(Tensor(a) self) -> Tensor(a)\n%0 = aten::t(self=%3) : f32[2]\n");
+  EXPECT_EQ(error.line(), 3);
+  EXPECT_EQ(error.column(), 19);
+  EXPECT_STREQ(error.what(),
+               "a.sg:3:19: %3 is not made by a line above, expected a value defined earlier\n"
+               "  %0 = aten::t(self=%3) : f32[2]\n"
+               "                    ^");
+}
+
+TEST(IrParser, Refusals) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "this is no shadowgraph text"},
+      {"hello", "this is no shadowgraph text"},
+      {"shadowgraph 2 libtorch 3.0", "format version 2 is newer than what this library reads; update shadowgraph"},
+      {"shadowgraph 0 libtorch 3.0", "no format version"},
+      {"shadowgraph 99999999999999999999 libtorch 1", "no 64-bit integer"},
+      {kHead + "meta \"a\" = \"b\"\nmeta \"a\" = \"c\"\n", "second meta line"},
+      {kHead + "meta \"a\" = \"b\n", "a string without end"},
+      {kHead + "meta \"a\" = \"\\q\"\n", "broken escape"},
+      {kHead + "operator nonsense\n", "not an operator schema"},
+      {kHead + "operator aten::f(int[1000000000] x=1) -> ()\n", "too large a fixed-size list"},
+      {kHead + "operator aten::f(" + std::string(100000, '(') + "\n", "too long"},
+      {kHead + "operator aten::f(" + std::string(1000, '(') + "\n", "nests too deep"},
+      {kHead + "operator aten::f() -> ()\noperator aten::f() -> ()\n", "there before"},
+      {kHead + "s1 = 4 cpu input\n", "out of order, expected s0"},
+      {kHead + "s0 = 4 gpu input\n", "no device"},
+      {kHead + "s0 = 4 cpu thing\n", "no storage kind"},
+      {kHead + "s0 = 4 cpu input born n0\n", "there is no n0"},
+      {kHead + "r1 = module \"a\" \"b\" call 0 in r1\n", "not an earlier region"},
+      {kHead + "r1 = root\n", "no region kind"},
+      {kHead + "r1 = module \"a\" \"b\" call -1 in r0\n", "call index out of range"},
+      {kHead + "c0 = f32[2] \"AAAA\"\n", "do not fit the type"},
+      {kHead + "c0 = f32[2] \"A\"\n", "no base64"},
+      {kHead + "c0 = f32[4611686018427387904,4611686018427387904] \"\"\n", "do not fit the type"},
+      {kHead + "c0 = qi8[1] \"AA==\"\n", "do not fit the type"},
+      {kHead + "depends size(%0, 1) = \"2\"\n", "no line makes %0"},
+      {kHead + "n1: sg::input(name=\"x\")\n", "out of order, expected n0"},
+      {kHead + "%1 = sg::input(name=\"x\") : f32[]\n", "out of order, expected %0"},
+      {kHead + "aten::mm(self=None)\n", "unknown operator \"aten::mm\""},
+      {kHead + "sg::input()\n", "argument 'name' is missing"},
+      {kHead + "sg::input(nam=\"x\")\n", "no argument of this name"},
+      {kHead + "sg::input(name=\"x\", name=\"y\")\n", "given twice"},
+      {kHead + "sg::input(\"x\")\n", "an argument without name"},
+      {kHead + "sg::input(name=1e)\n", "not a number"},
+      {kHead + "sg::input(name=99999999999999999999)\n", "out of range"},
+      {kHead + "sg::input(name=blue)\n", "no value \"blue\""},
+      {kHead + "sg::input(name=c0)\n", "no such constant"},
+      {kHead + "sg::input(name=nan(1))\n", "no NaN"},
+      {kHead + "sg::input(name=" + std::string(100000, '[') + ")\n", "nests too deep"},
+      {kHead + "sg::input(name=\"x\") extra\n", "expected the end of the line"},
+      {kHead + "%0 = sg::input(name=\"x\")\n", "expected ':'"},
+      {kHead + "%0 = sg::input(name=\"x\") : f99[2]\n", "no type"},
+      {kHead + "%0 = sg::input(name=\"x\") : f32[2]{1,2}\n", "not as many strides as sizes"},
+      {kHead + "%0 = sg::input(name=\"x\") : f32[2] @s0\n", "there is no s0"},
+      {kHead + "%0 = sg::input(name=\"x\") : f32[2] shiny\n", "nothing that a type has"},
+      {kHead + "sg::input(name=\"x\") | r5\n", "there is no r5"},
+      {kHead + "sg::input(name=\"x\") | of n5\n", "there is no n5"},
+      {kHead + "sg::input(name=\"x\") | sideways\n", "nothing that a node has"},
+      {kHead + "sg::input(name=\"x\") | saved(name)\n", "its value too"},
+      {kHead + "sg::input(name=\"x\") | saved(other)\n", "no saved tensor"},
+      {kHead + "sg::input(name=\"x\") | saved(result[0])\n", "no result of this index"},
+      {kHead + "sg::input(name=\"x\") | saved(internal=%5)\n", "no line makes %5"},
+      {kHead + "s0 = 4 cpu input\nsg::input(name=\"x\") | free(s0, s0)\n", "freed before"},
+      {kHead + "s0 = 4 cpu input\nsg::input(name=\"x\") | writes(s0@1)\n", "a write that this operator does not make"},
+  };
+  for (const auto& [text, message] : cases) {
+    const ParseError error = error_of(text);
+    EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what() << "\nexpected: " << message;
+    EXPECT_GE(error.line(), 1) << error.what();
+    EXPECT_GE(error.column(), 1) << error.what();
+    EXPECT_LT(std::string(error.what()).size(), 2000U) << "the whole line was printed";
+  }
+}
+
+TEST(IrParser, StatedWritesMustBeTheOnesMade) {
+  const std::string text = samples::kTraining;
+  const size_t at = text.find("writes(s3@1)");
+  for (const char* wrong : {"writes(s3@2)", "writes(s2@1)", "writes(s3@1, s2@1)"}) {
+    std::string changed = text;
+    changed.replace(at, 12, wrong);
+    EXPECT_NE(std::string(error_of(changed).what()).find("write"), std::string::npos);
+  }
+  std::string silent = text;
+  silent.replace(at, 12, "");
+  EXPECT_EQ(to_text(parse(silent)), text);
+}
+
+TEST(IrParser, HandwrittenTextMayBeLoose) {
+  const Graph graph = parse(
+      "\n# a comment\r\nshadowgraph 1 libtorch whatever\r\n\r\n  operator aten::add.Tensor(Tensor self, Tensor other, "
+      "*, "
+      "Scalar alpha=1) -> Tensor\r\ns0 = 4 cpu input\r\n%0=sg::input( name = \"x\" ):f32[ ]@s0\r\n"
+      "   aten::add.Tensor(alpha=1,other=%0,self=%0)|forward");
+  EXPECT_EQ(graph.node_count(), 2U);
+  EXPECT_NE(to_text(graph).find("n1: aten::add.Tensor(self=%0, other=%0)\n"), std::string::npos) << to_text(graph);
+}
+
+TEST(IrParser, MutationsNeverCrash) {
+  const auto seed = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const std::string text = samples::kTraining;
+  const std::string_view pieces[] = {
+      "%",  "s",  "r",    "n",  "(",  ")",     "[",     "]",           "{",          "}",       ",",     "=",
+      ":",  "@",  "|",    "\"", "\\", "\n",    "-1",    "99999999999", "4294967295", "nan",     "inf",   "None",
+      "%?", "c0", "\xff", "0",  " ",  "list[", "ints[", "complex(",    "saved(",     "writes(", "free(", "of n0"};
+  int graphs = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string mutated = text;
+    for (uint64_t changes = 1 + random() % 3; changes-- > 0;) {
+      const size_t at = random() % mutated.size();
+      const std::string_view piece = pieces[random() % std::size(pieces)];
+      switch (random() % 5) {
+        case 0:
+          mutated.erase(at, 1 + random() % 8);
+          break;
+        case 1:
+          mutated.insert(at, piece);
+          break;
+        case 2:
+          mutated.replace(at, piece.size(), piece);
+          break;
+        case 3:
+          mutated[at] = static_cast<char>(random());
+          break;
+        default: {  // copy a stretch elsewhere
+          const std::string stretch = mutated.substr(at, random() % 60);
+          mutated.insert(random() % mutated.size(), stretch);
+        }
+      }
+    }
+    try {
+      const Graph graph = parse(mutated);
+      ++graphs;
+      // What parses is printable, comes back, and can be verified, whatever the verifier says.
+      ASSERT_EQ(to_text(parse(to_text(graph))), to_text(graph)) << mutated;
+      violations(graph);
+    } catch (const ParseError& error) {
+      ASSERT_GE(error.line(), 1) << error.what();
+      ASSERT_GE(error.column(), 1) << error.what();
+    }
+  }
+  EXPECT_GT(graphs, 30) << "mutations so wild that nothing is tested behind the parser";
+}
+
+TEST(IrParser, TruncationsNeverCrash) {
+  const std::string text = samples::kTraining;
+  for (size_t i = 0; i < text.size(); ++i) {
+    try {
+      parse(text.substr(0, i));
+    } catch (const ParseError&) {}
+  }
+}
+
+}  // namespace
+}  // namespace shadowgraph

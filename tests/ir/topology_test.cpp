@@ -1,0 +1,139 @@
+// Dependences, orders that keep them, and the Boost.Graph algorithms that work on them.
+#include <gtest/gtest.h>
+
+#include "shadowgraph/analysis.h"
+#include "tests/ir/samples.h"
+#include "tests/passes/random_graph.h"
+
+namespace shadowgraph {
+namespace {
+
+const char* const kHead =
+    "operator aten::relu(Tensor self) -> Tensor\n"
+    "operator aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)\n"
+    "operator aten::bernoulli(Tensor self, *, Generator? generator=None) -> Tensor\n"
+    "operator aten::_local_scalar_dense(Tensor self) -> Scalar\n"
+    "function my::print(Tensor x, ...) -> ()\n"
+    "s0 = 16 cpu input\ns1 = 16 cpu temporary\ns2 = 16 cpu temporary\ns3 = 16 cpu temporary\n"
+    "%0 = sg::input(name=\"x\") : f32[4] @s0\n";
+
+std::vector<uint32_t> before(const Graph& graph, uint32_t n) {
+  std::vector<uint32_t> result;
+  const Dependences dependences = Dependences::run(graph);
+  for (NodeId b : dependences.before(NodeId(n))) result.push_back(b.index);
+  return result;
+}
+
+TEST(IrDependences, ReadsAndWritesOfAStorage) {
+  const Graph graph = samples::graph_of(std::string(kHead) +
+                                        "%1 = aten::relu(self=%0) : f32[4] @s1\n"                   // n1 reads
+                                        "%2 = aten::add_.Tensor(self=%0, other=%0) : f32[4] @s0\n"  // n2 writes
+                                        "%3 = aten::relu(self=%0) : f32[4] @s2\n"                   // n3 reads that
+                                        "%4 = aten::add_.Tensor(self=%2, other=%1) : f32[4] @s0\n"  // n4 writes
+                                        "%5 = aten::relu(self=%1) : f32[4] @s3\n");
+  EXPECT_EQ(before(graph, 2), (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(before(graph, 3), (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(before(graph, 4), (std::vector<uint32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(before(graph, 5), (std::vector<uint32_t>{1}));
+  const auto d = Dependences::run(graph);
+  EXPECT_TRUE(d.can_move_before(graph, NodeId(5), NodeId(2)));
+  EXPECT_FALSE(d.can_move_before(graph, NodeId(5), NodeId(1)));
+  EXPECT_FALSE(d.can_move_before(graph, NodeId(3), NodeId(2)));
+  EXPECT_FALSE(d.can_move_before(graph, NodeId(1), NodeId(3)));
+  EXPECT_TRUE(d.can_move_before(graph, NodeId(1), NodeId(2)));
+  EXPECT_FALSE(d.can_move_before(graph, NodeId(1), NodeId(0)));
+  EXPECT_TRUE(d.can_move_before(graph, NodeId(5), NodeId()));
+  EXPECT_EQ(d.way_back_into(graph, std::vector{NodeId(1), NodeId(4)}), NodeId(4));  // over add_
+  EXPECT_FALSE(d.way_back_into(graph, std::vector{NodeId(5), NodeId(1)}));
+  EXPECT_FALSE(d.way_back_into(graph, std::vector{NodeId(2), NodeId(4), NodeId(3)}));
+}
+
+// A view looks at geometry alone: writes to contents may pass it, t_ may not.
+TEST(IrDependences, ViewsAreIndependentOfContents) {
+  const Graph graph = samples::graph_of(
+      "operator aten::t(Tensor(a) self) -> Tensor(a)\noperator aten::t_(Tensor(a!) self) -> Tensor(a!)\n" +
+      std::string(kHead) +
+      "%1 = aten::add_.Tensor(self=%0, other=%0) : f32[4] @s0\n"  // n1 writes
+      "%2 = aten::t(self=%0) : f32[4] @s0\n"                      // n2 views
+      "%3 = aten::add_.Tensor(self=%0, other=%0) : f32[4] @s0\n"  // n3 writes
+      "%4 = aten::t_(self=%0) : f32[4] @s0\n"                     // n4 writes, and changes the geometry
+      "%5 = aten::t(self=%0) : f32[4] @s0\n");                    // n5 views what is there then
+  EXPECT_EQ(before(graph, 2), (std::vector<uint32_t>{0}));
+  EXPECT_EQ(before(graph, 3), (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(before(graph, 4), (std::vector<uint32_t>{0, 2, 3}));
+  EXPECT_EQ(before(graph, 5), (std::vector<uint32_t>{0, 4}));
+}
+
+TEST(IrDependences, RandomHostAndUnknownNodesStayInOrder) {
+  const Graph graph = samples::graph_of(std::string(kHead) +
+                                        "%1 = aten::bernoulli(self=%0) : f32[4] @s1\n"
+                                        "%2 = aten::_local_scalar_dense(self=%0) : float\n"
+                                        "%3 = aten::bernoulli(self=%0) : f32[4] @s2\n"
+                                        "my::print(x=%1)\n"
+                                        "%4 = aten::_local_scalar_dense(self=%0) : float\n");
+  EXPECT_EQ(before(graph, 3), (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(before(graph, 4), (std::vector<uint32_t>{1, 2}));
+  EXPECT_EQ(before(graph, 5), (std::vector<uint32_t>{0, 4}));
+}
+
+TEST(IrTopology, SortsWhatWasPutInTheWrongPlace) {
+  Graph graph = samples::graph_of(std::string(kHead) +
+                                  "%1 = aten::relu(self=%0) : f32[4] @s1\n%2 = aten::relu(self=%1) : f32[4] @s2\n"
+                                  "sg::output(values=[%2])\n");
+  EXPECT_FALSE(sort_topologically(graph));
+  // Raw: a use before its definition.
+  const Argument later[] = {Argument::of_value(ValueId(2))};
+  graph.insert_before(NodeId(1), graph.node(NodeId(1)).target, later);
+  EXPECT_FALSE(violations(graph).empty());
+  EXPECT_TRUE(sort_topologically(graph));
+  EXPECT_NO_THROW(verify(graph)) << to_text(graph);
+  const std::string text = to_text(graph);
+  EXPECT_FALSE(sort_topologically(graph));
+  EXPECT_EQ(to_text(graph), text);
+}
+
+TEST(IrTopology, GroupsComeTogetherOrAreRefused) {
+  Graph graph = samples::graph_of(std::string(kHead) +
+                                  "%1 = aten::relu(self=%0) : f32[4] @s1\n%2 = aten::relu(self=%0) : f32[4] @s2\n"
+                                  "%3 = aten::relu(self=%1) : f32[4] @s3\n");
+  const auto d = Dependences::run(graph);
+  IdMap<NodeId, int32_t> groups(-1);
+  groups[NodeId(1)] = groups[NodeId(3)] = 5;
+  EXPECT_EQ(topological_order(graph, d, groups), (std::vector{NodeId(0), NodeId(1), NodeId(3), NodeId(2)}));
+  groups[NodeId(0)] = 1;
+  graph.set_arguments(NodeId(2), std::vector{Argument::of_value(ValueId(1))});
+  graph.set_arguments(NodeId(3), std::vector{Argument::of_value(ValueId(2))});
+  EXPECT_THROW(topological_order(graph, Dependences::run(graph), groups), GraphEditError);
+}
+
+// Random groups and random moves, each made only if the dependences allow it: the contents of every read stay the same.
+TEST(IrTopology, WhatDependencesAllowKeepsEveryRead) {
+  int moved = 0;
+  for (uint32_t seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    Graph graph = random_graph(random, 50);
+    const Effects before = Effects::run(graph);
+    for (int i = 0; i < 60; ++i) {
+      const auto d = Dependences::run(graph);
+      const NodeId n(random() % graph.node_capacity());
+      const NodeId position(random() % graph.node_capacity());
+      if (!d.can_move_before(graph, n, position)) continue;
+      graph.move_before(n, position);
+      ++moved;
+    }
+    const auto found = violations(graph);
+    ASSERT_TRUE(found.empty()) << found[0].message;
+    const Effects after = Effects::run(graph);
+    for (NodeId n : graph.nodes()) {
+      if (before.geometry_only(n)) continue;
+      const auto a = before.reads(n);
+      const auto b = after.reads(n);
+      ASSERT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end())) << to_text(graph, n);
+    }
+  }
+  EXPECT_GT(moved, 100);
+}
+
+}  // namespace
+}  // namespace shadowgraph
