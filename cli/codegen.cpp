@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "cli/commands.h"
-#include "ir/text/words.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {

@@ -15,7 +15,7 @@
 
 #include "cli/commands.h"
 #include "cli/suggestion.h"
-#include "ir/text/words.h"
+#include "shadowgraph/text.h"
 #include "models/registry.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/pipeline.h"

@@ -9,7 +9,7 @@
 #include <cstdio>
 
 #include "cli/progress.h"
-#include "ir/text/words.h"
+#include "shadowgraph/text.h"
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph::cli {

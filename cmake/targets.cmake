@@ -26,6 +26,8 @@ function(shadowgraph_group target)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # In a group GCC takes every file for an included one, and warns of what is local to it.
+  target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   get_target_property(folder ${target} SOURCE_DIR)
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "\\.cpp$")
@@ -53,6 +55,8 @@ function(shadowgraph_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
   add_library(sg_${name} OBJECT ${sources})
   target_link_libraries(sg_${name} PUBLIC shadowgraph_settings)
+  # The library shows what the public headers declare (include/shadowgraph/export.h).
+  set_target_properties(sg_${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   shadowgraph_group(sg_${name})
   if(name STREQUAL "ir")
     target_precompile_headers(sg_ir PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
@@ -78,6 +82,16 @@ function(shadowgraph_assemble target)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+endfunction()
+
+# The same objects for programs that look inside, as the tests do: linked in, not from the shared library, whose internals
+# are hidden.
+function(shadowgraph_internals target)
+  add_library(${target} INTERFACE)
+  foreach(layer ${ARGN})
+    target_sources(${target} INTERFACE $<TARGET_OBJECTS:sg_${layer}>)
+  endforeach()
+  target_link_libraries(${target} INTERFACE shadowgraph_settings PkgConfig::GRAPHVIZ)
 endfunction()
 
 # What needs all of <torch/torch.h>: a precompiled copy of it, one at -O0 for tests and one as the rest is optimised.

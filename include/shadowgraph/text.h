@@ -1,10 +1,13 @@
 // Graphs in and out of files: the text form, lossless and readable, one node a line, and the same as JSON.
 #pragma once
 
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <nlohmann/json_fwd.hpp>
 
 #include <functional>
 #include <iosfwd>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +17,15 @@
 #include "shadowgraph/graph.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Words of the text form that people type too.
+
+// "f32", "bf16", "i64", "c64" (two f32), "f8e4m3fn", "bool", ...; "undefined" for Undefined and anything unknown.
+std::string_view dtype_word(c10::ScalarType dtype);
+std::optional<c10::ScalarType> parse_dtype(std::string_view word);
+// "cpu", "cuda:0"; "cuda" is a device without an index.
+std::optional<c10::Device> parse_device(std::string_view text);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Canonical numbers of what is alive in a graph: the numbers that the text form, JSON and messages show.

@@ -18,12 +18,10 @@
 #include <vector>
 
 #include "shadowgraph/graph/types.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 
-// "f32", "bf16", "i64", "c64" (two f32), "f8e4m3fn", "bool", ...; "undefined" for Undefined and anything unknown.
-std::string_view dtype_word(c10::ScalarType dtype);
-std::optional<c10::ScalarType> parse_dtype(std::string_view word);
 
 // "strided", "sparse_coo", "sparse_csr", "mkldnn", ...; empty if `layout` is no layout.
 std::string_view layout_word(c10::Layout layout);
@@ -35,7 +33,6 @@ std::optional<c10::MemoryFormat> parse_memory_format(std::string_view word);
 
 // "cpu", "cuda:0": the index is written if the device has one (is not -1).
 void append_device(std::string& out, c10::Device device);
-std::optional<c10::Device> parse_device(std::string_view text);
 
 std::optional<StorageKind> parse_storage_kind(std::string_view word);
 std::optional<RegionKind> parse_region_kind(std::string_view word);
