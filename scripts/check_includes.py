@@ -5,10 +5,11 @@
     scripts/check_includes.py --test     proves that it fails on a tree with each kind of violation
 
 The rules: a layer includes itself and what is below it. models/ is included by cli/, tests/, bench/ and examples/ only;
-tests/ is included by nobody else. A public header (include/shadowgraph) belongs to a layer too (PUBLIC) and includes
-public headers alone, for no other is installed; models/, cli/ and examples/ are written as users would: with public
-headers alone. A project header is named from the root ("ir/text/words.h") or as users name it ("shadowgraph/graph.h").
-No header includes <torch/torch.h>, and headers outside models/ include nothing of the C++ frontend that pulls it in.
+tests/ is included by nobody else. Inside core/ the rooms stand one upon the other (ROOMS). A public header
+(include/shadowgraph) belongs to a layer too (PUBLIC) and includes public headers alone, for no other is installed;
+models/, cli/ and examples/ are written as users would: with public headers alone. A project header is named from the root
+("ir/text/words.h") or as users name it ("shadowgraph/graph.h"). No header includes <torch/torch.h>, and headers outside
+models/ include nothing of the C++ frontend that pulls it in.
 """
 
 import fnmatch
@@ -27,6 +28,16 @@ PUBLIC = {
     "viz": ["draw"],
     "umbrella": ["shadowgraph"],
 }
+# The folders of core/, each with those below it that it includes. A public header of the same name counts as of the room.
+ROOMS = {
+    "fake": [],
+    "rules": ["fake"],
+    "dispatch": ["fake", "rules"],
+    "process": ["fake", "rules", "dispatch"],
+    "mode": ["fake", "rules", "dispatch", "process"],
+}
+ROOMS["replay"] = ROOMS["capture"] = [*ROOMS]
+ROOMS["checkpoint"] = ROOMS["deferred"] = [*ROOMS]
 MAY_INCLUDE = {layer: set(LAYERS[: index + 1]) for index, layer in enumerate(LAYERS)}
 # Public headers alone, but for those of their own folder.
 MAY_INCLUDE["models"] = {"models"}
@@ -54,6 +65,19 @@ def layer_of_public(name):
     return None
 
 
+def room_violation(name, target):
+    """What is wrong with core's file `name` including `target`, or None."""
+    room = target.removeprefix("core/").removeprefix("shadowgraph/").removesuffix(".h").split("/")[0]
+    if name.parts[0] != "core" or len(name.parts) < 3 or not target.startswith(("core/", "shadowgraph/")):
+        return None
+    own = name.parts[1]
+    if own not in ROOMS:
+        return f"core/{own} has no place in the order of rooms; give it one in ROOMS"
+    if room in ROOMS and room != own and room not in ROOMS[own]:
+        return f"core/{own} must not include core's room {room} ({target})"
+    return None
+
+
 def violations(root):
     folders = [root / name for name in MAY_INCLUDE if (root / name).is_dir()]
     files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".h", ".cpp")]
@@ -76,6 +100,8 @@ def violations(root):
                 yield f"{where}: a header includes <torch/torch.h>; use the smallest ATen, c10 or torch/nn header"
             elif path.suffix == ".h" and own in {*LAYERS, "include"} and FRONTEND.search(target):
                 yield f"{where}: <{target}> pulls in the C++ frontend; use the header of the one class"
+            if problem := room_violation(name, target):
+                yield f"{where}: {problem}"
             folder = target.split("/")[0]
             if folder == "shadowgraph":
                 layer = layer_of_public(target.removeprefix("shadowgraph/"))
@@ -110,6 +136,10 @@ BAD = {
     "torch.h in a header of models": ("models/a.h", " # include <torch/torch.h>"),
     "nn.h in a layer's header": ("core/a.h", "#include <torch/nn.h>"),
     "relative": ("ir/a.h", '#include "b.h"'),
+    "a room upwards": ("core/rules/a.cpp", '#include "core/dispatch/b.h"'),
+    "a room upwards by a public header": ("core/fake/a.h", '#include "shadowgraph/rules.h"'),
+    "a room on the one beside it": ("core/replay/a.cpp", '#include "core/capture/b.h"'),
+    "a room without a place": ("core/other/a.cpp", '#include "core/fake/b.h"'),
     "the umbrella from within": ("core/a.cpp", '#include "shadowgraph/shadowgraph.h"'),
 }
 GOOD = {
@@ -121,6 +151,8 @@ GOOD = {
     "models from the tool": ("cli/a.cpp", '#include "models/b.h"'),
     "nn.h in models": ("models/a.h", "#include <torch/nn.h>"),
     "torch.h in a source": ("core/a.cpp", "#include <torch/torch.h>"),
+    "a room downwards": ("core/deferred/a.cpp", '#include "core/mode/b.h"'),
+    "a room downwards by a public header": ("core/mode/a.cpp", '#include "shadowgraph/fake.h"'),
     "in a comment": ("ir/a.h", '// #include "core/b.h"'),
 }
 

@@ -1,7 +1,7 @@
 #include <torch/nn/module.h>
 
 #include "core/capture/recorder.h"
-#include "core/fake/constants.h"
+#include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "shadowgraph/capture.h"
 

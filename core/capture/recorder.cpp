@@ -10,9 +10,9 @@
 #include <atomic>
 
 #include "core/capture/call_record.h"
+#include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
 #include "core/fake/kernel_depth.h"
-#include "core/fake/operator_info.h"
 #include "core/fake/saved_data.h"
 
 namespace shadowgraph {

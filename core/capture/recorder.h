@@ -18,7 +18,7 @@
 #include "core/fake/call_observer.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/process_state.h"
+#include "core/process/process_state.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {

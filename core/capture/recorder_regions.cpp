@@ -3,8 +3,8 @@
 // Regions are entered eagerly but become part of the graph only when a node is recorded inside, so that composites which
 // compute nothing (reshape of a contiguous tensor to its own shape) leave no trace.
 #include "core/capture/recorder.h"
+#include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
-#include "core/fake/operator_info.h"
 #include "shadowgraph/analysis.h"
 
 namespace shadowgraph {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/checkpoint/ambient_state.h"
-#include "core/fake/saved_tensor_scope.h"
+#include "core/process/saved_tensor_scope.h"
 #include "shadowgraph/checkpoint.h"
 
 namespace shadowgraph {

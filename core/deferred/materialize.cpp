@@ -4,8 +4,8 @@
 #include <torch/nn/module.h>
 
 #include "core/deferred/record.h"
-#include "core/fake/constants.h"
 #include "core/fake/dispatch_keys.h"
+#include "core/fake/known_contents.h"
 #include "shadowgraph/deferred.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/text.h"

@@ -13,7 +13,7 @@
 #include <map>
 
 #include "core/deferred/mt19937_jump.h"
-#include "core/fake/constants.h"
+#include "core/fake/known_contents.h"
 #include "ir/operators/formals.h"
 
 namespace shadowgraph {

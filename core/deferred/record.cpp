@@ -3,10 +3,10 @@
 #include <ATen/Context.h>
 #include <c10/core/DefaultDtype.h>
 
-#include "core/fake/constants.h"
+#include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
 #include "core/fake/kernel_depth.h"
-#include "core/fake/operator_info.h"
+#include "core/fake/known_contents.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {

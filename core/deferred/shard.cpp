@@ -14,7 +14,7 @@
 #include "core/deferred/mt19937_jump.h"
 #include "core/deferred/piece.h"
 #include "core/deferred/record.h"
-#include "core/fake/constants.h"
+#include "core/fake/known_contents.h"
 #include "shadowgraph/deferred.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/replay.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "core/fake/constants.h"
+#include "core/fake/known_contents.h"
 
 namespace shadowgraph {
 namespace {

@@ -8,8 +8,8 @@
 #include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "core/fake/constants.h"
 #include "core/fake/fake_tensor_impl.h"
+#include "core/fake/known_contents.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {

@@ -4,9 +4,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <atomic>
 #include <typeinfo>
 
-#include "core/fake/accelerator.h"
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/mode_state.h"
 #include "shadowgraph/error.h"
@@ -31,7 +31,16 @@ const c10::DispatchKeySet kXpuKeys = make_key_set(c10::DispatchKey::XPU);
 const c10::DispatchKeySet kMpsKeys = make_key_set(c10::DispatchKey::MPS);
 const c10::DispatchKeySet kPrivateUse1Keys = make_key_set(c10::DispatchKey::PrivateUse1);
 
+std::atomic<bool> others_are_pretended{false};
+void note_other_accelerator() noexcept {
+  if (!others_are_pretended.load(std::memory_order_relaxed)) {
+    others_are_pretended.store(true, std::memory_order_relaxed);
+  }
+}
+
 }  // namespace
+
+bool other_accelerators_are_pretended() noexcept { return others_are_pretended.load(std::memory_order_relaxed); }
 
 c10::DispatchKeySet fake_key_set(c10::Device device) {
   switch (device.type()) {

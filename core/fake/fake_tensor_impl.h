@@ -105,6 +105,8 @@ inline c10::Device with_index(c10::Device device) {
 
 // The dispatch keys of a fake tensor on `device`: those of a dense tensor there, plus Fake.
 c10::DispatchKeySet fake_key_set(c10::Device device);
+// Whether there has been a fake on an accelerator other than CUDA: backwards are then looked through before they run.
+bool other_accelerators_are_pretended() noexcept;
 
 // nullptr unless `tensor` is a fake tensor.
 FakeTensorImpl* as_fake(const at::Tensor& tensor);

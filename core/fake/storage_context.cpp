@@ -3,7 +3,7 @@
 #include <mutex>
 #include <utility>
 
-#include "core/fake/constants.h"
+#include "core/fake/known_contents.h"
 
 namespace shadowgraph {
 

@@ -1,5 +1,5 @@
 // What shadowgraph keeps in the meta storage of a fake tensor, as the context of its DataPtr: who wants to know of its
-// death, and its contents where they are known (core/fake/constants.h). Internal to core/.
+// death, and its contents where they are known (core/fake/known_contents.h). Internal to core/.
 #pragma once
 
 #include <c10/core/Storage.h>

@@ -28,7 +28,7 @@ struct ThreadState {
   // The innermost active FakeTensorMode, nullptr outside. Fake tensors work without one.
   ModeState* mode = nullptr;
   uint32_t mode_id = 0;  // of `mode`, for tensors made in it
-  // A new tensor that at::tensor({...}) may be about to write through its data pointer (core/fake/constants.h): a
+  // A new tensor that at::tensor({...}) may be about to write through its data pointer (core/fake/known_contents.h): a
   // reference is counted.
   c10::TensorImpl* literal = nullptr;
   // Where c10 keeps this thread's included and excluded dispatch keys; nullptr until first asked for. Its own accessors

@@ -2,7 +2,7 @@
 // (shadowgraph/fake.h), and without one they end in DataDependentError.
 #include <ATen/ExpandUtils.h>
 
-#include "core/fake/constants.h"
+#include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "core/rules/families.h"
@@ -21,7 +21,7 @@ int64_t data_size(const char* op, const std::string& question, const Tensor& ten
   return (mode != nullptr ? mode->data_sizes : *none).size(op, question, tensor, most);
 }
 
-// How many elements of a tensor with known contents (core/fake/constants.h) are not zero: the mask of an index whose other
+// How many elements of a tensor with known contents (core/fake/known_contents.h) are not zero: the mask of an index whose other
 // operands are data.
 std::optional<int64_t> known_count(const Tensor& mask) {
   const auto value = known_value(mask);

@@ -149,7 +149,7 @@ struct FakeTensorOptions {
 
 class FakeTensorMode {
  public:
-  // Throws EnvironmentError if libtorch in this process cannot be used (see core/fake/process_state.h), and Error for a
+  // Throws EnvironmentError if libtorch in this process cannot be used (see core/process/process_state.h), and Error for a
   // device type that cannot be pretended.
   explicit FakeTensorMode(FakeTensorOptions options = {});
   ~FakeTensorMode();

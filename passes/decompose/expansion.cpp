@@ -5,9 +5,9 @@
 #include <unordered_set>
 
 #include "core/capture/call_record.h"
+#include "core/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/operator_info.h"
 #include "passes/rewrite/fake_of.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/text.h"

@@ -3,7 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "core/fake/fake_tensor_impl.h"
-#include "core/fake/process_state.h"
+#include "core/process/process_state.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

@@ -7,9 +7,9 @@
 
 #include <charconv>
 
+#include "core/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/operator_info.h"
 #include "passes/rewrite/fake_of.h"
 #include "passes/rewrite/node_call.h"
 #include "passes/shapes/baked_sizes.h"

@@ -24,9 +24,9 @@
 #include <string>
 #include <vector>
 
+#include "core/dispatch/operator_info.h"
 #include "core/fake/call_observer.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/operator_info.h"
 #include "shadowgraph/fake.h"
 
 namespace shadowgraph::testing {

@@ -11,8 +11,8 @@
 #include <iostream>
 #include <map>
 
-#include "core/fake/operator_info.h"
-#include "core/fake/out_form.h"
+#include "core/dispatch/operator_info.h"
+#include "core/dispatch/out_form.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/text.h"
 #include "tests/conformance/allow_list.h"

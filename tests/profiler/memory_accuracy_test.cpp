@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "core/fake/observe_mode.h"
+#include "core/mode/observe_mode.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/profile.h"

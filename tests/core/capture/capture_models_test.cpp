@@ -7,8 +7,8 @@
 
 #include <unordered_map>
 
-#include "core/fake/observe_mode.h"
-#include "core/fake/operator_info.h"
+#include "core/dispatch/operator_info.h"
+#include "core/mode/observe_mode.h"
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "core/fake/observe_mode.h"
+#include "core/mode/observe_mode.h"
 #include "shadowgraph/analysis.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/checkpoint.h"

@@ -76,7 +76,7 @@ at::Tensor lazy(const at::Tensor& tensor) { return at::_neg_view(tensor); }
 
 // ---- Lazy negatives and conjugates
 
-// libtorch resizes the tensor behind an `out=` past the dispatcher (core/fake/lazy_outputs.h).
+// libtorch resizes the tensor behind an `out=` past the dispatcher (core/dispatch/lazy_outputs.h).
 TEST(FoundByRandomPrograms, AnOutThatIsALazyNegativeIsResized) {
   for (const bool watched : {false, true}) {
     expect_same({.inputs =

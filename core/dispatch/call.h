@@ -1,0 +1,105 @@
+// What every call on fake tensors goes through, boxed (fallback.cpp) or unboxed (unboxed_call.h): the state that a kernel
+// runs under, and the device of its results. Internal to core/.
+#pragma once
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "core/dispatch/operator_info.h"
+#include "core/fake/dispatch_keys.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/known_contents.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/thread_state.h"
+
+namespace shadowgraph {
+
+// While this lives a kernel is running: fakes answer "meta", autograd and composite interception are off. Calls that the
+// kernel makes on intermediate (plain meta) tensors come back to the fake key, also outside any mode.
+class KernelScope {
+ public:
+  KernelScope() : state_(thread_state), saved_device_(state_.kernel_device()) {
+    if (state_.dispatch_keys == nullptr) state_.dispatch_keys = &c10::impl::raw_local_dispatch_key_set;
+    saved_keys_ = *state_.dispatch_keys;
+    state_.dispatch_keys->set_included(saved_keys_.included() | c10::DispatchKeySet(kFakeKey));
+    state_.dispatch_keys->set_excluded(saved_keys_.excluded() | kExcluded);
+    ++state_.kernel_depth;
+  }
+  ~KernelScope() {
+    --state_.kernel_depth;
+    state_.set_kernel_device(saved_device_);
+    *state_.dispatch_keys = saved_keys_;
+  }
+  KernelScope(const KernelScope&) = delete;
+  KernelScope& operator=(const KernelScope&) = delete;
+
+ private:
+  static constexpr c10::DispatchKeySet kExcluded =
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::DispatchKeySet(kCompositeKey);
+  ThreadState& state_;
+  c10::Device saved_device_;
+  c10::impl::PODLocalDispatchKeySet saved_keys_;
+};
+
+// The device that the operands of a call agree on, as far as they do: those that do not are for fallback.cpp to judge.
+class CommonDevice {
+ public:
+  void see(const FakeTensorImpl& fake) {
+    const c10::Device device = fake.pretended_device();
+    if (!known_) {
+      known_ = true;
+      device_ = device;
+    } else if (device != device_) {
+      mixed_ = true;
+    }
+  }
+  bool known() const { return known_; }
+  bool is_mixed() const { return mixed_; }
+  c10::Device value() const { return device_; }
+  // Without operands the mode's default device.
+  c10::Device or_default(const ModeState* mode) const {
+    return known_ ? device_ : mode != nullptr ? mode->default_device : c10::Device(c10::kCPU);
+  }
+
+ private:
+  c10::Device device_ = c10::Device(c10::kCPU);
+  bool known_ = false;
+  bool mixed_ = false;
+};
+
+// A kernel's result as a fake on `device`, unless it is undefined or a fake already: an operand, or made by a rule. Only
+// now are reads of its sizes watched: a kernel may still have to set them.
+inline void wrap_result(at::Tensor& result, c10::Device device, bool watch) {
+  if (!result.defined()) return;
+  FakeTensorImpl* fake = as_fake(result.unsafeGetTensorImpl());
+  if (fake == nullptr) {
+    result = FakeTensorImpl::wrap(*result.unsafeGetTensorImpl(), device);
+    if (watch) static_cast<FakeTensorImpl*>(result.unsafeGetTensorImpl())->watch_size_reads();
+  } else if (fake->take_fresh()) {
+    if (C10_UNLIKELY(fake->pretended_device() != device)) fake->move_to(device);
+    if (watch) fake->watch_size_reads();
+  }
+}
+
+// If at::tensor({...}) may have asked for it.
+void open_if_literal(const at::Tensor& fresh);
+
+// Shows a composite call, from its start to its end, to the mode's observer, if it has one.
+class CompositeScope {
+ public:
+  CompositeScope(CallObserver* observer, const OperatorInfo& info, std::span<const CallArgument> arguments)
+      : observer_(observer) {
+    if (observer_ != nullptr) observer_->enter_composite(info, arguments);
+  }
+  ~CompositeScope() {
+    if (observer_ != nullptr) observer_->leave_composite();
+  }
+  CompositeScope(const CompositeScope&) = delete;
+  CompositeScope& operator=(const CompositeScope&) = delete;
+
+ private:
+  CallObserver* observer_;
+};
+
+inline bool watches_size_reads(const ModeState* mode) { return mode != nullptr && mode->watch_size_reads; }
+
+}  // namespace shadowgraph

@@ -1,0 +1,37 @@
+// What becomes of known contents (core/fake/known_contents.h) in one boxed call. Internal to core/.
+#pragma once
+
+#include <ATen/core/stack.h>
+#include <c10/core/Device.h>
+
+#include "core/dispatch/operator_info.h"
+#include "core/fake/known_contents.h"
+
+namespace shadowgraph {
+
+class ContentsOfCall {
+ public:
+  // Before the call; the operands are fakes. Forgets what the call makes unknown.
+  ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin);
+  // Whether the results can only be had by running the call for real, and it can be: all operands are known and the
+  // results depend on data.
+  bool decides_results() const;
+  // Runs it for real in place of the fake one: the operands on the stack become fake results on `device`. Throws what
+  // the operator throws.
+  void run_instead(torch::jit::Stack& stack, size_t begin, c10::Device device);
+  // After the call: gives the results on the stack, from `results` on, their contents, if they are known.
+  void run_after(const torch::jit::Stack& stack, size_t results);
+
+ private:
+  torch::jit::Stack real_arguments();
+  torch::jit::Stack run_for_real();
+  void written_for_real();
+  void forget_written() noexcept;
+
+  const OperatorInfo& info_;
+  bool known_ = false;
+  torch::jit::Stack arguments_;  // of a known call
+  int64_t most_elements_ = kMostKnownElements;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,247 @@
+#include "core/dispatch/operator_info.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <mutex>
+
+#include "core/dispatch/operand_copies.h"
+#include "core/fake/dispatch_keys.h"
+#include "ir/operators/operator_facts.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr DeviceRule kAnywhere = DeviceRule::kFirst;
+
+// Operators whose operands need not all be on one device.
+constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
+    {"aten::copy_", kAnywhere},
+    {"aten::copy", kAnywhere},
+    {"aten::_copy_from", kAnywhere},
+    {"aten::index.Tensor", DeviceRule::kFirstOrCpu},
+    {"aten::_unsafe_index.Tensor", DeviceRule::kFirstOrCpu},
+    {"aten::index_put_", DeviceRule::kFirstOrCpu},
+    {"aten::index_put", DeviceRule::kFirstOrCpu},
+    {"aten::_index_put_impl_", DeviceRule::kFirstOrCpu},
+    {"aten::_unsafe_index_put", DeviceRule::kFirstOrCpu},
+    {"aten::resize_as_", kAnywhere},
+    {"aten::slice_scatter", kAnywhere},
+    {"aten::select_scatter", kAnywhere},
+    {"aten::diagonal_scatter", kAnywhere},
+    {"aten::as_strided_scatter", kAnywhere},
+    {"aten::set_data", kAnywhere},
+    {"aten::_embedding_bag", kAnywhere},
+    {"aten::_embedding_bag_forward_only", kAnywhere},
+    {"aten::_pack_padded_sequence", kAnywhere},
+    {"aten::_use_cudnn_ctc_loss", kAnywhere},
+    {"aten::_use_miopen_ctc_loss", kAnywhere},
+    {"aten::repeat_interleave.Tensor", kAnywhere},
+    {"aten::is_same_size", kAnywhere},
+};
+
+// Written without being read.
+constexpr std::string_view kOverwrite[] = {"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_", "aten::copy_"};
+
+// Of whose tensor operands only the geometry counts.
+constexpr std::string_view kUnread[] = {"aten::zeros_like", "aten::ones_like", "aten::full_like",
+                                        "aten::new_zeros",  "aten::new_ones",  "aten::new_full"};
+
+// Answers that are data, without the tag.
+constexpr std::string_view kReadsData[] = {"aten::_nested_tensor_from_mask_left_aligned"};
+
+// Contents that are nobody's: memory as it was found.
+constexpr std::string_view kUninitialised[] = {"aten::empty",         "aten::new_empty", "aten::_empty",
+                                               "aten::resize",        "aten::_resize",   "aten::set_",
+                                               "aten::record_stream", "aten::_efficient"};
+
+template <class Names>
+bool is_one_of(const Names& names, std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+bool holds_tensors(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return true;
+    case c10::TypeKind::OptionalType:
+      return holds_tensors(*type.castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::ListType:
+      return holds_tensors(*type.castRaw<c10::ListType>()->getElementType());
+    default:
+      return false;
+  }
+}
+
+bool is_device(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::OptionalType) {
+    return is_device(*type.castRaw<c10::OptionalType>()->getElementType());
+  }
+  return type.kind() == c10::TypeKind::DeviceObjType;
+}
+
+bool is_generator(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::OptionalType) {
+    return is_generator(*type.castRaw<c10::OptionalType>()->getElementType());
+  }
+  return type.kind() == c10::TypeKind::GeneratorType;
+}
+
+// out= forms whose Meta kernel refuses to run or keeps strides that eager does not: core/dispatch/out_form.h is right.
+constexpr std::string_view kRefuseMeta[] = {
+    "aten::mode.values",
+    "aten::reflection_pad3d.out",
+    "aten::replication_pad2d.out",
+    "aten::replication_pad3d.out",
+};
+
+// Not hasComputedKernelForDispatchKey: libtorch has a fallback on Meta, which refuses, so that is always true.
+bool has_meta_kernel(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  return op.hasKernelForDispatchKey(DispatchKey::Meta) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+}
+
+// What libtorch generates for composites that have no out= form of their own. Autograd has no kernel for these: their parts
+// are differentiated, and count the writes.
+bool is_out_form_of_composite(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  const auto& arguments = op.schema().arguments();
+  const bool has_out = std::any_of(arguments.begin(), arguments.end(), [](const auto& a) { return a.is_out(); });
+  return has_out && op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::ADInplaceOrView) &&
+         !op.hasKernelForDispatchKey(DispatchKey::Autograd) && !op.hasKernelForDispatchKey(DispatchKey::Meta);
+}
+
+void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const std::string& name) {
+  const auto difference = c10::findSchemaDifferences(rule.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
+                                                     op.schema().cloneWithRealTypes(/*with_symint=*/false));
+  if (difference) {
+    throw Error("the rule registered for " + name + " does not have the operator's signature " + toString(op.schema()) +
+                ": " + *difference);
+  }
+}
+
+}  // namespace
+
+OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
+    : op(handle),
+      name(toString(handle.operator_name())),
+      key(reinterpret_cast<const void*>(std::hash<c10::OperatorHandle>{}(handle))),
+      id(dense_id),
+      generation((RuleRegistry::global(), RuleRegistry::generation())) {
+  random = op.hasTag(at::Tag::nondeterministic_seeded);
+  depends_on_data = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape) ||
+                    is_one_of(kReadsData, name);
+  inplace_view = op.hasTag(at::Tag::inplace_view);
+  const auto& schema = op.schema();
+  argument_count = static_cast<uint16_t>(schema.arguments().size());
+  return_count = static_cast<uint16_t>(schema.returns().size());
+  for (uint16_t i = 0; i < argument_count; ++i) {
+    const auto& argument = schema.arguments()[i];
+    if (holds_tensors(*argument.type())) tensor_arguments.push_back(i);
+    if (is_device(*argument.type())) device_argument = static_cast<int16_t>(i);
+    if (is_generator(*argument.type())) random = true;
+    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
+      writes = true;
+      if (i == 0 && argument.type()->kind() == c10::TypeKind::ListType)
+        counts_writes = name.starts_with("aten::_foreach_");
+      if (i < 64) {
+        written_arguments |= uint64_t{1} << i;
+        if (argument.kwarg_only() || is_one_of(kOverwrite, name)) overwritten_arguments |= uint64_t{1} << i;
+      }
+    }
+  }
+  for (const auto& result : schema.returns()) {
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) is_view = true;
+  }
+  if (is_one_of(kUnread, name)) unread_arguments = 1;
+  touched_arguments = written_arguments;
+  for (const uint16_t position : facts_of(Target(TargetKind::kOperator, schema)).written) {
+    if (position < 64) touched_arguments |= uint64_t{1} << position;
+  }
+  // Operators of the user's own are run for real by nobody but the user: they may have side effects.
+  evaluable = name.starts_with("aten::") && !random && touched_arguments == written_arguments && !inplace_view &&
+              argument_count <= 64 &&
+              std::none_of(std::begin(kUninitialised), std::end(kUninitialised),
+                           [&](std::string_view prefix) { return name.starts_with(prefix); });
+  mixes_cpu_scalars = name != "aten::nextafter" && name != "aten::nextafter_" && name != "aten::nextafter.out";
+  if (device_argument >= 0) device_rule = DeviceRule::kDeviceArgument;
+  if (name.starts_with("aten::_foreach_")) {
+    device_rule = name.starts_with("aten::_foreach_copy") ? kAnywhere : DeviceRule::kPerSlot;
+  }
+  for (const auto& [known, known_rule] : kDeviceRules) {
+    if (name == known) device_rule = known_rule;
+  }
+
+  rule = RuleRegistry::global().find(name);
+  composite_rule = RuleRegistry::global().find_composite(name);
+  if (rule) check_signature(*rule, op, name);
+  if (composite_rule) check_signature(*composite_rule, op, name);
+  if (rule) {
+    route = Route::kRule;
+  } else if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+             !op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    route = Route::kComposite;
+  } else if (is_out_form_of_composite(op)) {
+    route = Route::kComposite;
+  } else if (has_meta_kernel(op) &&
+             std::find(std::begin(kRefuseMeta), std::end(kRefuseMeta), name) == std::end(kRefuseMeta)) {
+    route = Route::kMeta;
+  } else if (depends_on_data) {
+    route = Route::kDataDependent;
+  }
+  const bool own_kernel =
+      route == Route::kRule || (route == Route::kMeta && op.hasKernelForDispatchKey(c10::DispatchKey::Meta));
+  copies_operands = own_kernel && copies_operands_on_cpu(op);
+}
+
+namespace {
+
+// A direct-mapped cache over a table that only grows. Entries are replaced when a rule is registered later; readers
+// that hold the old one finish with it.
+class OperatorTable {
+ public:
+  const OperatorInfo& of(const c10::OperatorHandle& op) {
+    const size_t key = std::hash<c10::OperatorHandle>{}(op);
+    std::atomic<const OperatorInfo*>& slot = slots_[(key >> 5) % slots_.size()];
+    const OperatorInfo* info = slot.load(std::memory_order_acquire);
+    if (info != nullptr && info->key == reinterpret_cast<const void*>(key) && info->is_current()) {
+      return *info;
+    }
+    info = find_or_make(op, key);
+    slot.store(info, std::memory_order_release);
+    return *info;
+  }
+
+ private:
+  const OperatorInfo* find_or_make(const c10::OperatorHandle& op, size_t key) {
+    const std::lock_guard lock(mutex_);
+    const auto found = by_key_.find(key);
+    if (found != by_key_.end() && found->second->is_current() &&
+        found->second->op.operator_name() == op.operator_name()) {
+      return found->second;
+    }
+    infos_.emplace_back(op, static_cast<uint32_t>(infos_.size()));
+    by_key_[key] = &infos_.back();
+    return &infos_.back();
+  }
+
+  std::array<std::atomic<const OperatorInfo*>, 4096> slots_{};
+  std::mutex mutex_;
+  std::deque<OperatorInfo> infos_;
+  std::unordered_map<size_t, const OperatorInfo*> by_key_;
+};
+
+}  // namespace
+
+const OperatorInfo& OperatorInfo::of(const c10::OperatorHandle& op) {
+  static auto* table = new OperatorTable;
+  return table->of(op);
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,70 @@
+// What the fallback needs to know about an operator, worked out once from its schema and the registries.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
+
+#include <memory>
+#include <string>
+
+#include "shadowgraph/rules.h"
+
+namespace shadowgraph {
+
+// How a call is carried out, in order of preference.
+enum class Route : uint8_t {
+  kRule,           // core/rules or a user's rule
+  kComposite,      // its decomposition, with the Fake key still on
+  kMeta,           // the C++ Meta kernel (CompositeExplicitAutograd ones included)
+  kDataDependent,  // refused: DataDependentError
+  kNone,           // refused: NoRuleError
+};
+
+// Where the outputs live.
+enum class DeviceRule : uint8_t {
+  kCommon,          // all operands agree; 0-dim CPU tensors go with anything
+  kFirst,           // the first tensor decides and the others may live anywhere: copy_, slice_scatter, ...
+  kFirstOrCpu,      // the first tensor decides, the others may live on the CPU as well: index
+  kPerSlot,         // element i of every list agrees, apart from the others: _foreach_*
+  kDeviceArgument,  // an explicit device argument, otherwise as kCommon, otherwise the mode's default device
+};
+
+struct OperatorInfo {
+  explicit OperatorInfo(const c10::OperatorHandle& op, uint32_t id);
+
+  c10::OperatorHandle op;
+  std::string name;     // "aten::add.Tensor"
+  const void* key;      // identity of the operator in the dispatcher
+  uint32_t id;          // dense, for side tables
+  uint64_t generation;  // of the rule registry when this was worked out
+  Route route = Route::kNone;
+  DeviceRule device_rule = DeviceRule::kCommon;
+  uint16_t argument_count = 0;
+  uint16_t return_count = 0;
+  int16_t device_argument = -1;
+  bool writes = false;         // some argument is written
+  bool counts_writes = false;  // eager's kernel, not autograd, raises the versions of the first argument: _foreach_add_
+  bool random = false;
+  bool depends_on_data = false;  // results or their sizes come from contents: item, nonzero, index by a mask
+  bool copies_operands = false;  // on the CPU, to a common dtype (core/dispatch/operand_copies.h)
+  bool evaluable = false;        // may be run for real on operands whose contents are known
+  bool is_view = false;          // results share memory with operands, nothing is written
+  bool inplace_view = false;     // t_, squeeze_: changes the geometry of its operand
+  bool mixes_cpu_scalars = true;
+  c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
+  // Bit i: argument i, of the first 64.
+  uint64_t written_arguments = 0;
+  uint64_t touched_arguments = 0;      // written, also where the schema does not say so (ir/operators/operator_facts.h)
+  uint64_t overwritten_arguments = 0;  // written whatever was there: fill_, copy_, an `out=`
+  uint64_t unread_arguments = 0;       // only their geometry counts: zeros_like
+  std::shared_ptr<const ShapeRule> rule;
+  std::shared_ptr<const ShapeRule> composite_rule;
+
+  // False once a rule has been registered since: ask again.
+  bool is_current() const { return generation == RuleRegistry::generation(); }
+
+  // The cached facts of `op`. Thread-safe, a few nanoseconds once cached; never destroyed.
+  static const OperatorInfo& of(const c10::OperatorHandle& op);
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,84 @@
+// Fake tensors whose contents are known: literals, and what is computed from nothing else. Internal to core/.
+//
+// A program may write `if (at::tensor({1, 2}).sum().item<int>() > 2)`, count steps in a tensor, or loop over the values of
+// an arange. Contents belong to storages: every view of a known storage is known, and a write through any alias either
+// happens to the contents too (everything that decides it is known) or makes them unknown. Nothing else keeps them.
+//
+//   known      literals (at::tensor, torch::tensor), factories that take numbers (zeros, full, arange, scalar_tensor, ...),
+//              real CPU tensors of one element, and results of aten operators on known operands alone
+//   never      random numbers, uninitialised memory, more than kMostKnownElements elements (kMostFilledElements for what is
+//              filled with a number), operators of the user's own
+//
+// The contents are a real CPU buffer. On a pretended CPU it can be read as a real tensor's can (data_ptr, accessor), and
+// written: what the host wrote is noticed at the next use, and shown to the observer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "core/fake/storage_context.h"
+#include "core/fake/thread_state.h"
+
+namespace shadowgraph {
+
+inline constexpr int64_t kMostKnownElements = 1024;
+inline constexpr int64_t kMostFilledElements = 64;  // of what is filled with a number, as optimizer states begin
+inline constexpr size_t kMostKnownBytes = 8 * kMostKnownElements;
+
+struct KnownContents {
+  c10::Storage real;            // on the CPU, with as many bytes as the meta storage
+  std::vector<bool> known;      // by byte; empty: all
+  bool readable = false;        // the pretended device is the CPU
+  bool host_may_write = false;  // a pointer to write through was handed out
+  c10::Storage recorded;        // what the observer has been shown, if the host may write
+};
+
+// Whether every element is known. Any tensor may be asked: a fake, or what a kernel made of one.
+bool is_known(const at::Tensor& tensor);
+// The contents as a real CPU tensor of the same geometry, on the same memory; empty if they are not known.
+std::optional<at::Tensor> known_value(const at::Tensor& tensor);
+// Makes them known: a copy of `real`, which has the same sizes and dtype. Ignored if they are too many.
+void give_contents(const at::Tensor& fake, const at::Tensor& real);
+void forget_contents(c10::StorageImpl& storage);
+// To be written: a real CPU tensor on the contents, all unknown where there were none; mark_known once it is done.
+at::Tensor contents_to_write(const at::Tensor& fake);
+void mark_known(const at::Tensor& fake);
+
+// While it lives, calls are on real tensors and nobody watches: no mode, no autograd, no autocast.
+class RealCalls {
+ public:
+  RealCalls();
+  ~RealCalls();
+  RealCalls(const RealCalls&) = delete;
+  RealCalls& operator=(const RealCalls&) = delete;
+
+ private:
+  ThreadState saved_;
+  c10::impl::ForceDispatchKeyGuard keys_;
+};
+
+// at::tensor({...}) makes an empty tensor and writes the numbers through data_ptr: a new one-dimensional tensor can be
+// written that way until the next call on this thread.
+void open_for_literal(const at::Tensor& fake);
+void close_literal();
+inline void close_open_literal() {
+  if (C10_UNLIKELY(thread_state.literal != nullptr)) close_literal();
+}
+
+// Printing a tensor converts it to a CPU tensor of doubles, which it reads through a pointer: from a conversion to exactly
+// that until the next call on this thread, reading such a fake throws with words of ours. Later libtorch's own words have
+// to do: the same flag of a storage answers whoever asks where its data begins, to see whether tensors overlap.
+void refuse_to_print(const at::Tensor& fake);
+// Whether `fake` was just refused: a copy that printing makes of it is to be refused, too.
+bool is_refused_to_print(const at::Tensor& fake);
+// How that error begins.
+inline constexpr std::string_view kPrintedFake = "a fake tensor has no data to print or to read";
+
+class CallObserver;
+// Shows the observer what the host wrote into `fake`, through a pointer, since it was last shown.
+void show_host_writes(const at::Tensor& fake, CallObserver& observer);
+
+}  // namespace shadowgraph

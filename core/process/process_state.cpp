@@ -1,0 +1,280 @@
+#include "core/process/process_state.h"
+
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+#include <torch/library.h>
+
+#include <array>
+#include <mutex>
+
+#include "core/dispatch/fallback.h"
+#include "core/dispatch/lazy_outputs.h"
+#include "core/dispatch/unboxed_call.h"
+#include "core/fake/dispatch_keys.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/thread_state.h"
+#include "core/process/accelerator.h"
+#include "core/process/saved_tensor_scope.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+namespace {
+
+const ModeState* active_fake_mode() {
+  const ModeState* mode = thread_state.mode;
+  return mode != nullptr && mode->kind == ModeKind::kFake ? mode : nullptr;
+}
+
+// ---- Device guard
+
+thread_local std::array<c10::DeviceIndex, static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES)> current_device{};
+c10::DeviceIndex current_cuda_device() { return current_device[static_cast<size_t>(c10::DeviceType::CUDA)]; }
+
+// Devices that a mode can pretend and that need a guard.
+constexpr c10::DeviceType kPretended[] = {c10::DeviceType::CUDA, c10::DeviceType::XPU, c10::DeviceType::MPS,
+                                          c10::DeviceType::PrivateUse1};
+
+class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  explicit PretendedGuard(c10::DeviceType type) : type_(type) {}
+  c10::DeviceType type() const override { return type_; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device old = getDevice();
+    setDevice(device);
+    return old;
+  }
+  c10::Device getDevice() const override { return {type_, current_device[static_cast<size_t>(type_)]}; }
+  void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.has_index()) current_device[static_cast<size_t>(type_)] = device.index();
+  }
+  c10::Stream getStream(c10::Device device) const override { return getDefaultStream(device); }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device.has_index() ? device : getDevice());
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return getDefaultStream(stream.device()); }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    const ModeState* mode = active_fake_mode();
+    return mode == nullptr                 ? c10::DeviceIndex{0}
+           : type_ == c10::DeviceType::MPS ? c10::DeviceIndex{1}
+                                           : static_cast<c10::DeviceIndex>(mode->profile.device_count);
+  }
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex index,
+              const c10::EventFlag flag) const override {}
+  void block(void* event, const c10::Stream& stream) const override {}
+  bool queryEvent(void* event) const override { return true; }
+  bool queryStream(const c10::Stream& stream) const override { return true; }
+  void synchronizeStream(const c10::Stream& stream) const override {}
+  void synchronizeEvent(void* event) const override {}
+  void synchronizeDevice(const c10::DeviceIndex index) const override {}
+
+ private:
+  const c10::DeviceType type_;
+};
+
+void install_device_guards() {
+  for (const c10::DeviceType type : kPretended) {
+    auto& slot = c10::impl::device_guard_impl_registry[static_cast<size_t>(type)];
+    const auto* present = slot.load();
+    if (present == nullptr || present->deviceCount() == 0) slot.store(new PretendedGuard(type));
+  }
+}
+
+// ---- CUDA hooks
+
+class PretendedCudaHooks final : public at::CUDAHooksInterface {
+ public:
+  explicit PretendedCudaHooks(at::CUDAHooksArgs) {}
+  void init() const override {}
+  bool isBuilt() const override { return seems_built_for(c10::DeviceType::CUDA); }
+  bool isAvailable() const override { return active_fake_mode() != nullptr; }
+  bool hasCUDA() const override { return active_fake_mode() != nullptr; }
+  bool hasCUDART() const override { return hasCUDA(); }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return active_fake_mode() != nullptr; }
+  c10::DeviceIndex current_device() const override { return current_cuda_device(); }
+  c10::DeviceIndex deviceCount() const override {
+    const ModeState* mode = active_fake_mode();
+    return mode == nullptr ? c10::DeviceIndex{0} : static_cast<c10::DeviceIndex>(mode->profile.device_count);
+  }
+  int getNumGPUs() const override { return deviceCount(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    if (active_fake_mode() == nullptr) return CUDAHooksInterface::getDefaultGenerator(index);
+    return pretended_generator(cuda_device(index));
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    if (active_fake_mode() == nullptr) return CUDAHooksInterface::getNewGenerator(index);
+    return new_pretended_generator(cuda_device(index));
+  }
+  bool hasCuDNN() const override { return compiledWithCuDNN(); }
+  bool compiledWithCuDNN() const override {
+    const ModeState* mode = active_fake_mode();
+    return mode != nullptr && mode->profile.cudnn;
+  }
+  bool supportsDilatedConvolutionWithCuDNN() const override { return compiledWithCuDNN(); }
+  bool supportsDepthwiseConvolutionWithCuDNN() const override { return compiledWithCuDNN(); }
+  bool supportsBFloat16ConvolutionWithCuDNNv8() const override {
+    const ModeState* mode = active_fake_mode();
+    return mode != nullptr && mode->profile.cudnn && mode->profile.sm_major >= 8;
+  }
+  bool supportsBFloat16RNNWithCuDNN() const override { return supportsBFloat16ConvolutionWithCuDNNv8(); }
+  long versionCuDNN() const override {
+    const ModeState* mode = active_fake_mode();
+    return mode == nullptr ? 0 : mode->profile.cudnn_version;
+  }
+  long versionRuntimeCuDNN() const override { return versionCuDNN(); }
+  double batchnormMinEpsilonCuDNN() const override { return 0.0; }  // CUDNN_BN_MIN_EPSILON since cuDNN 7.6
+  void deviceSynchronize(c10::DeviceIndex index) const override {}
+
+ private:
+  static c10::Device cuda_device(c10::DeviceIndex index) {
+    return {c10::DeviceType::CUDA, index < 0 ? current_cuda_device() : index};
+  }
+};
+
+std::unique_ptr<at::CUDAHooksInterface> make_hooks(at::CUDAHooksArgs arguments) {
+  return std::make_unique<PretendedCudaHooks>(arguments);
+}
+
+bool machine_has_a_gpu() {
+  const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
+  return guard != nullptr && guard->deviceCount() > 0;
+}
+
+// getCUDAHooks() caches its first answer for the life of the process, so this cannot wait for the first mode. A CUDA
+// build of libtorch registers hooks of its own, before or after ours as the loader likes: on a machine with a GPU they
+// must win, and without one ours must, because theirs then refuse every question about a device.
+void register_hooks() {
+  auto& registry = *at::CUDAHooksRegistry();
+  if (!registry.Has("CUDAHooks")) {
+    registry.Register("CUDAHooks", &make_hooks, "", c10::REGISTRY_FALLBACK);
+  } else if (!machine_has_a_gpu()) {
+    static std::once_flag once;
+    std::call_once(once, [&] { registry.Register("CUDAHooks", &make_hooks, "", c10::REGISTRY_PREFERRED); });
+  }
+}
+
+[[maybe_unused]] const bool kHooksRegistered = (register_hooks(), true);
+
+bool cuda_can_be_pretended = false;
+
+// ---- Autograd engine
+
+thread_local SavedTensorObserver* scoped_observer = nullptr;
+
+class ObservingEngine final : public torch::autograd::Engine {
+ public:
+  std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    SavedTensorObserver* observer = scoped_observer != nullptr ? scoped_observer : saved_tensor_observer_of_mode();
+    return observer == nullptr ? nullptr : observer->hooks_for_saved_tensor();
+  }
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs, bool keep_graph,
+                                         bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    const AcceleratorScope scope(roots);
+    try {
+      return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    } catch (const c10::Error&) {
+      explain_missing_accelerator(roots);
+      throw;
+    }
+  }
+  static torch::autograd::Engine& instance() {
+    static auto* engine = new ObservingEngine;  // its threads may outlive static destruction
+    return *engine;
+  }
+};
+
+void install_engine() {
+  using torch::autograd::Engine;
+  if (&Engine::get_default_engine() != &Engine::get_base_engine()) {
+    throw EnvironmentError(
+        "another autograd engine is installed in this process (a Python interpreter with torch, most likely); "
+        "shadowgraph cannot add its saved-tensor hooks to it");
+  }
+  torch::autograd::set_default_engine_stub(&ObservingEngine::instance);
+}
+
+// ---- Dispatch keys
+
+void check_key_is_free(c10::DispatchKey key) {
+  if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) {
+    throw EnvironmentError(std::string("another library has registered a fallback for the dispatch key ") +
+                           c10::toString(key) + ", which shadowgraph needs; load shadowgraph without it");
+  }
+}
+
+void install_dispatch_keys() {
+  check_key_is_free(kFakeKey);
+  check_key_is_free(kCompositeKey);
+  using torch::CppFunction;
+  using torch::Library;
+  static Library fake(Library::IMPL, "_", kFakeKey, __FILE__, __LINE__);
+  fake.fallback(CppFunction::makeFromBoxedFunction<&fake_fallback>());
+  static Library unboxed(Library::IMPL, "aten", kFakeKey, __FILE__, __LINE__);
+  register_unboxed_operators(unboxed);
+  static Library through(Library::IMPL, "_", kCompositeKey, __FILE__, __LINE__);
+  through.fallback(CppFunction::makeFallthrough());
+
+  static Library unboxed_composites(Library::IMPL, "aten", kCompositeKey, __FILE__, __LINE__);
+  register_unboxed_composites(unboxed_composites);
+  static std::unordered_map<std::string, std::unique_ptr<Library>> composites;
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findOp(name);
+    if (!op || !op->hasSchema()) continue;
+    const bool composite = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+    if (!composite && !may_resize_output(*op)) continue;
+    const std::string space = op->schema().getNamespace() ? std::string(*op->schema().getNamespace()) : "";
+    if (space.empty() || space == "prim" || space == "_" || (composite && !is_worth_a_region(*op)) ||
+        op->hasKernelForDispatchKey(kCompositeKey)) {
+      continue;
+    }
+    auto& library = composites[space];
+    if (!library) library = std::make_unique<Library>(Library::IMPL, space, kCompositeKey, __FILE__, __LINE__);
+    library->impl(toString(name).substr(space.size() + 2).c_str(),
+                  composite ? CppFunction::makeFromBoxedFunction<&composite_kernel>()
+                            : CppFunction::makeFromBoxedFunction<&lazy_output_kernel>());
+  }
+}
+
+}  // namespace
+
+SavedTensorScope::SavedTensorScope(SavedTensorObserver* observer) {
+  install_process_state();
+  outer_ = std::exchange(scoped_observer, observer);
+}
+
+SavedTensorScope::~SavedTensorScope() { scoped_observer = outer_; }
+
+SavedTensorObserver* saved_tensor_observer_of_mode() {
+  const ModeState* mode = thread_state.mode;
+  return mode == nullptr ? nullptr : mode->saved_tensors;
+}
+
+void check_cuda_can_be_pretended() {
+  if (!cuda_can_be_pretended) {
+    throw EnvironmentError(
+        "fake CUDA needs answers that libtorch_cuda gives in this process, and it says that there is no GPU: it was "
+        "loaded "
+        "and asked before shadowgraph could take its place. Link libtorch_cuda, or create a FakeTensorMode before the "
+        "program loads it or asks about CUDA; fake CPU tensors work as it is");
+  }
+}
+
+void install_process_state() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    register_hooks();  // again: libtorch_cuda may have been loaded after this library
+    install_engine();
+    cuda_can_be_pretended =
+        machine_has_a_gpu() || dynamic_cast<const PretendedCudaHooks*>(&at::detail::getCUDAHooks()) != nullptr;
+    // Now, while the guard says "no devices", or it would start a worker thread for each pretended one.
+    ObservingEngine::instance().initialize_device_threads_pool();
+    install_device_guards();
+    install_dispatch_keys();
+  });
+}
+
+}  // namespace shadowgraph
