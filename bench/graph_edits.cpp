@@ -83,10 +83,10 @@ void BM_Clone(benchmark::State& state) {
   read(state, [](const Graph& graph) { benchmark::DoNotOptimize(clone(graph).node_count()); });
 }
 void BM_Dependences(benchmark::State& state) {
-  read(state, [](const Graph& graph) { benchmark::DoNotOptimize(Dependences::run(graph).edge_count()); });
+  read(state, [](const Graph& graph) { benchmark::DoNotOptimize(Dependences::of(graph).edge_count()); });
 }
 void BM_TopologicalOrder(benchmark::State& state) {
-  read(state, [](const Graph& graph) { topological_order(graph, Dependences::run(graph)); });
+  read(state, [](const Graph& graph) { topological_order(graph, Dependences::of(graph)); });
 }
 void BM_FindMatches(benchmark::State& state) {
   const Pattern pattern =
@@ -100,7 +100,7 @@ void BM_Diff(benchmark::State& state) {
     InsertionPoint(other, n).insert(other.node(NodeId(1)).target,
                                     {Argument::of_value(ValueId(0)), Argument::of_float(2)});
   }
-  read(state, [&](const Graph& graph) { benchmark::DoNotOptimize(GraphDiff::run(graph, other).same); });
+  read(state, [&](const Graph& graph) { benchmark::DoNotOptimize(GraphDiff::of(graph, other).same); });
 }
 void BM_Dominators(benchmark::State& state) {
   read(state, [](const Graph& graph) { immediate_dominators(graph); });
@@ -132,7 +132,7 @@ void BM_InsertAndMoveEach(benchmark::State& state) {
 void BM_ReplaceUses(benchmark::State& state) {
   // Each product by the input: its sum then reads the input twice.
   edit(state, [](Graph& graph) {
-    for (uint32_t n = 1; n + 3 < graph.node_capacity(); n += 3) graph.replace_all_uses(ValueId(n), ValueId(0));
+    for (uint32_t n = 1; n + 3 < graph.node_capacity(); n += 3) graph.replace_all_uses_with(ValueId(n), ValueId(0));
   });
 }
 void BM_EraseOneByOne(benchmark::State& state) {

@@ -43,7 +43,7 @@ Graph generate(int64_t nodes) {
   const Argument name[] = {graph.string_argument("x")};
   const NodeId input = graph.append(target_of(Builtin::kInput), name);
   StorageId current_storage = storage(input);
-  graph.storage(current_storage).kind = StorageKind::kInput;
+  graph.set_storage_kind(current_storage, StorageKind::kInput);
   ValueId current = result(input, current_storage);
   const ValueId x = current;
   while (graph.node_count() < nodes) {
@@ -67,7 +67,7 @@ Graph generate(int64_t nodes) {
     const Argument viewed[] = {Argument::of_value(rv), graph.int_list(flat)};
     const NodeId v = graph.append(view, viewed);
     result(v, as, true);
-    for (const NodeId node : {m, a, r, v}) graph.node(node).region = id;
+    for (const NodeId node : {m, a, r, v}) graph.set_region(node, id);
     const SavedTensor saved[] = {{.value = mv, .role = SavedRole::kResult}};
     graph.set_saved(m, saved);
     const StorageId freed[] = {ms};
@@ -100,13 +100,13 @@ void BM_Verify(benchmark::State& state) {
   measure(state, [](const Graph& graph, const std::string&) { verify(graph); });
 }
 void BM_Effects(benchmark::State& state) {
-  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(Effects::run(graph)); });
+  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(Effects::of(graph)); });
 }
 void BM_Timeline(benchmark::State& state) {
-  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(MemoryTimeline::run(graph)); });
+  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(MemoryTimeline::of(graph)); });
 }
 void BM_Profile(benchmark::State& state) {
-  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(Profile::run(graph)); });
+  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(Profile::of(graph)); });
 }
 
 #define SIZES Arg(10000)->Arg(100000)->Arg(1000000)->Unit(benchmark::kMillisecond)

@@ -55,7 +55,7 @@ void measure(const std::string& name) {
   std::optional<SizeSweep> sweep;
   const double sweep_ms = milliseconds(1, [&] { sweep.emplace(*symbolic, c10::Device("cuda:0")); });
   const double answer_ms = milliseconds(20, [&] { sweep->at({{"batch", 64}}); });
-  const double shape_ms = milliseconds(3, [&] { (void)ShapePropagation::run(graph); });
+  const double shape_ms = milliseconds(3, [&] { (void)ShapePropagation::of(graph); });
   const auto rewritten = [&](auto&& pass) {
     Graph copy = clone(graph);
     return milliseconds(1, [&] { pass(copy); });

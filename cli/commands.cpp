@@ -105,17 +105,17 @@ void profile(const ProfileRequest& request) {
   const LoadedGraph loaded = load(request.capture);
   const Progress progress("profiling " + loaded.name);
   verify(loaded.graph);
-  Profile result = Profile::run(loaded.graph);
+  Profile result = Profile::of(loaded.graph);
   result.capture_seconds = loaded.capture_seconds;
   const nlohmann::json json = to_json(result);
   if (request.json) {
     print_text(json_text(json));
   } else {
-    print_text(to_text(SummaryTable::run(loaded.graph, summary_options(request))) + "\n" + to_text(result));
+    print_text(to_text(SummaryTable::of(loaded.graph, summary_options(request))) + "\n" + to_text(result));
   }
   if (request.directory.empty()) return;
   const std::string folder = request.directory + "/";
-  const ViewModel view = ViewModel::run(loaded.graph, {});
+  const ViewModel view = ViewModel::of(loaded.graph, {});
   const std::string dot = write_dot(view);
   write_graph_file(folder + "graph.sg", loaded.graph);
   write_file(folder + "profile.json", json_text(json));
@@ -146,7 +146,7 @@ void verify_graph(const std::string& file) {
 bool diff_graphs(const std::string& before, const std::string& after, size_t limit) {
   const Graph a = read_graph_file(before);
   const Graph b = read_graph_file(after);
-  const GraphDiff diff = GraphDiff::run(a, b);
+  const GraphDiff diff = GraphDiff::of(a, b);
   if (diff.empty()) return false;
   print_text(fmt::format("--- {}: {} nodes\n+++ {}: {} nodes\n", before, a.node_count(), after, b.node_count()) +
              to_text(diff, a, b, limit));
@@ -165,7 +165,7 @@ void draw(const DotRequest& request) {
     options.phases = request.phases;
   }
   options.show_views = request.views;
-  const ViewModel view = ViewModel::run(graph, options);
+  const ViewModel view = ViewModel::of(graph, options);
   for (const std::string& note : view.notes) std::fputs(("shadowgraph: " + note + "\n").c_str(), stderr);
   const std::string dot = write_dot(view);
   const std::string text = request.svg ? render_svg(dot) : dot;

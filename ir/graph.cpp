@@ -83,7 +83,7 @@ void Graph::swap(Graph& other) noexcept {
                         "a graph was moved while an InsertionPoint stood in it");
   const auto both = [&](auto member) { std::swap(this->*member, other.*member); };
   both(&Graph::metadata);
-  both(&Graph::dependencies);
+  both(&Graph::guards);
   both(&Graph::nodes_);
   both(&Graph::values_);
   both(&Graph::storages_);
@@ -224,7 +224,7 @@ uint32_t Graph::intern_dims(std::span<const int64_t> sizes, std::span<const int6
   return dims.offset;
 }
 
-ValueId Graph::new_tensor(NodeId producer, const TensorSpec& spec) {
+ValueId Graph::new_tensor(NodeId producer, const TensorMeta& spec) {
   const auto rank = static_cast<uint32_t>(spec.sizes.size());
   Value value;
   value.dtype = spec.dtype;
@@ -243,8 +243,8 @@ ValueId Graph::new_tensor(NodeId producer, const TensorSpec& spec) {
   return id;
 }
 
-void Graph::set_geometry(ValueId id, const TensorSpec& spec) {
-  Value& changed = value(id);
+void Graph::set_geometry(ValueId id, const TensorMeta& spec) {
+  Value& changed = values_[id.index];
   changed.rank = static_cast<uint16_t>(spec.sizes.size());
   changed.dims = intern_dims(spec.sizes, spec.strides);
   changed.dtype = spec.dtype;
@@ -259,7 +259,7 @@ void Graph::own_dims(ValueId id) {
   const Run own = ints_.push_run(2U * value(id).rank);
   const auto shared = ints_.view({value(id).dims, own.size});
   std::copy(shared.begin(), shared.end(), ints_.view(own).begin());
-  value(id).dims = own.offset;
+  values_[id.index].dims = own.offset;
 }
 
 ValueId Graph::new_scalar(NodeId producer, ValueKind kind) {
@@ -271,10 +271,10 @@ ValueId Graph::new_scalar(NodeId producer, ValueKind kind) {
 }
 
 void Graph::set_storage(ValueId id, StorageId storage, int64_t offset) {
-  value(id).offset = offset;
+  values_[id.index].offset = offset;
   if (value(id).storage == storage) return;
   leave_storage(id);
-  value(id).storage = storage;
+  values_[id.index].storage = storage;
   join_storage(id);
 }
 
@@ -301,10 +301,10 @@ void Graph::leave_storage(ValueId id) {
 }
 
 void Graph::set_results(NodeId id, std::span<const Argument> results) {
-  node(id).results = arguments_.push_run(results);
+  nodes_[id.index].results = arguments_.push_run(results);
 }
 
-ValueId Graph::add_tensor_result(NodeId id, const TensorSpec& spec) {
+ValueId Graph::add_tensor_result(NodeId id, const TensorMeta& spec) {
   const ValueId value = new_tensor(id, spec);
   std::vector<Argument> results(this->results(id).begin(), this->results(id).end());
   results.push_back(Argument::of_value(value));
@@ -313,12 +313,12 @@ ValueId Graph::add_tensor_result(NodeId id, const TensorSpec& spec) {
 }
 
 void Graph::set_frees(NodeId id, std::span<const StorageId> frees) {
-  for (StorageId storage_id : this->frees(id)) storage(storage_id).freed_after = NodeId();
-  node(id).frees = frees_.push_run(frees);
+  for (StorageId storage_id : this->frees(id)) storages_[storage_id.index].freed_after = NodeId();
+  nodes_[id.index].frees = frees_.push_run(frees);
   if (!frees_room_.empty()) frees_room_.erase(id);
   for (uint32_t i = 0; i < frees.size(); ++i) {
-    storage(frees[i]).freed_after = id;
-    storage(frees[i]).place_in_frees = i;
+    storages_[frees[i].index].freed_after = id;
+    storages_[frees[i].index].place_in_frees = i;
   }
 }
 
@@ -363,10 +363,10 @@ void Graph::link_before(NodeId id, NodeId position) {
   if (room() < 2) make_room_at(previous.valid() ? previous : position);
   const uint64_t low = previous.valid() ? order_[previous.index] : 0;
   order_[id.index] = low + std::min(position.valid() ? kInsertGap : kAppendGap, room() / 2);
-  node(id).previous = previous;
-  node(id).next = position;
-  (previous.valid() ? node(previous).next : first_) = id;
-  (position.valid() ? node(position).previous : last_) = id;
+  nodes_[id.index].previous = previous;
+  nodes_[id.index].next = position;
+  (previous.valid() ? nodes_[previous.index].next : first_) = id;
+  (position.valid() ? nodes_[position.index].previous : last_) = id;
 }
 
 // Spreads the labels around a node whose neighbour's label leaves no room: over the smallest aligned range of labels that
@@ -403,8 +403,8 @@ void Graph::make_room_at(NodeId id) {
 void Graph::unlink(NodeId id) {
   for (InsertionPoint* point : insertion_points_) point->leave(id);
   const Node& n = node(id);
-  (n.previous.valid() ? node(n.previous).next : first_) = n.next;
-  (n.next.valid() ? node(n.next).previous : last_) = n.previous;
+  (n.previous.valid() ? nodes_[n.previous.index].next : first_) = n.next;
+  (n.next.valid() ? nodes_[n.next.index].previous : last_) = n.previous;
 }
 
 void Graph::enter_uses(NodeId id, std::span<Argument> arguments) {
@@ -419,7 +419,7 @@ void Graph::enter_uses(NodeId id, std::span<Argument> arguments) {
 }
 
 void Graph::append_use(uint32_t use, ValueId id) {
-  Value& v = value(id);
+  Value& v = values_[id.index];
   uses_[use].previous = v.last_use;
   (v.last_use != Argument::kNoUse ? uses_[v.last_use].next : v.first_use) = use;
   v.last_use = use;
@@ -429,7 +429,7 @@ void Graph::drop_uses(std::span<const Argument> arguments) {
   for (const Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kValue && argument.ref.use != Argument::kNoUse) {
       const Use use = uses_[argument.ref.use];
-      Value& v = value(use.value);
+      Value& v = values_[use.value.index];
       (use.previous != Argument::kNoUse ? uses_[use.previous].next : v.first_use) = use.next;
       (use.next != Argument::kNoUse ? uses_[use.next].previous : v.last_use) = use.previous;
     } else if (argument.kind == ArgumentKind::kList) {

@@ -208,7 +208,7 @@ class Clusters {
 
 }  // namespace
 
-DrawnGraph DrawnGraph::run(const Graph& graph, const ViewOptions& options) {
+DrawnGraph DrawnGraph::of(const Graph& graph, const ViewOptions& options) {
   DrawnGraph drawn;
   Selector(graph, options, drawn).select();
   Clusters(graph, drawn).build();

@@ -43,7 +43,7 @@ struct DrawnGraph {
   int64_t hidden_nodes = 0;  // of hidden phases
   int64_t plumbing = 0;      // views and the like that are drawn through
 
-  static DrawnGraph run(const Graph& graph, const ViewOptions& options);
+  static DrawnGraph of(const Graph& graph, const ViewOptions& options);
   ValueId origin_of(ValueId value) const {
     const ValueId source = origin[value];
     return source.valid() ? source : value;

@@ -44,7 +44,7 @@ struct Contents {
 class ViewBuilder {
  public:
   ViewBuilder(const Graph& graph, const ViewOptions& options)
-      : graph_(graph), options_(options), drawn_(DrawnGraph::run(graph, options)), flops_(Flops::run(graph)) {}
+      : graph_(graph), options_(options), drawn_(DrawnGraph::of(graph, options)), flops_(Flops::of(graph)) {}
 
   ViewModel build() {
     const auto model = graph_.metadata.find("model");
@@ -511,6 +511,6 @@ class ViewBuilder {
 
 }  // namespace
 
-ViewModel ViewModel::run(const Graph& graph, const ViewOptions& options) { return ViewBuilder(graph, options).build(); }
+ViewModel ViewModel::of(const Graph& graph, const ViewOptions& options) { return ViewBuilder(graph, options).build(); }
 
 }  // namespace shadowgraph

@@ -63,7 +63,7 @@ Argument number_of(Graph& graph, const at::Tensor& tensor) {
   }
 }
 
-TensorSpec spec_of(const FakeTensorImpl& fake, StorageId storage) {
+TensorMeta spec_of(const FakeTensorImpl& fake, StorageId storage) {
   return {.dtype = fake.dtype().toScalarType(),
           .sizes = {fake.sizes().data(), fake.sizes().size()},
           .strides = {fake.strides().data(), fake.strides().size()},

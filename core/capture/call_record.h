@@ -27,7 +27,7 @@ Argument result_of(Graph& graph, NodeId node, const c10::IValue& value, TensorAr
 Argument number_of(Graph& graph, const at::Tensor& tensor);
 
 // A value as the fake is now, in `storage`. The spans are the fake's: use it before that changes.
-TensorSpec spec_of(const FakeTensorImpl& fake, StorageId storage);
+TensorMeta spec_of(const FakeTensorImpl& fake, StorageId storage);
 
 // The fake's storage, made by `born`; a temporary.
 Storage storage_of(const FakeTensorImpl& fake, NodeId born);

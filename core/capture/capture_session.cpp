@@ -32,7 +32,7 @@ CaptureSession::CaptureSession(const CaptureOptions& options)
   ModeState& state = mode_.state();
   state.observer = recorder_.get();
   state.saved_tensors = options.saved_tensors ? recorder_.get() : nullptr;
-  state.watch_size_reads = options.path_dependencies;
+  state.watch_size_reads = options.guards;
 }
 
 CaptureSession::~CaptureSession() {

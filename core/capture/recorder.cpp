@@ -14,6 +14,7 @@
 #include "core/fake/converter.h"
 #include "core/fake/kernel_depth.h"
 #include "core/fake/saved_data.h"
+#include "ir/records.h"
 
 namespace shadowgraph {
 namespace {
@@ -90,7 +91,7 @@ bool Recorder::matches(const Value& value, ValueId id, const FakeTensorImpl& fak
 
 ValueId Recorder::value_of(FakeTensorImpl& fake) {
   if (fake.session() == session_) {
-    Value& value = graph_.value(fake.value());
+    Value& value = mutable_value(graph_, fake.value());
     if (matches(value, fake.value(), fake)) {
       if (!value.requires_grad) value.requires_grad = fake.requires_grad();
       return fake.value();
@@ -106,9 +107,9 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
   }
   const Argument source[] = {Argument::of_value(root)};
   const NodeId node = graph_.append(target_of(Builtin::kAlias), source);
-  graph_.node(node).region = materialise(regions_.size() - 1);
-  graph_.node(node).phase = phase_.valid() ? phase_ : Graph::kForward;
-  if (!recomputations_.empty()) graph_.node(node).phase = Graph::kBackward;
+  mutable_node(graph_, node).region = materialise(regions_.size() - 1);
+  mutable_node(graph_, node).phase = phase_.valid() ? phase_ : Graph::kForward;
+  if (!recomputations_.empty()) mutable_node(graph_, node).phase = Graph::kBackward;
   const ValueId value = new_value(node, fake, storage);
   const Argument result[] = {Argument::of_value(value)};
   graph_.set_results(node, result);
@@ -168,7 +169,7 @@ ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
   graph_.set_results(node, result);
   storage_root_.resize(size_t{id.index} + 1);
   storage_root_[id.index] = value;
-  graph_.value(value).requires_grad = fake.requires_grad();
+  graph_.set_requires_grad(value, fake.requires_grad());
   if (mode_.watch_size_reads && kind == Builtin::kInput) fake.watch_size_reads();
   if (kind == Builtin::kParameter || kind == Builtin::kBuffer) {
     const size_t dot = name->second.name.rfind('.');
@@ -190,7 +191,7 @@ StorageId Recorder::storage_of_result(FakeTensorImpl& fake, NodeId node) {
   const StorageId known = find_storage_id(impl, session_);
   if (known.valid()) {
     // resize_ may have grown it.
-    graph_.storage(known).bytes = std::max(graph_.storage(known).bytes, bytes);
+    mutable_storage(graph_, known).bytes = std::max(graph_.storage(known).bytes, bytes);
     return known;
   }
   const StorageId id = graph_.add_storage(storage_of(fake, node));
@@ -316,7 +317,7 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   for (const CallArgument& result : results) results_.push_back(result_of(result, node));
   graph_.set_results(node, results_);
 
-  Node& n = graph_.node(node);
+  Node& n = mutable_node(graph_, node);
   n.flags.grad_mode = c10::GradMode::is_enabled();
   n.flags.inference_mode = c10::InferenceMode::is_enabled();
   n.flags.autocast_cpu = at::autocast::is_autocast_enabled(at::kCPU);
@@ -344,8 +345,7 @@ void Recorder::note_host_read(const OperatorInfo& info, NodeId node, const CallA
   graph_.for_each_value(graph_.arguments(node), [&](ValueId value) {
     if (!read.valid()) read = value;
   });
-  graph_.dependencies.push_back(
-      {PathDependency::Kind::kHostValue, read, -1, info.name + " = " + c10::str(result.boxed().toScalar())});
+  graph_.guards.push_back({Guard::Kind::kHostValue, read, -1, info.name + " = " + c10::str(result.boxed().toScalar())});
 }
 
 // A size that the user gave in place of data: named at the node, and what the path depended on.
@@ -357,8 +357,7 @@ void Recorder::note_data_sizes(NodeId node) {
   std::string names;
   for (const DataSizes::Asked& asked : mode_.data_sizes.take_asked()) {
     names += (names.empty() ? "" : ", ") + asked.name;
-    graph_.dependencies.push_back(
-        {PathDependency::Kind::kHostValue, result, -1, asked.name + " = " + std::to_string(asked.size)});
+    graph_.guards.push_back({Guard::Kind::kHostValue, result, -1, asked.name + " = " + std::to_string(asked.size)});
   }
   graph_.set_note(node, "data_size", names);
 }
@@ -396,7 +395,7 @@ void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   last_ = node;
   const Argument results[] = {result_of_tensor(fake, node)};
   graph_.set_results(node, results);
-  Node& n = graph_.node(node);
+  Node& n = mutable_node(graph_, node);
   n.phase = phase_.valid() ? phase_ : Graph::kForward;
   n.region = current_region(arguments);
 }
@@ -418,7 +417,7 @@ void Recorder::flush_deaths() {
 void Recorder::link_backward(NodeId node) {
   const auto grad_fn = torch::autograd::get_current_node();
   if (!grad_fn) return;
-  Node& n = graph_.node(node);
+  Node& n = mutable_node(graph_, node);
   n.phase = Graph::kBackward;
   const uint64_t sequence = grad_fn->sequence_nr();
   if (sequence < sequence_base_ || sequence - sequence_base_ >= sequence_owner_.size()) return;
@@ -430,7 +429,7 @@ void Recorder::link_backward(NodeId node) {
 
 // A node that is run again is part of backward, as far as the run in forward went the same way.
 void Recorder::link_recomputation(NodeId node) {
-  Node& n = graph_.node(node);
+  Node& n = mutable_node(graph_, node);
   n.phase = Graph::kBackward;
   n.region = current_region(arguments_);
   Recomputation& run = recomputations_.back();
@@ -454,7 +453,7 @@ void Recorder::record_function(const Target& target, std::span<const c10::IValue
     const Argument value = result_of_tensor(result, node);
     graph_.set_results(node, {&value, 1});
   }
-  Node& n = graph_.node(node);
+  Node& n = mutable_node(graph_, node);
   n.phase = !recomputations_.empty() ? Graph::kBackward : phase_.valid() ? phase_ : Graph::kForward;
   n.region = materialise(regions_.size() - 1);
 }
@@ -536,24 +535,24 @@ void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t di
     const uint64_t key = (uint64_t{value.index} << 16) | (static_cast<uint64_t>(what) << 8) |
                          static_cast<uint64_t>(static_cast<uint8_t>(dimension));
     if (!size_reads_.insert(key).second) return;
-    PathDependency dependency;
-    dependency.value = value;
+    Guard guard;
+    guard.value = value;
     switch (what) {
       case SizeRead::kRank:
-        dependency.kind = PathDependency::Kind::kRank;
-        dependency.observed = std::to_string(tensor.sizes().size());
+        guard.kind = Guard::Kind::kRank;
+        guard.observed = std::to_string(tensor.sizes().size());
         break;
       case SizeRead::kSize:
-        dependency.kind = PathDependency::Kind::kSize;
-        dependency.dimension = c10::maybe_wrap_dim(dimension, static_cast<int64_t>(tensor.sizes().size()));
-        dependency.observed = std::to_string(tensor.sizes()[static_cast<size_t>(dependency.dimension)]);
+        guard.kind = Guard::Kind::kSize;
+        guard.dimension = c10::maybe_wrap_dim(dimension, static_cast<int64_t>(tensor.sizes().size()));
+        guard.observed = std::to_string(tensor.sizes()[static_cast<size_t>(guard.dimension)]);
         break;
       case SizeRead::kSizes:
-        dependency.kind = PathDependency::Kind::kSizes;
-        dependency.observed = c10::str(tensor.sizes());
+        guard.kind = Guard::Kind::kSizes;
+        guard.observed = c10::str(tensor.sizes());
         break;
     }
-    graph_.dependencies.push_back(std::move(dependency));
+    graph_.guards.push_back(std::move(guard));
     // NOLINTNEXTLINE(bugprone-empty-catch): observers of size reads are noexcept
   } catch (const std::exception&) {
     // A size that is out of range is the program's own error, raised where it asked.

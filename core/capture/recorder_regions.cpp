@@ -5,6 +5,7 @@
 #include "core/capture/recorder.h"
 #include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
+#include "ir/records.h"
 #include "shadowgraph/analysis.h"
 
 namespace shadowgraph {
@@ -180,9 +181,9 @@ void Recorder::infer_modules_from_neighbours() {
         const RegionId id = graph_.add_region(region);
         for (const Unit& unit : pending) {
           if (unit.top.valid()) {
-            graph_.region(unit.top).parent = id;
+            mutable_region(graph_, unit.top).parent = id;
           } else {
-            graph_.node(unit.node).region = id;
+            mutable_node(graph_, unit.node).region = id;
           }
         }
       }
@@ -203,7 +204,7 @@ void Recorder::infer_modules_from_neighbours() {
   }
   for (const NodeId node : graph_.nodes()) {
     const NodeId forward = graph_.node(node).forward;
-    if (forward.valid() && !is_recomputed(node)) graph_.node(node).region = graph_.node(forward).region;
+    if (forward.valid() && !is_recomputed(node)) mutable_node(graph_, node).region = graph_.node(forward).region;
   }
   put_parents_first();
 }
@@ -222,8 +223,8 @@ void Recorder::put_parents_first() {
       ordered.push_back(region);
     }
   }
-  for (uint32_t i = 0; i < ordered.size(); ++i) graph_.region(RegionId(i)) = ordered[i];
-  for (const NodeId node : graph_.nodes()) graph_.node(node).region = moved[graph_.node(node).region.index];
+  for (uint32_t i = 0; i < ordered.size(); ++i) mutable_region(graph_, RegionId(i)) = ordered[i];
+  for (const NodeId node : graph_.nodes()) mutable_node(graph_, node).region = moved[graph_.node(node).region.index];
 }
 
 }  // namespace shadowgraph

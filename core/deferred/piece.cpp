@@ -12,7 +12,7 @@ const c10::OperatorHandle& empty_strided() {
   return op;
 }
 
-TensorSpec spec_of(const Graph& graph, ValueId id, StorageId storage) {
+TensorMeta spec_of(const Graph& graph, ValueId id, StorageId storage) {
   const Value& value = graph.value(id);
   return {.dtype = value.dtype,
           .sizes = graph.sizes(id),

@@ -57,7 +57,7 @@ class FakeTensorImpl final : public c10::TensorImpl {
   c10::Device device_custom() const override {
     return thread_state.kernel_depth != 0 ? c10::Device(c10::DeviceType::Meta) : pretended_device_;
   }
-  // While size reads are watched (capture of path dependencies), sizes() and dim() go through these.
+  // While size reads are watched (capture of guards), sizes() and dim() go through these.
   c10::IntArrayRef sizes_custom() const override;
   int64_t size_custom(int64_t dimension) const override;
   int64_t dim_custom() const override;

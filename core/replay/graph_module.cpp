@@ -136,7 +136,7 @@ void GraphModule::own_constants() {
                                                           .device = value.device(),
                                                           .layout = value.layout,
                                                           .requires_grad = value.requires_grad});
-    graph_.replace_all_uses(old, now);
+    graph_.replace_all_uses_with(old, now);
     graph_.erase(node);
   }
 }

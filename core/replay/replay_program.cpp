@@ -41,7 +41,7 @@ class Compiler {
       nodes.reserve(graph_.node_count());
       for (const NodeId node : graph_.nodes()) nodes.push_back(node);
     } else {
-      nodes = slice_for(graph_, Effects::run(graph_), options_.only);
+      nodes = slice_for(graph_, Effects::of(graph_), options_.only);
     }
     for (const NodeId node : graph_.nodes()) {
       if (is_bound(node)) position_[node] = program_->all_placeholders++;

@@ -1,6 +1,6 @@
 // The part of a graph that some values need: not only what computes them, also what writes what they contain.
 //
-//     std::vector<NodeId> nodes = slice_for(graph, Effects::run(graph), {weight});
+//     std::vector<NodeId> nodes = slice_for(graph, Effects::of(graph), {weight});
 //
 // A chosen value stands for its tensor at the end of the program: every write to its storage belongs to the slice, and so
 // does every write, through whatever alias, that comes before a node of the slice reads the storage. Random nodes write

@@ -12,6 +12,6 @@ int main() {
                                                      [](const sg::Tensors& outputs) { return outputs[0].sum(); }, adamw,
                                                      {.device = at::kCUDA});
 
-  std::cout << sg::to_text(sg::SummaryTable::run(step.graph)) << sg::to_text(sg::Profile::run(step.graph));
+  std::cout << sg::to_text(sg::SummaryTable::of(step.graph)) << sg::to_text(sg::Profile::of(step.graph));
   sg::write_graph_file("mlp.sg", step.graph);  // read it back with sg::read_graph_file, draw it with the tool
 }

@@ -50,7 +50,7 @@ struct StorageWrite {
 class Effects {
  public:
   // Linear. Accepts any graph whose ids are in range, a broken one included.
-  static Effects run(const Graph& graph);
+  static Effects of(const Graph& graph);
 
   // In order of the operands, each storage once.
   std::span<const StorageVersion> reads(NodeId node) const {
@@ -114,7 +114,7 @@ class Effects {
 // ---------------------------------------------------------------------------------------------------------------------
 // Which values share memory, and how much of it.
 //
-//     const AliasAnalysis aliases = AliasAnalysis::run(graph);
+//     const AliasAnalysis aliases = AliasAnalysis::of(graph);
 //     aliases.relation(x, y) == Overlap::kNone     // a write through x is not seen through y
 //     aliases.must_alias(x, y)                     // same elements in the same order: either may stand for the other
 //     aliases.values_in(storage)                   // everything that looks at it, in order of first appearance
@@ -172,7 +172,7 @@ Overlap internal_overlap(const StridedView& view);
 class AliasAnalysis {
  public:
   // Linear. The graph must outlive the object, unchanged.
-  static AliasAnalysis run(const Graph& graph);
+  static AliasAnalysis of(const Graph& graph);
 
   // kMay as well for two values that are not strided but share a storage.
   Overlap relation(ValueId a, ValueId b) const;
@@ -197,7 +197,7 @@ class AliasAnalysis {
 // ---------------------------------------------------------------------------------------------------------------------
 // What must come before what, and orders that respect it.
 //
-//     const auto dependences = Dependences::run(graph);
+//     const auto dependences = Dependences::of(graph);
 //     if (dependences.can_move_before(graph, node, position)) graph.move_before(node, position);
 //     sort_topologically(graph);             // true if anything moved
 //
@@ -214,8 +214,8 @@ class AliasAnalysis {
 class Dependences {
  public:
   // Linear.
-  static Dependences run(const Graph& graph) { return run(graph, Effects::run(graph)); }
-  static Dependences run(const Graph& graph, const Effects& effects);
+  static Dependences of(const Graph& graph) { return of(graph, Effects::of(graph)); }
+  static Dependences of(const Graph& graph, const Effects& effects);
 
   // What a node directly depends on, and what depends on it; each once.
   std::span<const NodeId> before(NodeId id) const { return row(before_, before_begin_, id); }

@@ -42,10 +42,10 @@ struct CaptureOptions {
   c10::Device device = c10::Device(c10::DeviceType::CPU);
   DeviceProfile profile;
   bool map_devices_to_default = false;  // see FakeTensorOptions
-  NamedDataSizes data_sizes = {};       // likewise; the graph lists them as path dependencies
+  NamedDataSizes data_sizes = {};       // likewise; the graph lists them as guards
   DataSizeHint data_size_hint = {};     // likewise
   bool saved_tensors = true;            // record what autograd keeps for backward
-  bool path_dependencies = true;        // record sizes that the program asked for
+  bool guards = true;                   // record sizes that the program asked for
 };
 
 class CaptureSession {

@@ -51,7 +51,7 @@ OperatorCategory category_of(const Target& target);
 // ---------------------------------------------------------------------------------------------------------------------
 // What a picture of a graph shows, decided before anything is drawn.
 //
-//     const ViewModel model = ViewModel::run(graph, {.depth = 2});
+//     const ViewModel model = ViewModel::of(graph, {.depth = 2});
 //     write_dot(model);
 //
 // A box is one operator or one collapsed module; boxes lie in nested clusters, one a module call (all calls of a
@@ -118,7 +118,7 @@ struct ViewModel {
   int depth = 0;                   // levels of modules that are open
 
   // Throws Error if an option names a phase that the graph does not have.
-  static ViewModel run(const Graph& graph, const ViewOptions& options = {});
+  static ViewModel of(const Graph& graph, const ViewOptions& options = {});
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

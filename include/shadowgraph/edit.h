@@ -75,7 +75,7 @@ class InsertionPoint {
 //     Graph before = clone(graph);                          // same ids: an IdMap of one is good for the other
 //     const ValueId inputs[] = {x, weight};
 //     auto outputs = splice(graph, position, block, inputs);  // the block's nodes, now before `position`
-//     graph.replace_all_uses(old, outputs[0]);
+//     graph.replace_all_uses_with(old, outputs[0]);
 //
 // Tensor constants are shared, not copied: nobody writes them. torch.fx: Graph.graph_copy, Graph.node_copy; nativert:
 // Graph::insertGraph.

@@ -41,13 +41,13 @@ class InsertionPoint;
 class OperatorFactsCache;
 
 // What the path that the program took depended on: a size, rank or host value that the program asked for.
-struct PathDependency {
+struct Guard {
   enum class Kind : uint8_t { kRank, kSize, kSizes, kHostValue };
   Kind kind = Kind::kRank;
   ValueId value;
   int64_t dimension = -1;  // kSize
   std::string observed;    // "3", "[2, 3]"
-  friend bool operator==(const PathDependency&, const PathDependency&) = default;
+  friend bool operator==(const Guard&, const Guard&) = default;
 };
 
 class Graph {
@@ -62,7 +62,7 @@ class Graph {
 
   // ---- Free-form facts about the capture, printed at the head: model, device, mode, ...
   std::map<std::string, std::string> metadata;
-  std::vector<PathDependency> dependencies;
+  std::vector<Guard> guards;
 
   // ---- Strings, phases, targets, tensor constants (interned, never removed)
   StringId intern(std::string_view text);
@@ -96,10 +96,6 @@ class Graph {
   const Value& value(ValueId id) const { return values_[id.index]; }
   const Storage& storage(StorageId id) const { return storages_[id.index]; }
   const Region& region(RegionId id) const { return regions_[id.index]; }
-  Node& node(NodeId id) { return nodes_[id.index]; }
-  Value& value(ValueId id) { return values_[id.index]; }
-  Storage& storage(StorageId id) { return storages_[id.index]; }
-  Region& region(RegionId id) { return regions_[id.index]; }
   // Upper bounds of the ids in use; erased nodes leave holes.
   uint32_t node_capacity() const { return nodes_.size(); }
   uint32_t value_capacity() const { return values_.size(); }
@@ -214,10 +210,10 @@ class Graph {
   // wants an InsertionPoint.
   NodeId insert_before(NodeId position, TargetId target, std::span<const Argument> arguments);
   // A new value produced by `node`; it must then be placed by set_results (or add_tensor_result does both).
-  ValueId new_tensor(NodeId producer, const TensorSpec& spec);
+  ValueId new_tensor(NodeId producer, const TensorMeta& spec);
   ValueId new_scalar(NodeId producer, ValueKind kind);
   void set_results(NodeId id, std::span<const Argument> results);
-  ValueId add_tensor_result(NodeId id, const TensorSpec& spec);
+  ValueId add_tensor_result(NodeId id, const TensorMeta& spec);
   void set_saved(NodeId id, std::span<const SavedTensor> saved);
   void set_frees(NodeId id, std::span<const StorageId> frees);
 
@@ -225,7 +221,7 @@ class Graph {
   RegionId add_region(const Region& region) { return RegionId(regions_.push(region)); }
   static constexpr RegionId kRootRegion{0};
   void set_region_arguments(RegionId id, std::span<const Argument> arguments) {
-    region(id).arguments = arguments_.push_run(arguments);
+    regions_[id.index].arguments = arguments_.push_run(arguments);
   }
 
   // ---- Edits (graph_edits.cpp). They throw GraphEditError, and then nothing was changed.
@@ -250,17 +246,29 @@ class Graph {
   // then aliases the other: results of views and in-place operators move to the storage of `with`, and theirs in turn.
   // That storage lives on until its last use, and tensors saved as those arguments are saved as the new ones. Whether
   // `with` has the geometry that its users were recorded with is the caller's business. Linear in what changes.
-  uint32_t replace_all_uses(ValueId of, ValueId with);
+  uint32_t replace_all_uses_with(ValueId of, ValueId with);
   // Only where filter(user, argument) says so.
   using UseFilter = std::function<bool(NodeId user, const Argument& argument)>;
   uint32_t replace_uses_if(ValueId of, ValueId with, const UseFilter& filter);
   // As many as the schema has. As for replaced uses; what was saved as an argument that is now no tensor is not saved.
   void set_arguments(NodeId id, std::span<const Argument> arguments);
   void set_argument(NodeId id, size_t position, const Argument& argument);
+  // Another call in a node's place, with the same results: their number must fit the target's schema.
+  void set_call(NodeId id, TargetId target, std::span<const Argument> arguments);
+  // What is said of a node beside its call. Ids must be of this graph; `forward` comes before the node, or is invalid.
+  void set_region(NodeId id, RegionId region);
+  void set_phase(NodeId id, PhaseId phase);
+  void set_flags(NodeId id, NodeFlags flags);
+  void set_forward(NodeId id, NodeId forward);
+  void set_source(NodeId id, std::string_view source);
+  void set_requires_grad(ValueId id, bool requires_grad);
+  void set_storage_kind(StorageId id, StorageKind kind);
+  // At least so many bytes.
+  void grow_storage(StorageId id, int64_t bytes);
   // Where a value lives, which nothing else may change; lifetimes are left alone.
   void set_storage(ValueId id, StorageId storage, int64_t offset);
   // Replaces all that `spec` says of a tensor value: for passes that find other shapes for the same program.
-  void set_geometry(ValueId id, const TensorSpec& spec);
+  void set_geometry(ValueId id, const TensorMeta& spec);
   // From here on no other value shares the memory of this one's sizes and strides (see intern_dims).
   void own_dims(ValueId id);
   // A storage that died before `user` then dies after it (never, if that is sg::output or sg::gradient).
@@ -271,6 +279,7 @@ class Graph {
 
  private:
   friend class GraphCopy;
+  friend class GraphRecords;
   friend class InsertionPoint;
 
   static constexpr uint32_t kNoNote = 0xFFFFFFFFU;

@@ -132,7 +132,7 @@ inline int64_t byte_count(const Operand& operand) {
 //   bytes    what a call reads and writes
 //   scratch  memory that a call takes and gives back, alive beside its operands and results: in MemoryTimeline and so in
 //            the peak, as temporary
-// A rule that cannot tell, or that throws, answers as if it were not there: see Profile::own_operators, which lists calls
+// A rule that cannot tell, or that throws, answers as if it were not there: see Profile::custom_operators, which lists calls
 // without an answer. For an operator of libtorch, what is registered here comes before the tables' rows.
 //
 // The name carries the overload ("my::op.out"); one without is taken for every overload that has none of its own. The

@@ -31,7 +31,7 @@ std::string dtype_name(c10::ScalarType dtype);  // "float32", as Python's torch 
 // ---------------------------------------------------------------------------------------------------------------------
 // FLOPs of every node, totals by phase, and the operators that have no formula.
 //
-//     const Flops flops = Flops::run(graph);
+//     const Flops flops = Flops::of(graph);
 //     flops.of(node).matmul;                       // 2 per multiply-accumulate
 //     flops.of_phase(Graph::kBackward).matmul;     // what FlopCounterMode counts, and `beyond_pytorch` more
 //     flops.uncovered();                           // [{"aten::fft_c2c", 3}]
@@ -58,7 +58,7 @@ struct UncoveredOperator {
 
 class Flops {
  public:
-  static Flops run(const Graph& graph);
+  static Flops of(const Graph& graph);
 
   const NodeFlops& of(NodeId node) const { return by_node_[node]; }
   const NodeFlops& of_phase(PhaseId phase) const { return by_phase_[phase]; }
@@ -90,7 +90,7 @@ class Flops {
 // its node, as temporary. A second track rounds each storage up to 512 bytes, the least block of CUDA's caching
 // allocator (c10/cuda/CUDACachingAllocator: kMinBlockSize).
 //
-//     const auto timeline = MemoryTimeline::run(graph);
+//     const auto timeline = MemoryTimeline::of(graph);
 //     timeline.peak().bytes; timeline.peak().node; timeline.total(step);
 //
 // Linear in nodes and storages; about 80 bytes a step.
@@ -117,9 +117,9 @@ struct MemoryPeak {
 
 class MemoryTimeline {
  public:
-  static MemoryTimeline run(const Graph& graph, const MemoryTimelineOptions& options = {});
-  static MemoryTimeline run(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
-                            const MemoryTimelineOptions& options);
+  static MemoryTimeline of(const Graph& graph, const MemoryTimelineOptions& options = {});
+  static MemoryTimeline of(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
+                           const MemoryTimelineOptions& options);
 
   uint32_t steps() const { return static_cast<uint32_t>(nodes_.size()); }
   NodeId node(uint32_t step) const { return nodes_[step]; }
@@ -178,7 +178,7 @@ struct SavedBytes {
   int64_t activations = 0;
   int64_t storages = 0;  // how many
 
-  static SavedBytes run(const Graph& graph);
+  static SavedBytes of(const Graph& graph);
   friend bool operator==(const SavedBytes&, const SavedBytes&) = default;
 };
 
@@ -196,7 +196,7 @@ struct SavedBytes {
 
 class StorageKinds {
  public:
-  static IdMap<StorageId, StorageKind> run(const Graph& graph);
+  static IdMap<StorageId, StorageKind> of(const Graph& graph);
 };
 
 // A storage that existed before the program ran: born at a placeholder, or at no node of the graph.
@@ -220,7 +220,7 @@ struct ParameterCount {
   int64_t buffer_bytes = 0;
   int64_t buffer_tensors = 0;
 
-  static ParameterCount run(const Graph& graph);
+  static ParameterCount of(const Graph& graph);
   friend bool operator==(const ParameterCount&, const ParameterCount&) = default;
 };
 
@@ -267,21 +267,21 @@ std::vector<GroupFigures> group_figures(const Graph& graph, const IdMap<StorageI
 // ---------------------------------------------------------------------------------------------------------------------
 // What calls of operators that a user registered (register_operator.h) cost: by node, and by operator.
 
-struct OwnOperatorFigures {
+struct CustomOperatorFigures {
   std::string op;  // with overload
   int64_t calls = 0;
   int64_t flops = 0;    // of all calls
   int64_t bytes = 0;    // of all calls
   int64_t scratch = 0;  // of the call that takes most
   int64_t unknown = 0;  // calls for which a rule that was given had no answer
-  friend bool operator==(const OwnOperatorFigures&, const OwnOperatorFigures&) = default;
+  friend bool operator==(const CustomOperatorFigures&, const CustomOperatorFigures&) = default;
 };
 
-class OwnOperators {
+class CustomOperators {
  public:
-  static OwnOperators run(const Graph& graph);
+  static CustomOperators of(const Graph& graph);
 
-  const std::vector<OwnOperatorFigures>& by_operator() const { return by_operator_; }  // by name
+  const std::vector<CustomOperatorFigures>& by_operator() const { return by_operator_; }  // by name
   // Bytes that a node takes and gives back, in program order; nodes without scratch are left out.
   struct Scratch {
     NodeId node;
@@ -291,16 +291,16 @@ class OwnOperators {
   const std::vector<Scratch>& scratch() const { return scratch_; }
 
  private:
-  std::vector<OwnOperatorFigures> by_operator_;
+  std::vector<CustomOperatorFigures> by_operator_;
   std::vector<Scratch> scratch_;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Everything the profiler knows of a graph, as plain values, as JSON and as text.
 //
-//     const Profile profile = Profile::run(graph);
+//     const Profile profile = Profile::of(graph);
 //     std::cout << to_json(profile).dump(2);
-//     std::cout << to_text(SummaryTable::run(graph)) << to_text(profile);
+//     std::cout << to_text(SummaryTable::of(graph)) << to_text(profile);
 //
 // What is not known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero.
 // docs/profiling.md defines every figure.
@@ -356,7 +356,7 @@ struct Profile {
   ParameterCount size;
   std::map<std::string, NodeFlops> flops;  // by phase: forward, backward, optimizer, and others that have any
   std::vector<UncoveredOperator> uncovered;
-  std::vector<OwnOperatorFigures> own_operators;  // those of register_operator.h that were called
+  std::vector<CustomOperatorFigures> custom_operators;  // those of register_operator.h that were called
   SavedBytes saved;
   PeakInfo peak;
   int64_t peak_rounded_bytes = 0;
@@ -366,7 +366,7 @@ struct Profile {
   std::optional<std::vector<OutputInfo>> outputs;  // absent if the graph has no sg::output
   std::optional<MemoryTimeline> timeline;
 
-  static Profile run(const Graph& graph, const ProfileOptions& options = {});
+  static Profile of(const Graph& graph, const ProfileOptions& options = {});
 };
 
 nlohmann::json to_json(const Profile& profile);
@@ -422,7 +422,7 @@ struct SummaryTable {
   size_t left_out = 0;  // rows beyond max_rows, summed in the last one
   int depth = 0;        // kModule: the depth shown
 
-  static SummaryTable run(const Graph& graph, const SummaryOptions& options = {});
+  static SummaryTable of(const Graph& graph, const SummaryOptions& options = {});
 };
 
 // Aligned columns, human units, lines ending in '\n'.

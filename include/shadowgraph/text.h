@@ -40,7 +40,7 @@ class Numbering {
   static constexpr uint32_t kNone = NodeId::kNone;
 
   // Linear. Tolerates broken graphs: ids out of range are skipped, a cycle in the node list ends the walk.
-  static Numbering run(const Graph& graph);
+  static Numbering of(const Graph& graph);
 
   // kNone for what has no number, ids out of range included.
   uint32_t of(NodeId id) const { return at(nodes_, id.index); }

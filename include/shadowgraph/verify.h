@@ -82,7 +82,7 @@ void verify(const Graph& graph);
 //     if (auto difference = first_difference(before, after)) FAIL() << *difference;
 //
 // Compared by canonical numbers (shadowgraph/text.h): nodes in program order with all their attributes and notes, values, storages
-// with birth and death, regions, metadata, path dependencies, and tensor constants bit by bit. NaNs are compared by
+// with birth and death, regions, metadata, guards, and tensor constants bit by bit. NaNs are compared by
 // bits, -0.0 is not 0.0, an unset string is "". Not compared: order in the lists of uses, erased nodes and what only
 // they used, which are no part of the content. Constants without readable contents (meta, sparse) count as equal.
 
@@ -92,7 +92,7 @@ std::optional<std::string> first_difference(const Graph& a, const Graph& b);
 // ---------------------------------------------------------------------------------------------------------------------
 // What differs between two graphs, node by node: which nodes went, came or changed.
 //
-//     const GraphDiff diff = GraphDiff::run(before, after);
+//     const GraphDiff diff = GraphDiff::of(before, after);
 //     std::cout << to_text(diff, before, after);
 //
 //     @@ n12, n12 @@
@@ -118,7 +118,7 @@ class GraphDiff {
     NodeId after;      // invalid: was removed
     std::string what;  // of two that are otherwise the same: "operand 1", "its region"; empty: printed side by side
   };
-  static GraphDiff run(const Graph& before, const Graph& after);
+  static GraphDiff of(const Graph& before, const Graph& after);
 
   bool empty() const { return changes.empty() && !elsewhere; }
 

@@ -207,7 +207,7 @@ Overlap internal_overlap(const StridedView& view) {
   return Overlap::kNone;
 }
 
-AliasAnalysis AliasAnalysis::run(const Graph& graph) {
+AliasAnalysis AliasAnalysis::of(const Graph& graph) {
   AliasAnalysis result(graph);
   const uint32_t storages = graph.storage_count();
   result.first_.assign(size_t{storages} + 1, 0);

@@ -240,7 +240,7 @@ class Wiring {
 
 }  // namespace
 
-GraphDiff GraphDiff::run(const Graph& before, const Graph& after) {
+GraphDiff GraphDiff::of(const Graph& before, const Graph& after) {
   GraphDiff diff;
   std::vector<NodeId> a(before.nodes().begin(), before.nodes().end());
   std::vector<NodeId> b(after.nodes().begin(), after.nodes().end());
@@ -300,8 +300,8 @@ GraphDiff GraphDiff::run(const Graph& before, const Graph& after) {
 
 std::string to_text(const GraphDiff& diff, const Graph& before, const Graph& after, size_t limit) {
   if (diff.empty()) return "";
-  const Numbering numbers_before = Numbering::run(before);
-  const Numbering numbers_after = Numbering::run(after);
+  const Numbering numbers_before = Numbering::of(before);
+  const Numbering numbers_after = Numbering::of(after);
   std::string text;
   size_t shown = 0;
   NodeId last_before, last_after;

@@ -64,7 +64,7 @@ StorageId Effects::generator_for(c10::Device device) {
   return id;
 }
 
-Effects Effects::run(const Graph& graph) {
+Effects Effects::of(const Graph& graph) {
   Effects result;
   result.storage_count_ = graph.storage_count();
   result.entries_.resize(graph.node_capacity());

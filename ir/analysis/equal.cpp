@@ -20,7 +20,7 @@ bool same_span(std::span<const T> a, std::span<const T> b) {
 class Comparison {
  public:
   Comparison(const Graph& a, const Graph& b)
-      : a_(a), b_(b), na_(Numbering::run(a)), nb_(Numbering::run(b)), targets_(a.target_count()) {}
+      : a_(a), b_(b), na_(Numbering::of(a)), nb_(Numbering::of(b)), targets_(a.target_count()) {}
   std::optional<std::string> run();
 
  private:
@@ -146,12 +146,11 @@ std::optional<std::string> Comparison::heads() {
   for (size_t i = 0; i < na_.constants().size(); ++i) {
     if (!same_constant(na_.constants()[i], nb_.constants()[i])) return fmt::format("constant c{} differs", i);
   }
-  const auto same_dependency = [&](const PathDependency& x, const PathDependency& y) {
+  const auto same_dependency = [&](const Guard& x, const Guard& y) {
     return x.kind == y.kind && same_number(x.value, y.value) && x.dimension == y.dimension && x.observed == y.observed;
   };
-  if (!std::equal(a_.dependencies.begin(), a_.dependencies.end(), b_.dependencies.begin(), b_.dependencies.end(),
-                  same_dependency)) {
-    return "the path dependencies differ";
+  if (!std::equal(a_.guards.begin(), a_.guards.end(), b_.guards.begin(), b_.guards.end(), same_dependency)) {
+    return "the guards differ";
   }
   return std::nullopt;
 }

@@ -24,7 +24,7 @@ bool is_end(const Graph& graph, NodeId n) {
 
 }  // namespace
 
-Dependences Dependences::run(const Graph& graph, const Effects& effects) {
+Dependences Dependences::of(const Graph& graph, const Effects& effects) {
   Dependences result;
   const uint32_t count = graph.node_capacity();
   result.before_begin_.assign(count + 1, 0);
@@ -269,7 +269,7 @@ std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dep
 }
 
 bool sort_topologically(Graph& graph) {
-  const std::vector<NodeId> order = topological_order(graph, Dependences::run(graph));
+  const std::vector<NodeId> order = topological_order(graph, Dependences::of(graph));
   NodeId at = graph.first();
   for (NodeId n : order) {
     if (n != at) {

@@ -32,7 +32,7 @@ class Verifier {
     std::string message = fmt::format(format, std::forward<A>(values)...);
     // Only a node whose references were checked and found good can be printed.
     if (live(node) && !broken_[node.index]) {
-      if (!numbering_) numbering_ = Numbering::run(graph_);
+      if (!numbering_) numbering_ = Numbering::of(graph_);
       message += "\n  " + to_text(graph_, node, *numbering_);
     }
     found_.push_back({rule, node, std::move(message)});

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/operators/operator_facts.h"
+#include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/text.h"
@@ -20,7 +21,7 @@ class GraphCopy {
 Graph GraphCopy::run(const Graph& graph) {
   Graph copy;
   copy.metadata = graph.metadata;
-  copy.dependencies = graph.dependencies;
+  copy.guards = graph.guards;
   const auto take = [&](auto member) { copy.*member = graph.*member; };
   take(&Graph::nodes_);
   take(&Graph::values_);
@@ -191,7 +192,7 @@ NodeId NodeCopier::copy(NodeId from, NodeId position) {
   const RegionId region = this->region(node.region);
   const NodeId to = into_.insert_before(position, target, arguments);
   nodes_[from] = to;
-  Node& copy = into_.node(to);
+  Node& copy = mutable_node(into_, to);
   copy.region = region;
   copy.phase = node.phase.index <= Graph::kInit.index ? node.phase : into_.intern_phase(from_.phase_name(node.phase));
   copy.flags = node.flags;
@@ -343,9 +344,9 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
     into.for_each_input(copy, touch);
   }
   copier.finish();
-  for (PathDependency dependency : piece.dependencies) {
-    dependency.value = copier.value(dependency.value);
-    if (dependency.value.valid()) into.dependencies.push_back(std::move(dependency));
+  for (Guard guard : piece.guards) {
+    guard.value = copier.value(guard.value);
+    if (guard.value.valid()) into.guards.push_back(std::move(guard));
   }
   return outputs;
 }

@@ -92,7 +92,7 @@ void Graph::forget_saved_elsewhere(NodeId id) {
 
 void Graph::set_saved(NodeId id, std::span<const SavedTensor> saved) {
   forget_saved_elsewhere(id);
-  node(id).saved = saved_.push_run(saved);
+  nodes_[id.index].saved = saved_.push_run(saved);
   for (const SavedTensor& tensor : saved) {
     // The two usual cases first.
     const auto arguments = this->arguments(id);
@@ -142,7 +142,7 @@ void Graph::repair_saved(NodeId id) {
 // Appends in place where there is room: a node may inherit the deaths of many that are erased after it.
 void Graph::add_frees(NodeId id, std::span<const StorageId> storages) {
   if (storages.empty()) return;
-  Run& run = node(id).frees;
+  Run& run = nodes_[id.index].frees;
   const auto room = frees_room_.find(id);
   const uint32_t capacity = room == frees_room_.end() ? run.size : room->second;
   const uint32_t size = run.size + static_cast<uint32_t>(storages.size());
@@ -157,7 +157,7 @@ void Graph::add_frees(NodeId id, std::span<const StorageId> storages) {
   run.size = size;
   std::copy(storages.begin(), storages.end(), frees_.view(run).begin() + old_size);
   for (uint32_t i = old_size; i < size; ++i) {
-    Storage& freed = storage(frees_.view(run)[i]);
+    Storage& freed = storages_[frees_.view(run)[i].index];
     freed.freed_after = id;
     freed.place_in_frees = i;
   }
@@ -165,9 +165,9 @@ void Graph::add_frees(NodeId id, std::span<const StorageId> storages) {
 
 void Graph::drop_free(StorageId id) {
   const NodeId freed = storage(id).freed_after;
-  storage(id).freed_after = NodeId();
+  storages_[id.index].freed_after = NodeId();
   if (!freed.valid() || is_erased(freed)) return;
-  Run& run = node(freed).frees;
+  Run& run = nodes_[freed.index].frees;
   const auto list = frees_.view(run);
   const uint32_t place = storage(id).place_in_frees;
   TORCH_INTERNAL_ASSERT(place < run.size && list[place] == id, "a storage is not where it is listed as freed");
@@ -176,7 +176,7 @@ void Graph::drop_free(StorageId id) {
   uint32_t to = place;
   for (uint32_t i = moved_from; i < run.size; ++i, ++to) {
     list[to] = list[i];
-    storage(list[to]).place_in_frees = to;
+    storages_[list[to].index].place_in_frees = to;
   }
   --run.size;
 }
@@ -244,7 +244,7 @@ void Graph::remove(NodeId id) {
   hand_deaths_on(id, node(id).previous.valid() ? node(id).previous : node(id).next);
   if (id.index < first_note_.size()) first_note_[id.index] = kNoNote;
   unlink(id);
-  node(id).target = TargetId();
+  nodes_[id.index].target = TargetId();
   --live_nodes_;
 }
 
@@ -261,7 +261,7 @@ void Graph::hand_births_on(NodeId id, const DoomedNodes* doomed) {
       if (!heir.valid() || is_before(producer, heir)) heir = producer;
     });
     if (heir.valid()) {
-      storage(s).born = heir;
+      storages_[s.index].born = heir;
     } else {
       drop_free(s);
     }
@@ -414,12 +414,12 @@ void Graph::reorder(std::span<const NodeId> order) {
 
   first_ = last_ = NodeId();
   for (NodeId n : order) {
-    node(n).previous = last_;
-    (last_.valid() ? node(last_).next : first_) = n;
+    nodes_[n.index].previous = last_;
+    (last_.valid() ? nodes_[last_.index].next : first_) = n;
     order_[n.index] = (last_.valid() ? order_[last_.index] : 0) + (uint64_t{1} << 32);
     last_ = n;
   }
-  if (last_.valid()) node(last_).next = NodeId();
+  if (last_.valid()) nodes_[last_.index].next = NodeId();
   // What died before a node that now comes later and needs it.
   std::vector<std::pair<NodeId, StorageId>> later;
   for (NodeId n : order) {
@@ -514,8 +514,8 @@ void Graph::check_extents(const Rehoming& rehoming) const {
 void Graph::rehome(const Rehoming& rehoming) {
   for (ValueId v : rehoming.values) {
     set_storage(v, rehoming.to, value(v).offset + rehoming.shift);
-    value(v).device_type = rehoming.device.type();
-    value(v).device_index = rehoming.device.index();
+    values_[v.index].device_type = rehoming.device.type();
+    values_[v.index].device_index = rehoming.device.index();
   }
   // Lives on until the last of its new users, found first: a storage may get very many.
   NodeId last;
@@ -533,7 +533,7 @@ void Graph::rehome(const Rehoming& rehoming) {
   }
 }
 
-uint32_t Graph::replace_all_uses(ValueId of, ValueId with) { return redirect(of, with, nullptr); }
+uint32_t Graph::replace_all_uses_with(ValueId of, ValueId with) { return redirect(of, with, nullptr); }
 
 uint32_t Graph::replace_uses_if(ValueId of, ValueId with, const UseFilter& filter) {
   return redirect(of, with, &filter);
@@ -611,6 +611,54 @@ uint32_t Graph::redirect(ValueId of, ValueId with, const UseFilter* filter) {
   return static_cast<uint32_t>(found.size());
 }
 
+void Graph::set_call(NodeId id, TargetId target, std::span<const Argument> arguments) {
+  if (target.index >= target_count()) throw GraphEditError("no such target:" + describe(id));
+  const c10::FunctionSchema& schema = this->target(target).schema();
+  if (!schema.is_varret() && schema.returns().size() != results(id).size()) {
+    throw GraphEditError(fmt::format("{} gives {} results, not the {} of the node that is to call it:{}",
+                                     this->target(target).name(), schema.returns().size(), results(id).size(),
+                                     describe(id)));
+  }
+  const TargetId old = std::exchange(nodes_[id.index].target, target);
+  try {
+    set_arguments(id, arguments);
+  } catch (...) {
+    nodes_[id.index].target = old;
+    throw;
+  }
+}
+
+void Graph::set_region(NodeId id, RegionId region) {
+  if (region.index >= region_count()) throw GraphEditError("no such region:" + describe(id));
+  nodes_[id.index].region = region;
+}
+
+void Graph::set_phase(NodeId id, PhaseId phase) {
+  if (phase.index >= phase_count()) throw GraphEditError("no such phase:" + describe(id));
+  nodes_[id.index].phase = phase;
+}
+
+void Graph::set_flags(NodeId id, NodeFlags flags) { nodes_[id.index].flags = flags; }
+
+void Graph::set_forward(NodeId id, NodeId forward) {
+  if (forward.valid() && (forward.index >= node_capacity() || is_erased(forward) || !is_before(forward, id))) {
+    throw GraphEditError("the forward node of a backward node comes before it:" + describe(id));
+  }
+  nodes_[id.index].forward = forward;
+}
+
+void Graph::set_source(NodeId id, std::string_view source) {
+  nodes_[id.index].source = source.empty() ? StringId() : intern(source);
+}
+
+void Graph::set_requires_grad(ValueId id, bool requires_grad) { values_[id.index].requires_grad = requires_grad; }
+
+void Graph::set_storage_kind(StorageId id, StorageKind kind) { storages_[id.index].kind = kind; }
+
+void Graph::grow_storage(StorageId id, int64_t bytes) {
+  storages_[id.index].bytes = std::max(storages_[id.index].bytes, bytes);
+}
+
 void Graph::set_argument(NodeId id, size_t position, const Argument& argument) {
   std::vector<Argument> changed(arguments(id).begin(), arguments(id).end());
   if (position >= changed.size()) {
@@ -657,7 +705,7 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
   const std::vector<Argument> kept(arguments.begin(), arguments.end());  // they may be the node's own
   const std::vector<Argument> before(this->arguments(id).begin(), this->arguments(id).end());
   drop_uses(before);
-  node(id).arguments = own_arguments(kept);
+  nodes_[id.index].arguments = own_arguments(kept);
   enter_uses(id, arguments_.view(node(id).arguments));
   for_each_input(id, [&](ValueId v) {
     if (value(v).storage.valid()) extend_life(value(v).storage, id);

@@ -7,6 +7,7 @@
 
 #include "ir/operators/formals.h"
 #include "ir/operators/operator_facts.h"
+#include "ir/records.h"
 #include "shadowgraph/analysis.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/text.h"
@@ -182,7 +183,7 @@ NodeId make_call(Graph& graph, const Planned& planned) {
     InsertionPoint at(graph, planned.nodes.front());
     call = at.insert(planned.target, planned.arguments);
   }
-  graph.node(call).region = region;
+  mutable_node(graph, call).region = region;
   std::vector<Argument> results;
   for (ValueId v : planned.outputs) {
     const Value old = graph.value(v);
@@ -225,7 +226,8 @@ NodeId make_call(Graph& graph, const Planned& planned) {
     }
   }
   if (!saved.empty()) graph.set_saved(call, saved);
-  for (size_t r = 0; r < planned.outputs.size(); ++r) graph.replace_all_uses(planned.outputs[r], results[r].ref.value);
+  for (size_t r = 0; r < planned.outputs.size(); ++r)
+    graph.replace_all_uses_with(planned.outputs[r], results[r].ref.value);
   graph.erase(planned.nodes);
   return call;
 }
@@ -233,7 +235,8 @@ NodeId make_call(Graph& graph, const Planned& planned) {
 void relink(Graph& graph, const std::unordered_map<NodeId, NodeId>& replaced) {
   for (NodeId n : graph.nodes()) {
     const auto found = replaced.find(graph.node(n).forward);
-    if (found != replaced.end()) graph.node(n).forward = graph.is_before(found->second, n) ? found->second : NodeId();
+    if (found != replaced.end())
+      mutable_node(graph, n).forward = graph.is_before(found->second, n) ? found->second : NodeId();
   }
 }
 
@@ -258,7 +261,7 @@ Boundary boundary_of(const Graph& graph, std::span<const NodeId> nodes) {
 }
 
 std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const std::string& name) {
-  return schema_of(graph, nodes, name, Effects::run(graph));
+  return schema_of(graph, nodes, name, Effects::of(graph));
 }
 
 std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const std::string& name,
@@ -308,7 +311,7 @@ NodeId replace_by_call(Graph& graph, const GroupCall& group) {
 }
 
 std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> groups) {
-  const Effects effects = Effects::run(graph);
+  const Effects effects = Effects::of(graph);
   std::vector<Planned> all;
   IdMap<NodeId, int32_t> group_of(-1);
   for (const GroupCall& group : groups) {
@@ -318,7 +321,7 @@ std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> gr
       group_of[n] = static_cast<int32_t>(all.size() - 1);
     }
   }
-  const std::vector<NodeId> order = topological_order(graph, Dependences::run(graph, effects), group_of);
+  const std::vector<NodeId> order = topological_order(graph, Dependences::of(graph, effects), group_of);
   if (!std::equal(order.begin(), order.end(), graph.nodes().begin())) graph.reorder(order);
   // From the end of the program on: what an earlier group makes is then still known by the name it was planned with.
   std::vector<size_t> from_last(all.size());
@@ -362,7 +365,7 @@ void inline_call(Graph& graph, NodeId call, const Graph& body) {
     }
     const StorageId from = graph.value(results[i]).storage;
     const StorageId to = graph.value(made[i]).storage;
-    graph.replace_all_uses(results[i], made[i]);
+    graph.replace_all_uses_with(results[i], made[i]);
     if (!from.valid() || !to.valid() || from == to || !last.valid()) continue;
     // A storage made in the body dies where the call's would have.
     const NodeId born = graph.storage(to).born;
@@ -370,7 +373,7 @@ void inline_call(Graph& graph, NodeId call, const Graph& body) {
     const bool inside = born.valid() && !graph.is_erased(born) && (!before.valid() || graph.is_before(before, born)) &&
                         graph.is_before(born, call);
     if (!inside || graph.storage(to).freed_after.valid() || !death.valid() || graph.is_erased(death)) continue;
-    graph.storage(to).kind = graph.storage(from).kind;
+    graph.set_storage_kind(to, graph.storage(from).kind);
     const NodeId after = graph.is_before(death, last) ? last : death;
     std::vector<StorageId> frees(graph.frees(after).begin(), graph.frees(after).end());
     frees.push_back(to);

@@ -1,3 +1,4 @@
+#include "ir/records.h"
 #include "shadowgraph/edit.h"
 
 namespace shadowgraph {
@@ -43,7 +44,7 @@ NodeId InsertionPoint::insert(TargetId target, std::span<const Argument> argumen
   }
   graph_.check_operands(arguments, position_, "insert a node");
   const NodeId id = graph_.insert_before(position_, target, arguments);
-  Node& node = graph_.node(id);
+  Node& node = mutable_node(graph_, id);
   node.region = region_;
   node.phase = phase_;
   node.flags = flags_;

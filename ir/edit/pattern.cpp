@@ -444,7 +444,7 @@ Pattern Pattern::parse(std::string_view text, const Graph* targets, std::string_
 }
 
 std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern, std::vector<std::string>* refused) {
-  return find_matches(graph, pattern, Dependences::run(graph), refused);
+  return find_matches(graph, pattern, Dependences::of(graph), refused);
 }
 
 std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern, const Dependences& dependences,

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kDependencyKinds[] = {"rank", "size", "sizes", "host_value"};
+constexpr std::string_view kGuardKinds[] = {"rank", "size", "sizes", "host_value"};
 
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
@@ -61,7 +61,7 @@ std::string device_text(c10::Device device) {
 class Exporter {
  public:
   explicit Exporter(const Graph& graph)
-      : graph_(graph), numbering_(Numbering::run(graph)), effects_(Effects::run(graph)) {}
+      : graph_(graph), numbering_(Numbering::of(graph)), effects_(Effects::of(graph)) {}
   json run();
 
  private:
@@ -267,11 +267,11 @@ json Exporter::run() {
   }
   for (uint32_t i = 0; i < graph_.region_count(); ++i) result["regions"].push_back(region(RegionId(i)));
   for (const ConstantId id : numbering_.constants()) result["constants"].push_back(constant(id));
-  for (const PathDependency& dependency : graph_.dependencies) {
-    result["dependencies"].push_back({{"kind", kDependencyKinds[static_cast<size_t>(dependency.kind)]},
-                                      {"value", number(dependency.value)},
-                                      {"dimension", dependency.dimension},
-                                      {"observed", string_json(dependency.observed)}});
+  for (const Guard& guard : graph_.guards) {
+    result["dependencies"].push_back({{"kind", kGuardKinds[static_cast<size_t>(guard.kind)]},
+                                      {"value", number(guard.value)},
+                                      {"dimension", guard.dimension},
+                                      {"observed", string_json(guard.observed)}});
   }
   json& nodes = result["nodes"];
   nodes.get_ref<json::array_t&>().reserve(numbering_.nodes().size());

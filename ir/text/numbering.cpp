@@ -37,7 +37,7 @@ bool Numbering::number_results(const Graph& graph, NodeId node, std::span<const 
   return true;
 }
 
-Numbering Numbering::run(const Graph& graph) {
+Numbering Numbering::of(const Graph& graph) {
   Numbering result;
   result.nodes_.assign(graph.node_capacity(), kNone);
   result.values_.assign(graph.value_capacity(), kNone);

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "ir/operators/formals.h"
+#include "ir/records.h"
 #include "ir/text/argument_reader.h"
 #include "ir/text/cursor.h"
 #include "ir/text/tensor_bytes.h"
@@ -43,7 +44,7 @@ class Parser {
   void storage_line();
   void region_line();
   void constant_line();
-  void dependency_line();
+  void guard_line();
   void node_line();
 
   void name_target(TargetId id);
@@ -116,7 +117,7 @@ Graph Parser::run() {
     } else if (cursor_.eat_word("function")) {
       target_line(TargetKind::kFunction);
     } else if (cursor_.eat_word("depends")) {
-      dependency_line();
+      guard_line();
     } else if (cursor_.at_id('s')) {
       storage_line();
     } else if (cursor_.at_id('r')) {
@@ -288,7 +289,7 @@ void Parser::region_line() {
   region.name = graph_.intern(name ? *name : region.target.valid() ? graph_.target(region.target).name() : "");
   region.class_name = graph_.intern(class_name);
   if (number == 0) {
-    graph_.region(Graph::kRootRegion) = region;
+    mutable_region(graph_, Graph::kRootRegion) = region;
   } else {
     graph_.add_region(region);
   }
@@ -327,21 +328,21 @@ void Parser::constant_line() {
   graph_.add_constant(std::move(*made));
 }
 
-void Parser::dependency_line() {
+void Parser::guard_line() {
   static constexpr std::string_view kKinds[] = {"rank", "size", "sizes", "host_value"};
   cursor_.peek();
   const Place place = cursor_.place();
   const auto kind = std::find(std::begin(kKinds), std::end(kKinds), cursor_.take_identifier());
   if (kind == std::end(kKinds)) cursor_.fail_at(place, "no kind of dependency", "rank, size, sizes or host_value");
-  PathDependency dependency;
-  dependency.kind = static_cast<PathDependency::Kind>(kind - std::begin(kKinds));
+  Guard guard;
+  guard.kind = static_cast<Guard::Kind>(kind - std::begin(kKinds));
   cursor_.expect('(');
-  dependency.value = take_value(true);
-  if (cursor_.eat(',')) dependency.dimension = cursor_.take_int();
+  guard.value = take_value(true);
+  if (cursor_.eat(',')) guard.dimension = cursor_.take_int();
   cursor_.expect(')');
   cursor_.expect('=');
-  dependency.observed = cursor_.take_quoted();
-  graph_.dependencies.push_back(std::move(dependency));
+  guard.observed = cursor_.take_quoted();
+  graph_.guards.push_back(std::move(guard));
 }
 
 // ---- References ------------------------------------------------------------------------------------------------------
@@ -483,7 +484,7 @@ ValueId Parser::take_type(NodeId node) {
     if (word == "float") return graph_.new_scalar(node, ValueKind::kFloat);
     if (word == "bool") return graph_.new_scalar(node, ValueKind::kBool);
   }
-  TensorSpec spec;
+  TensorMeta spec;
   const auto dtype = parse_dtype(word);
   if (!dtype) cursor_.fail_at(place, "no type", "one such as f32[2,3], int, float or bool");
   spec.dtype = *dtype;
@@ -531,19 +532,19 @@ void Parser::take_attributes(NodeId node) {
       if (region >= regions) {
         cursor_.fail_at(place, fmt::format("there is no r{}", region), "a region that a line above declares");
       }
-      graph_.node(node).region = RegionId(region);
+      mutable_node(graph_, node).region = RegionId(region);
     } else if (cursor_.peek() == '"') {
-      graph_.node(node).source = graph_.intern(cursor_.take_quoted());
+      mutable_node(graph_, node).source = graph_.intern(cursor_.take_quoted());
     } else if (cursor_.eat_word("grad_mode")) {
-      graph_.node(node).flags.grad_mode = true;
+      mutable_node(graph_, node).flags.grad_mode = true;
     } else if (cursor_.eat_word("inference_mode")) {
-      graph_.node(node).flags.inference_mode = true;
+      mutable_node(graph_, node).flags.inference_mode = true;
     } else if (cursor_.eat_word("autocast_cpu")) {
-      graph_.node(node).flags.autocast_cpu = true;
+      mutable_node(graph_, node).flags.autocast_cpu = true;
     } else if (cursor_.eat_word("autocast_cuda")) {
-      graph_.node(node).flags.autocast_cuda = true;
+      mutable_node(graph_, node).flags.autocast_cuda = true;
     } else if (cursor_.eat_word("of")) {
-      graph_.node(node).forward = take_node();
+      mutable_node(graph_, node).forward = take_node();
     } else if (cursor_.eat_word("saved")) {
       take_saved(node);
     } else if (cursor_.eat_word("writes")) {
@@ -561,7 +562,7 @@ void Parser::take_attributes(NodeId node) {
 void Parser::take_phase(NodeId node) {
   for (uint32_t i = 0; i <= Graph::kInit.index; ++i) {
     if (cursor_.eat_word(graph_.phase_name(PhaseId(i)))) {
-      graph_.node(node).phase = PhaseId(i);
+      mutable_node(graph_, node).phase = PhaseId(i);
       return;
     }
   }
@@ -570,7 +571,7 @@ void Parser::take_phase(NodeId node) {
     cursor_.fail("nothing that a node has",
                  "a region, a phase, 'of', a mode, 'saved', 'writes', 'free', 'note' or a quoted source line");
   }
-  graph_.node(node).phase = graph_.intern_phase(cursor_.take_quoted());
+  mutable_node(graph_, node).phase = graph_.intern_phase(cursor_.take_quoted());
   if (graph_.phase_count() > kMaxPhases) {
     cursor_.fail_at(place, "too many phases", fmt::format("at most {}", kMaxPhases));
   }
@@ -644,7 +645,7 @@ void Parser::take_frees(NodeId node) {
     if (graph_.storage(storage).freed_after.valid()) {
       cursor_.fail_at(place, "a storage that was freed before", "each storage freed once");
     }
-    graph_.storage(storage).freed_after = node;
+    mutable_storage(graph_, storage).freed_after = node;
     freed.push_back(storage);
   } while (cursor_.eat(','));
   cursor_.expect(')');
@@ -686,13 +687,13 @@ void Parser::finish() {
       cursor_.fail_at(forward.place, fmt::format("there is no n{}", forward.index), "a node of this text");
     }
   }
-  for (uint32_t i = 0; i < born_.size(); ++i) graph_.storage(StorageId(i)).born = born_[i].node;
+  for (uint32_t i = 0; i < born_.size(); ++i) mutable_storage(graph_, StorageId(i)).born = born_[i].node;
   check_writes();
 }
 
 void Parser::check_writes() {
   if (writes_.empty()) return;
-  const Effects effects = Effects::run(graph_);
+  const Effects effects = Effects::of(graph_);
   for (size_t i = 0; i < writes_.size();) {
     const NodeId node = writes_[i].node;
     for (const StorageWrite& write : effects.writes(node)) {

@@ -35,7 +35,7 @@ class Writer {
   void storage_line(uint32_t number, StorageId id);
   void region_line(RegionId id);
   void constant_line(uint32_t number, ConstantId id);
-  void dependency_line(const PathDependency& dependency);
+  void guard_line(const Guard& guard);
   void arguments(TargetId target, std::span<const Argument> arguments);
   void argument(const Argument& argument, TypeClass type, bool int_list, TypeClass element, int depth);
   void elements(std::span<const Argument> list, TypeClass element, int depth);
@@ -134,7 +134,7 @@ void Writer::head() {
   // Before the regions, whose arguments may be constants.
   for (uint32_t i = 0; i < numbering_.constants().size(); ++i) constant_line(i, numbering_.constants()[i]);
   for (uint32_t i = 0; i < graph_.region_count(); ++i) region_line(RegionId(i));
-  for (const PathDependency& dependency : graph_.dependencies) dependency_line(dependency);
+  for (const Guard& guard : graph_.guards) guard_line(guard);
 }
 
 void Writer::storage_line(uint32_t n, StorageId id) {
@@ -215,18 +215,18 @@ void Writer::constant_line(uint32_t n, ConstantId id) {
   put("\"\n");
 }
 
-void Writer::dependency_line(const PathDependency& dependency) {
+void Writer::guard_line(const Guard& guard) {
   static constexpr std::string_view kKinds[] = {"rank", "size", "sizes", "host_value"};
   put("depends ");
-  put(kKinds[static_cast<size_t>(dependency.kind)]);
+  put(kKinds[static_cast<size_t>(guard.kind)]);
   put('(');
-  number('%', numbering_.of(dependency.value));
-  if (dependency.dimension != -1) {
+  number('%', numbering_.of(guard.value));
+  if (guard.dimension != -1) {
     put(", ");
-    append_int(out_, dependency.dimension);
+    append_int(out_, guard.dimension);
   }
   put(") = ");
-  append_quoted(out_, dependency.observed);
+  append_quoted(out_, guard.observed);
   put('\n');
 }
 
@@ -566,11 +566,11 @@ void Writer::saved(NodeId id) {
 
 template <class Flush>
 void write_graph(const Graph& graph, PrintPreset preset, Flush&& flush) {
-  const Numbering numbering = Numbering::run(graph);
+  const Numbering numbering = Numbering::of(graph);
   Writer writer(graph, numbering, preset);
   std::optional<Effects> effects;
   if (preset == PrintPreset::kCanonical) {
-    effects = Effects::run(graph);
+    effects = Effects::of(graph);
     writer.set_effects(&*effects);
     writer.head();
   }
@@ -600,7 +600,7 @@ std::string to_text(const Graph& graph, PrintPreset preset) {
   return result;
 }
 
-std::string to_text(const Graph& graph, NodeId node) { return to_text(graph, node, Numbering::run(graph)); }
+std::string to_text(const Graph& graph, NodeId node) { return to_text(graph, node, Numbering::of(graph)); }
 
 std::string to_text(const Graph& graph, NodeId node, const Numbering& numbering) {
   if (node.index >= graph.node_capacity() || !graph.in_bounds(graph.node(node))) return "n?";
@@ -610,7 +610,7 @@ std::string to_text(const Graph& graph, NodeId node, const Numbering& numbering)
 }
 
 std::string to_text(const Graph& graph, std::span<const NodeId> nodes, PrintPreset preset) {
-  const Numbering numbering = Numbering::run(graph);
+  const Numbering numbering = Numbering::of(graph);
   Writer writer(graph, numbering, preset);
   writer.set_slice(nodes);
   for (NodeId n : nodes) {

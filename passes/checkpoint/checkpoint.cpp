@@ -41,6 +41,7 @@
 #include <set>
 
 #include "core/replay/random_state.h"
+#include "ir/records.h"
 #include "passes/builtin_passes.h"
 #include "passes/checkpoint/checkpoint_plan.h"
 #include "passes/structure/region_order.h"
@@ -108,8 +109,8 @@ class Rewrite {
       }
       bind_operands(copier, index, n);
       const NodeId copy = copier.copy(n, level.position);
-      graph_.node(copy).phase = Graph::kBackward;
-      graph_.node(copy).forward = n;
+      mutable_node(graph_, copy).phase = Graph::kBackward;
+      mutable_node(graph_, copy).forward = n;
       for (const size_t statistic : statistics_to_leave_out(graph_, copy)) {
         graph_.set_argument(copy, statistic, Argument::none());
       }
@@ -172,8 +173,8 @@ class Rewrite {
                         RegionId region, PhaseId phase) {
     const NodeId n = graph_.insert_before(position, graph_.intern_target(target),
                                           std::span<const Argument>(arguments.begin(), arguments.size()));
-    graph_.node(n).region = region;
-    graph_.node(n).phase = phase;
+    mutable_node(graph_, n).region = region;
+    mutable_node(graph_, n).phase = phase;
     is_copy_[n] = phase == Graph::kBackward ? 1 : 0;
     return n;
   }
@@ -239,17 +240,17 @@ class Rewrite {
     region.class_name = graph_.intern("");
     region.call = call_of(region);
     const RegionId checkpoint = graph_.add_region(region);
-    for (const RegionId r : segment.regions) graph_.region(r).parent = checkpoint;
+    for (const RegionId r : segment.regions) mutable_region(graph_, r).parent = checkpoint;
     if (segment.regions.size() == 1) return;
     // What lies between its regions: nodes of the parent, and regions in it.
     for (const NodeId n : level.nodes) {
       RegionId r = graph_.node(n).region;
       if (r == parent) {
-        graph_.node(n).region = checkpoint;
+        mutable_node(graph_, n).region = checkpoint;
         continue;
       }
       while (r.valid() && r != checkpoint && graph_.region(r).parent != parent) r = graph_.region(r).parent;
-      if (r.valid() && r != checkpoint) graph_.region(r).parent = checkpoint;
+      if (r.valid() && r != checkpoint) mutable_region(graph_, r).parent = checkpoint;
     }
   }
 

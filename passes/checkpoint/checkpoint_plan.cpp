@@ -44,7 +44,7 @@ std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
 }
 
 CheckpointPlan::CheckpointPlan(const Graph& graph, std::span<const CheckpointSegment> segments)
-    : graph_(graph), effects_(Effects::run(graph)) {
+    : graph_(graph), effects_(Effects::of(graph)) {
   assign_levels(segments);
   collect_demands();
   index_writes();

@@ -56,7 +56,7 @@ void refuse_node(const Graph& graph, NodeId node, const std::string& what) {
 void choose_values(const Graph& graph, const std::vector<std::string>& patterns, CodegenOptions& options) {
   if (patterns.empty()) return;
   const std::vector<NamedValue> named = named_values(graph);
-  const Numbering numbering = Numbering::run(graph);
+  const Numbering numbering = Numbering::of(graph);
   for (const std::string& pattern : patterns) {
     if (pattern.starts_with('%')) {
       const auto number = parse_int(std::string_view(pattern).substr(1));

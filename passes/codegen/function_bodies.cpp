@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/replay/body_function.h"
+#include "ir/records.h"
 #include "shadowgraph/codegen.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/text.h"
@@ -38,14 +39,14 @@ void drop_outer_regions(Graph& body, const Graph& graph, RegionId around) {
   }
   std::vector<RegionId> now(body.region_count(), Graph::kRootRegion);
   for (uint32_t i = 1; i < body.region_count(); ++i) {  // parents come first
-    Region& region = body.region(RegionId(i));
+    Region& region = mutable_region(body, RegionId(i));
     region.parent = now[region.parent.index];
     const bool known =
         region.parent == Graph::kRootRegion && outer.contains({region.kind, body.text_or_empty(region.name)});
     now[i] = known ? Graph::kRootRegion : RegionId(i);
   }
   for (const NodeId node : body.nodes()) {
-    RegionId& region = body.node(node).region;
+    RegionId& region = mutable_node(body, node).region;
     if (region.valid()) region = now[region.index];
   }
 }
@@ -60,7 +61,7 @@ void inline_body(InlinedBodies& inlined, NodeId call) {
     graph.for_each_output(call, [&](ValueId value) { results.push_back(value); });
     const RegionId region = add_function_region(graph, call);
     drop_outer_regions(body, graph, region);
-    graph.node(call).region = region;
+    mutable_node(graph, call).region = region;
     inlined.functions.push_back(region);
     const NodeId before = graph.node(call).previous;
     const std::vector<ValueId> made = splice(graph, call, body, inputs);
@@ -70,10 +71,10 @@ void inline_body(InlinedBodies& inlined, NodeId call) {
                       std::to_string(results.size()) + ", or None for one of them");
     }
     for (NodeId node = graph.node(call).previous; node.valid() && node != before; node = graph.node(node).previous) {
-      graph.node(node).phase = graph.node(call).phase;
+      mutable_node(graph, node).phase = graph.node(call).phase;
     }
     for (size_t i = 0; i < results.size(); ++i) {
-      graph.replace_all_uses(results[i], made[i]);
+      graph.replace_all_uses_with(results[i], made[i]);
       std::ranges::replace(inlined.only, results[i], made[i]);
     }
     graph.erase(call);

@@ -8,6 +8,7 @@
 #include "core/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
+#include "ir/records.h"
 #include "passes/rewrite/fake_of.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/text.h"
@@ -281,12 +282,12 @@ bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, Record
     if (!adopted[i].valid()) continue;
     const ValueId from = recorded[i];
     const ValueId to = adopted[i];
-    graph_.value(to).requires_grad = graph_.value(from).requires_grad;
+    graph_.set_requires_grad(to, graph_.value(from).requires_grad);
     const StorageId before = graph_.value(from).storage;
     const StorageId after = graph_.value(to).storage;
     adopted_.insert(after);
     if (before != after && graph_.storage(before).born == node) {
-      graph_.storage(after).kind = graph_.storage(before).kind;
+      graph_.set_storage_kind(after, graph_.storage(before).kind);
       const NodeId freed = graph_.storage(before).freed_after;
       if (freed.valid()) {
         std::vector<StorageId> frees(graph_.frees(freed).begin(), graph_.frees(freed).end());
@@ -301,7 +302,7 @@ bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, Record
       entry.role = SavedRole::kInternal;
     }
     graph_.set_saved(node, saved);
-    graph_.replace_all_uses(from, to);
+    graph_.replace_all_uses_with(from, to);
   }
   return true;
 }
@@ -370,7 +371,7 @@ void Expander::set_deaths(const Recording& recording) {
 void Expander::relink() {
   if (replaced_.empty()) return;
   for (const NodeId node : graph_.nodes()) {
-    NodeId& forward = graph_.node(node).forward;
+    NodeId& forward = mutable_node(graph_, node).forward;
     for (auto next = replaced_.find(forward); next != replaced_.end(); next = replaced_.find(forward)) {
       forward = next->second;
     }

@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "core/replay/functional_call.h"
+#include "ir/records.h"
 #include "passes/functional/functional_form.h"
 #include "passes/functional/layout_independence.h"
 #include "passes/functional/storage_images.h"
@@ -137,7 +138,7 @@ Argument Functionalizer::result_like(const Argument& result, NodeId made) {
     images_.define(id, scalar);
     return Argument::of_value(scalar);
   }
-  TensorSpec spec;
+  TensorMeta spec;
   spec.dtype = value.dtype;
   spec.sizes = read_.sizes(id);
   spec.strides = read_.strides(id);
@@ -446,7 +447,7 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
         storages.emplace_back(storage, emitter_.add_storage(made, geometry, bytes));
         known = storages.end() - 1;
       }
-      TensorSpec spec;
+      TensorMeta spec;
       spec.dtype = geometry.dtype;
       spec.sizes = {geometry.sizes.data(), geometry.sizes.size()};
       spec.strides = {geometry.strides.data(), geometry.strides.size()};
@@ -493,7 +494,7 @@ ValueId Functionalizer::longer(ValueId placeholder, int64_t before, int64_t byte
   row.sizes = {before / row.itemsize()};
   alias = emitter_.as_strided(alias, row);
   row.sizes = {bytes / row.itemsize()};
-  made_.storage(storage).bytes = std::max(made_.storage(storage).bytes, bytes);
+  mutable_storage(made_, storage).bytes = std::max(made_.storage(storage).bytes, bytes);
   return emitter_.call(emitter_.target("aten::resize_"),
                        {Argument::of_value(alias), made_.int_list({row.sizes.data(), 1}), Argument::none()}, row,
                        storage);
@@ -549,8 +550,8 @@ void Functionalizer::write_back(NodeId placeholder) {
   const NodeId node = emitter_.append(emitter_.target("aten::copy_"),
                                       {Argument::of_value(to), Argument::of_value(from), Argument::of_bool(false)});
   emitter_.add_result(node, to_geometry, made_.value(target).storage);
-  made_.node(node).region = Graph::kRootRegion;
-  made_.node(node).forward = NodeId();
+  mutable_node(made_, node).region = Graph::kRootRegion;
+  mutable_node(made_, node).forward = NodeId();
   images_.replace(storage, target);
 }
 

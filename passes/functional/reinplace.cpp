@@ -110,7 +110,7 @@ Reinplacer::Reinplacer(const Graph& graph)
 
 void Reinplacer::look() {
   uint32_t ordinal = 0;
-  const AliasAnalysis aliases = AliasAnalysis::run(read_);
+  const AliasAnalysis aliases = AliasAnalysis::of(read_);
   for (const NodeId n : read_.nodes()) {
     ordinal_[n] = ++ordinal;
     const TargetId target = read_.node(n).target;
@@ -432,7 +432,7 @@ Graph Reinplacer::build() {
     if (value.kind != ValueKind::kTensor) {
       result = made.new_scalar(node, value.kind);
     } else {
-      TensorSpec spec;
+      TensorMeta spec;
       spec.dtype = value.dtype;
       spec.sizes = read_.sizes(like);
       spec.strides = read_.strides(like);

@@ -26,7 +26,7 @@ bool is_scatterable(const std::string& name) {
 }  // namespace
 
 StorageImages::StorageImages(const Graph& read, Graph& made, NodeEmitter& emitter)
-    : read_(read), made_(made), emitter_(emitter), aliases_(AliasAnalysis::run(read)), bits_(lazy_bits_of(read)) {
+    : read_(read), made_(made), emitter_(emitter), aliases_(AliasAnalysis::of(read)), bits_(lazy_bits_of(read)) {
   images_.resize(read.storage_count());
   find_resized();
 }

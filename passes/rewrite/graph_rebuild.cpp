@@ -137,7 +137,7 @@ void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
     if (first.valid() && is_given(old.kind) && (first != last || !old.freed_after.valid())) never[first.index] = true;
     if (!last.valid()) continue;
     if (last != first && !is_given(old.kind) && !is_given(made_.storage(last).kind)) {
-      made_.storage(last).kind = old.kind;
+      made_.set_storage_kind(last, old.kind);
     }
     if (!old.freed_after.valid()) {
       if (last == first || !is_given(old.kind)) never[last.index] = true;
@@ -165,9 +165,9 @@ void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
 }
 
 void GraphRebuild::finish(const ValueOf& latest, const std::function<StorageId(StorageId)>& final) {
-  for (PathDependency dependency : read_.dependencies) {
-    dependency.value = latest(dependency.value);
-    if (dependency.value.valid()) made_.dependencies.push_back(std::move(dependency));
+  for (Guard guard : read_.guards) {
+    guard.value = latest(guard.value);
+    if (guard.value.valid()) made_.guards.push_back(std::move(guard));
   }
   lifetimes(final);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "passes/rewrite/fake_of.h"
 
@@ -105,7 +106,7 @@ Argument NodeEmitter::copied(const Argument& argument) {
 
 NodeId NodeEmitter::append(TargetId target, std::span<const Argument> arguments) {
   const NodeId id = made_.append(target, arguments);
-  Node& node = made_.node(id);
+  Node& node = mutable_node(made_, id);
   const Node& model = read_.node(model_);
   node.region = model.region;
   node.phase = model.phase;
@@ -128,7 +129,7 @@ StorageId NodeEmitter::add_storage(NodeId born, const Geometry& geometry, int64_
 }
 
 ValueId NodeEmitter::add_result(NodeId node, const Geometry& geometry, StorageId storage, bool requires_grad) {
-  TensorSpec spec;
+  TensorMeta spec;
   spec.dtype = geometry.dtype;
   spec.sizes = {geometry.sizes.data(), geometry.sizes.size()};
   spec.strides = {geometry.strides.data(), geometry.strides.size()};
@@ -206,7 +207,7 @@ bool NodeEmitter::find_results(NodeId node) {
   for (size_t r = 0; r < known.found.size(); ++r) {
     std::vector<Argument> elements;
     for (const Found& found : known.found[r]) {
-      TensorSpec spec;
+      TensorMeta spec;
       spec.dtype = found.geometry.dtype;
       spec.sizes = {found.geometry.sizes.data(), found.geometry.sizes.size()};
       spec.strides = {found.geometry.strides.data(), found.geometry.strides.size()};

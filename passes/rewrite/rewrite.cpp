@@ -19,6 +19,7 @@
 
 #include "core/capture/call_record.h"
 #include "core/fake/fake_tensor_impl.h"
+#include "ir/records.h"
 #include "passes/options.h"
 #include "passes/rewrite/fake_of.h"
 #include "passes/rewrite/node_call.h"
@@ -171,13 +172,13 @@ void Rewriter::check(ValueId old_value, ValueId new_value) const {
 
 // The storage of a new result takes over kind and death of the one that it replaces.
 void Rewriter::adopt(ValueId old_value, ValueId new_value) {
-  graph_.value(new_value).requires_grad = graph_.value(old_value).requires_grad;
+  graph_.set_requires_grad(new_value, graph_.value(old_value).requires_grad);
   const StorageId from = graph_.value(old_value).storage;
   const StorageId to = graph_.value(new_value).storage;
   if (!from.valid() || !to.valid() || from == to) return;
   const NodeId born = graph_.storage(to).born;
   if (std::find(inserted_.begin(), inserted_.end(), born) == inserted_.end()) return;
-  graph_.storage(to).kind = graph_.storage(from).kind;
+  graph_.set_storage_kind(to, graph_.storage(from).kind);
   const NodeId death = graph_.storage(from).freed_after;
   if (!death.valid() || graph_.is_erased(death) || graph_.storage(to).freed_after.valid()) return;
   const NodeId after = graph_.is_before(death, inserted_.back()) ? inserted_.back() : death;
@@ -233,7 +234,7 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
     }
     for (NodeId n : inserted_) {  // wherever the place is
       const Node& last = graph_.node(match.last);
-      Node& made = graph_.node(n);
+      Node& made = mutable_node(graph_, n);
       made.region = last.region;
       made.phase = last.phase;
       made.flags = last.flags;
@@ -250,7 +251,7 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
       moved_.insert(n);
       ++result.moved;
     }
-    for (const auto& [old_value, new_value] : pairs) graph_.replace_all_uses(old_value, new_value);
+    for (const auto& [old_value, new_value] : pairs) graph_.replace_all_uses_with(old_value, new_value);
     for (const auto& [old_value, new_value] : pairs) adopt(old_value, new_value);
     // Results that nobody frees die at once: they came with the replacement.
     for (NodeId n : inserted_) {
@@ -330,7 +331,7 @@ void Rewriter::run(RewriteResult& result) {
   for (int round = 0; round < kMostRounds; ++round) {
     moved_.clear();
     refused.clear();
-    const Dependences dependences = Dependences::run(graph_);
+    const Dependences dependences = Dependences::of(graph_);
     std::vector<Match> matches = find_matches(graph_, rule_.pattern, dependences, &refused);
     std::erase_if(matches, [&](const Match& match) {
       return std::ranges::any_of(match.nodes, [&](NodeId n) { return n.index >= old_nodes; }) ||
@@ -366,7 +367,7 @@ void Rewriter::run(RewriteResult& result) {
   if (replaced_.empty()) return;
   for (NodeId n : graph_.nodes()) {
     const auto found = replaced_.find(graph_.node(n).forward);
-    if (found != replaced_.end() && graph_.is_before(found->second, n)) graph_.node(n).forward = found->second;
+    if (found != replaced_.end() && graph_.is_before(found->second, n)) mutable_node(graph_, n).forward = found->second;
   }
 }
 

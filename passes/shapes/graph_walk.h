@@ -7,7 +7,7 @@
 //     value(ValueId), storage(StorageId)       whose numbers come next
 //     integer(what, which, const int64_t&)     a size, stride, offset, byte count or integer argument
 //     real(what, which, const double&)         a floating-point argument
-//     text(const std::string&)                 a text that may hold sizes: metadata, then path dependencies
+//     text(const std::string&)                 a text that may hold sizes: metadata, then guards
 // where `what` and `which` are for messages: "size", 1. Values, storages and nodes appear by their canonical numbers,
 // and all that shadowgraph/verify.h compares is shown.
 #pragma once
@@ -25,7 +25,7 @@ namespace shadowgraph {
 template <class Sink>
 class GraphWalk {
  public:
-  GraphWalk(const Graph& graph, Sink& sink) : graph_(graph), sink_(sink), numbering_(Numbering::run(graph)) {}
+  GraphWalk(const Graph& graph, Sink& sink) : graph_(graph), sink_(sink), numbering_(Numbering::of(graph)) {}
 
   // Nodes first, so that the first difference of two programs is a node.
   void run() {
@@ -35,12 +35,12 @@ class GraphWalk {
       hash(key);
       sink_.text(value);
     }
-    sink_.token(graph_.dependencies.size());
-    for (const PathDependency& dependency : graph_.dependencies) {
-      sink_.token(static_cast<uint64_t>(dependency.kind));
-      sink_.token(numbering_.of(dependency.value));
-      sink_.token(static_cast<uint64_t>(dependency.dimension));
-      sink_.text(dependency.observed);
+    sink_.token(graph_.guards.size());
+    for (const Guard& guard : graph_.guards) {
+      sink_.token(static_cast<uint64_t>(guard.kind));
+      sink_.token(numbering_.of(guard.value));
+      sink_.token(static_cast<uint64_t>(guard.dimension));
+      sink_.text(guard.observed);
     }
     sink_.token(graph_.region_count());
     for (uint32_t i = 0; i < graph_.region_count(); ++i) region(RegionId(i));

@@ -10,6 +10,7 @@
 #include "core/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
+#include "ir/records.h"
 #include "passes/rewrite/fake_of.h"
 #include "passes/rewrite/node_call.h"
 #include "passes/shapes/baked_sizes.h"
@@ -77,13 +78,13 @@ class ShapeRun {
   // "nonzero0 = 17"
   NamedDataSizes recorded_data_sizes() const {
     NamedDataSizes sizes;
-    for (const PathDependency& dependency : graph_.dependencies) {
-      const size_t equals = dependency.observed.find(" = ");
-      if (dependency.kind != PathDependency::Kind::kHostValue || equals == std::string::npos) continue;
+    for (const Guard& guard : graph_.guards) {
+      const size_t equals = guard.observed.find(" = ");
+      if (guard.kind != Guard::Kind::kHostValue || equals == std::string::npos) continue;
       int64_t size = 0;
-      const char* end = dependency.observed.data() + dependency.observed.size();
-      if (std::from_chars(dependency.observed.data() + equals + 3, end, size).ec != std::errc()) continue;
-      sizes.emplace(dependency.observed.substr(0, equals), size);
+      const char* end = guard.observed.data() + guard.observed.size();
+      if (std::from_chars(guard.observed.data() + equals + 3, end, size).ec != std::errc()) continue;
+      sizes.emplace(guard.observed.substr(0, equals), size);
     }
     return sizes;
   }
@@ -122,7 +123,7 @@ class ShapeRun {
   }
 
   [[noreturn]] void fail(NodeId node, const std::string& what) const {
-    const Numbering numbering = Numbering::run(graph_);
+    const Numbering numbering = Numbering::of(graph_);
     const std::vector<BakedSize> found = baked_.find_at_or_above(node);
     std::string message = "shape-prop: n" + std::to_string(numbering.of(node)) + " " + graph_.target(node).name() +
                           " does not fit the new inputs: " + what + "\n  " + to_text(graph_, node, numbering);
@@ -392,19 +393,19 @@ class ShapeRun {
   }
 
   void find_paths() {
-    for (const PathDependency& dependency : graph_.dependencies) {
-      if (!dependency.value.valid() || !out_.tensors_[dependency.value].defined()) continue;
-      const auto before = graph_.sizes(dependency.value);
-      const auto now = out_.tensors_[dependency.value].sizes();
-      const auto wrapped = static_cast<size_t>(std::max<int64_t>(dependency.dimension, 0));
+    for (const Guard& guard : graph_.guards) {
+      if (!guard.value.valid() || !out_.tensors_[guard.value].defined()) continue;
+      const auto before = graph_.sizes(guard.value);
+      const auto now = out_.tensors_[guard.value].sizes();
+      const auto wrapped = static_cast<size_t>(std::max<int64_t>(guard.dimension, 0));
       std::string read;
-      if (dependency.kind == PathDependency::Kind::kSize && wrapped < before.size() && wrapped < now.size() &&
+      if (guard.kind == Guard::Kind::kSize && wrapped < before.size() && wrapped < now.size() &&
           before[wrapped] != now[wrapped]) {
-        read = c10::str("size ", wrapped, " = ", dependency.observed, ", now ", now[wrapped]);
-      } else if (dependency.kind == PathDependency::Kind::kSizes && !same(before, now)) {
-        read = c10::str("sizes ", dependency.observed, ", now ", now);
-      } else if (dependency.kind == PathDependency::Kind::kRank && before.size() != now.size()) {
-        read = c10::str("rank ", dependency.observed, ", now ", now.size());
+        read = c10::str("size ", wrapped, " = ", guard.observed, ", now ", now[wrapped]);
+      } else if (guard.kind == Guard::Kind::kSizes && !same(before, now)) {
+        read = c10::str("sizes ", guard.observed, ", now ", now);
+      } else if (guard.kind == Guard::Kind::kRank && before.size() != now.size()) {
+        read = c10::str("rank ", guard.observed, ", now ", now.size());
       }
       if (!read.empty()) out_.paths_.push_back("the program read " + read);
     }
@@ -429,7 +430,7 @@ class ShapeRun {
   uint32_t constants_ = 0;
 };
 
-ShapePropagation ShapePropagation::run(const Graph& graph, const ShapePropagationOptions& options) {
+ShapePropagation ShapePropagation::of(const Graph& graph, const ShapePropagationOptions& options) {
   return ShapeRun(graph, options).run();
 }
 
@@ -464,7 +465,7 @@ void renew_lifetimes(Graph& graph) {
   for (const NodeId node : graph.nodes()) position[node] = next++;
   std::vector<std::pair<NodeId, StorageId>> freed;
   for (uint32_t i = 0; i < count; ++i) {
-    Storage& storage = graph.storage(StorageId(i));
+    Storage& storage = mutable_storage(graph, StorageId(i));
     if (!born[i].valid()) {
       storage.freed_after = NodeId();
       continue;
@@ -510,12 +511,12 @@ bool ShapePropagation::apply(Graph& graph) const {
                             .device = tensor.device(),
                             .layout = value.layout,
                             .requires_grad = value.requires_grad});
-    Storage& storage = graph.storage(storages_[id]);
+    Storage& storage = mutable_storage(graph, storages_[id]);
     storage.device_type = tensor.device().type();
     storage.device_index = tensor.device().index();
   }
   for (uint32_t i = 0; i < bytes_.size(); ++i) {
-    int64_t& bytes = graph.storage(StorageId(i)).bytes;
+    int64_t& bytes = mutable_storage(graph, StorageId(i)).bytes;
     changed |= bytes != bytes_[i];
     bytes = bytes_[i];
   }
@@ -543,9 +544,9 @@ PassResult shape_prop_pass(Graph& graph, const PassOptions& options) {
   if (strictness != "report" && strictness != "error") {
     throw Error("shape-prop: baked=" + strictness + " is neither 'report' nor 'error'");
   }
-  const ShapePropagation shapes = ShapePropagation::run(graph, propagation);
+  const ShapePropagation shapes = ShapePropagation::of(graph, propagation);
   PassResult result;
-  const Numbering numbering = Numbering::run(graph);
+  const Numbering numbering = Numbering::of(graph);
   for (const BakedSize& baked : shapes.baked()) result.report += "baked in: " + to_text(graph, baked, numbering) + "\n";
   if (!shapes.baked().empty() && strictness == "error") {
     throw ShapePropagationError("shape-prop: recorded sizes stand in the graph:\n" + result.report,

@@ -276,7 +276,7 @@ SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
   }
 
   RowFit rows(fit, result.polynomials_);
-  const Numbering numbering = Numbering::run(captures[0].graph);
+  const Numbering numbering = Numbering::of(captures[0].graph);
   NamingSink misfits{.graph = captures[0].graph, .numbering = numbering};
   std::string message;
   std::vector<std::pair<uint32_t, std::string>> integer_misfits;
@@ -335,7 +335,7 @@ SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
     }
     if (!fits) {
       message += "\n  \"" + samples[0].texts[i] + "\", elsewhere \"" + samples.back().texts[i] +
-                 "\", in the metadata or a path dependency";
+                 "\", in the metadata or a guard";
       continue;
     }
     result.texts_.push_back(std::move(text));
@@ -451,7 +451,7 @@ const Graph& SymbolicGraph::Instance::at(const NamedSizes& sizes) {
     if (varying.index < graph_.metadata.size()) {
       std::next(graph_.metadata.begin(), varying.index)->second = std::move(text);
     } else {
-      graph_.dependencies[varying.index - graph_.metadata.size()].observed = std::move(text);
+      graph_.guards[varying.index - graph_.metadata.size()].observed = std::move(text);
     }
   }
   return graph_;
@@ -491,7 +491,7 @@ std::string SymbolicGraph::type_text(ValueId value) const {
 }
 
 std::string SymbolicGraph::to_text() const {
-  const Numbering numbering = Numbering::run(base_);
+  const Numbering numbering = Numbering::of(base_);
   std::vector<std::string> names;
   std::string text = "sizes";
   for (const Dimension& dimension : dimensions_) {

@@ -116,7 +116,7 @@ class Canonicalizer {
  public:
   explicit Canonicalizer(Graph& graph)
       : graph_(graph),
-        effects_(Effects::run(graph)),
+        effects_(Effects::of(graph)),
         doomed_(graph.node_capacity(), false),
         notes_(graph.target_count()),
         versions_(graph.storage_count(), 0),
@@ -128,7 +128,7 @@ class Canonicalizer {
     }
     // First, for what a dead conjugate or view of another dtype would forbid.
     drop_dead_views();
-    identity_ = Identity::run(graph, effects_, doomed_);
+    identity_ = Identity::of(graph, effects_, doomed_);
   }
 
   PassResult run() {
@@ -196,7 +196,7 @@ class Canonicalizer {
   }
 
   void replace(NodeId n, ValueId of, ValueId with) {
-    graph_.replace_all_uses(of, with);
+    graph_.replace_all_uses_with(of, with);
     if (shared_with_output_[of.index]) shared_with_output_[with.index] = true;
     replacements_.add(of, with);
     replacements_.add(n, graph_.value(with).producer);
@@ -284,8 +284,7 @@ class Canonicalizer {
       std::vector<int64_t> both;
       for (const int64_t d : second) both.push_back(first[static_cast<size_t>(d)]);
       static const c10::OperatorHandle permute = c10::Dispatcher::singleton().findSchemaOrThrow("aten::permute", "");
-      graph_.node(n).target = graph_.intern_operator(permute);
-      graph_.set_arguments(n, std::array{Argument::of_value(base), graph_.int_list(both)});
+      graph_.set_call(n, graph_.intern_operator(permute), std::array{Argument::of_value(base), graph_.int_list(both)});
     }
     ++chains_;
   }

@@ -23,6 +23,7 @@
 
 #include <algorithm>
 
+#include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "passes/builtin_passes.h"
 #include "passes/options.h"
@@ -52,8 +53,8 @@ class Folding {
   Folding(Graph& graph, int64_t max_bytes)
       : graph_(graph),
         max_bytes_(max_bytes),
-        effects_(Effects::run(graph)),
-        identity_(Identity::run(graph, effects_)),
+        effects_(Effects::of(graph)),
+        identity_(Identity::of(graph, effects_)),
         calls_(graph),
         known_nodes_(graph.node_capacity(), false),
         doomed_(graph.node_capacity(), false) {}
@@ -213,7 +214,7 @@ class Folding {
     const Value value = graph_.value(v);
     const ConstantId data = graph_.add_constant(tensors_[v]);
     const NodeId n = at.insert(target_of(Builtin::kConstant), {Argument::of_constant(data)});
-    Node& node = graph_.node(n);
+    Node& node = mutable_node(graph_, n);
     node.region = Graph::kRootRegion;
     node.phase = Graph::kForward;
     node.flags = {};
@@ -224,10 +225,10 @@ class Folding {
     const ValueId made = graph_.add_tensor_result(
         n,
         {.dtype = value.dtype, .sizes = sizes, .strides = strides, .storage = value.storage, .device = value.device()});
-    Storage& storage = graph_.storage(value.storage);
+    Storage& storage = mutable_storage(graph_, value.storage);
     storage.born = n;
     storage.kind = StorageKind::kConstant;
-    graph_.replace_all_uses(v, made);
+    graph_.replace_all_uses_with(v, made);
     replacements_.add(v, made);
     ++constants_;
   }

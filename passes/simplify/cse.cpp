@@ -38,8 +38,8 @@ class CommonSubexpressions {
   CommonSubexpressions(Graph& graph, bool across_phases)
       : graph_(graph),
         across_phases_(across_phases),
-        effects_(Effects::run(graph)),
-        identity_(Identity::run(graph, effects_)),
+        effects_(Effects::of(graph)),
+        identity_(Identity::of(graph, effects_)),
         same_storage_(graph.storage_count()),
         known_(graph.node_count()),
         doomed_(graph.node_capacity(), false) {
@@ -176,7 +176,7 @@ class CommonSubexpressions {
         same_storage_[t.index] = same_storage_[s.index];
         if (identity_.escapes(t)) identity_.set_escapes(s);
       }
-      graph_.replace_all_uses(y, x);
+      graph_.replace_all_uses_with(y, x);
       replacements_.add(y, x);
     }
     replacements_.add(n, earlier);

@@ -32,7 +32,7 @@ class DeadCode {
  public:
   DeadCode(const Graph& graph, bool drop_random)
       : graph_(graph),
-        effects_(Effects::run(graph)),
+        effects_(Effects::of(graph)),
         drop_random_(drop_random),
         is_effect_(graph.target_count(), kUnknown),
         needed_values_(graph.value_capacity(), false),

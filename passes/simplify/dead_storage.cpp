@@ -23,6 +23,7 @@
 #include <array>
 #include <limits>
 
+#include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "passes/builtin_passes.h"
 #include "passes/options.h"
@@ -35,18 +36,12 @@ TargetId operator_named(Graph& graph, const char* name, const char* overload = "
   return graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
 }
 
-// Another operator in the place of a node's, with the same results; `arguments` as the new one takes them.
-void change_call(Graph& graph, NodeId n, TargetId target, std::span<const Argument> arguments) {
-  graph.node(n).target = target;
-  graph.set_arguments(n, arguments);
-}
-
 class DeadStorage {
  public:
   explicit DeadStorage(Graph& graph)
       : graph_(graph),
-        effects_(Effects::run(graph)),
-        identity_(Identity::run(graph, effects_)),
+        effects_(Effects::of(graph)),
+        identity_(Identity::of(graph, effects_)),
         doomed_(graph.node_capacity(), false),
         kinds_(graph.target_count(), kUnasked),
         covered_(graph.storage_count(), 0) {
@@ -164,7 +159,7 @@ class DeadStorage {
 
   void remove_write(NodeId n, ValueId self) {
     const ValueId result = only_result(graph_, n);
-    graph_.replace_all_uses(result, self);
+    graph_.replace_all_uses_with(result, self);
     replacements_.add(result, self);
     doomed_[n.index] = true;
   }
@@ -259,7 +254,7 @@ class DeadStorage {
     if (k == kFilledFactory) arguments.push_back(Argument::none());  // memory_format
     const TargetId target = k == kFilledFactory ? operator_named(graph_, "aten::empty", "memory_format")
                                                 : operator_named(graph_, "aten::empty_like");
-    change_call(graph_, n, target, arguments);
+    graph_.set_call(n, target, arguments);
     ++unfilled_;
   }
 
@@ -273,7 +268,7 @@ class DeadStorage {
     uint32_t uses = 0;
     graph_.for_each_use(target_value, [&](NodeId user) { uses += !doomed_[user.index]; });
     if (k == kCopy ? !make_clone(write, uses) : !make_filled(allocation, write, uses)) return;
-    graph_.storage(graph_.value(result).storage).born = write;
+    mutable_storage(graph_, graph_.value(result).storage).born = write;
     doomed_[allocation.index] = true;
     ++(k == kCopy ? cloned_ : filled_);
   }
@@ -306,7 +301,7 @@ class DeadStorage {
       if (!is_contiguous(result)) return false;
       format = Argument::of_int(static_cast<int64_t>(c10::MemoryFormat::Contiguous));
     }
-    change_call(graph_, write, operator_named(graph_, "aten::clone"), std::array{Argument::of_value(source), format});
+    graph_.set_call(write, operator_named(graph_, "aten::clone"), std::array{Argument::of_value(source), format});
     return true;
   }
 
@@ -322,7 +317,7 @@ class DeadStorage {
     std::vector<Argument> arguments{graph_.int_list(graph_.sizes(result))};
     if (!zero) arguments.push_back(graph_.arguments(write)[1]);
     arguments.insert(arguments.end(), {dtype, Argument::none(), device, *pinned});
-    change_call(graph_, write, operator_named(graph_, zero ? "aten::zeros" : "aten::full"), arguments);
+    graph_.set_call(write, operator_named(graph_, zero ? "aten::zeros" : "aten::full"), arguments);
     return true;
   }
 

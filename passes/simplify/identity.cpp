@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ir/records.h"
+
 namespace shadowgraph {
 namespace {
 
@@ -46,7 +48,7 @@ ValueId only_result(const Graph& graph, NodeId node) {
   return graph.value(value).kind == ValueKind::kTensor ? value : ValueId();
 }
 
-Identity Identity::run(const Graph& graph, const Effects& effects, const std::vector<bool>& without) {
+Identity Identity::of(const Graph& graph, const Effects& effects, const std::vector<bool>& without) {
   Identity result;
   result.escapes_.resize(graph.storage_count());
   for (uint32_t i = 0; i < graph.storage_count(); ++i) result.escapes_[i] = outlives(graph, StorageId(i));
@@ -131,7 +133,7 @@ std::vector<Argument> Replacements::rename(Graph& graph, std::span<const Argumen
 }
 
 void Replacements::finish(Graph& graph) const {
-  for (PathDependency& dependency : graph.dependencies) dependency.value = now(dependency.value);
+  for (Guard& guard : graph.guards) guard.value = now(guard.value);
   if (values_.size() != 0) {
     for (uint32_t i = 0; i < graph.region_count(); ++i) {
       const RegionId region(i);
@@ -141,7 +143,7 @@ void Replacements::finish(Graph& graph) const {
   }
   if (nodes_.size() == 0) return;
   for (NodeId n : graph.nodes()) {
-    NodeId& forward = graph.node(n).forward;
+    NodeId& forward = mutable_node(graph, n).forward;
     while (forward.valid() && nodes_[forward].valid()) forward = nodes_[forward];
   }
 }

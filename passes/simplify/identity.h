@@ -22,7 +22,7 @@ namespace shadowgraph {
 class Identity {
  public:
   // Linear. As if the nodes marked in `without` (by index) were not there.
-  static Identity run(const Graph& graph, const Effects& effects, const std::vector<bool>& without = {});
+  static Identity of(const Graph& graph, const Effects& effects, const std::vector<bool>& without = {});
 
   // Whether somebody outside the graph may hold it when the graph ends: a placeholder has it, sg::output or sg::gradient
   // mentions it, something unknown was given it, or it outlives the graph.
@@ -51,7 +51,7 @@ bool same_layout(const Graph& graph, ValueId a, ValueId b);
 // The operator's only result, if that is one tensor.
 ValueId only_result(const Graph& graph, NodeId node);
 
-// A pass' bookkeeping of which value stands for which: mends what uses do not cover. Path dependencies, arguments of
+// A pass' bookkeeping of which value stands for which: mends what uses do not cover. Guards, arguments of
 // composite regions and forward links name values and nodes that may be gone.
 class Replacements {
  public:

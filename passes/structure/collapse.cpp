@@ -33,6 +33,7 @@
 #include <optional>
 
 #include "core/replay/body_function.h"
+#include "ir/records.h"
 #include "passes/builtin_passes.h"
 #include "passes/options.h"
 #include "passes/simplify/identity.h"
@@ -61,7 +62,7 @@ class Collapse {
       : graph_(graph),
         modules_(modules),
         bodies_(bodies),
-        effects_(Effects::run(graph)),
+        effects_(Effects::of(graph)),
         doomed_(graph.node_capacity(), false) {
     choose_regions(depth);
   }
@@ -98,7 +99,7 @@ class Collapse {
       any = any || keys[n.index] != kNone;
     }
     if (!any) return {};
-    const Dependences dependences = Dependences::run(graph_, effects_);
+    const Dependences dependences = Dependences::of(graph_, effects_);
     std::vector<int32_t> stage(graph_.node_capacity(), 0);
     const auto step = [&](NodeId from, NodeId to) {
       return keys[from.index] != kNone && keys[from.index] != keys[to.index] ? 1 : 0;
@@ -345,9 +346,9 @@ class Collapse {
     if (border.generator) arguments.push_back(Argument::of_device(*border.generator, ArgumentKind::kGenerator));
     InsertionPoint at(graph_, head);
     const NodeId call = at.insert(target, arguments);
-    graph_.node(call).region = region;
+    mutable_node(graph_, call).region = region;
     for (const NodeId n : members) {
-      if (!graph_.node(call).forward.valid()) graph_.node(call).forward = graph_.node(n).forward;
+      if (!graph_.node(call).forward.valid()) mutable_node(graph_, call).forward = graph_.node(n).forward;
       replacements_.add(n, call);
       doomed_[n.index] = true;
     }
@@ -368,7 +369,7 @@ class Collapse {
                                         .layout = value.layout,
                                         .requires_grad = value.requires_grad});
         if (value.storage.valid()) {
-          Storage& storage = graph_.storage(value.storage);
+          Storage& storage = mutable_storage(graph_, value.storage);
           if (std::as_const(inside_)[storage.born] == stamp_) storage.born = call;
         }
       } else {

@@ -272,7 +272,7 @@ PassResult find_repeats(Graph& graph, const PassOptions& options) {
   const std::vector<RepeatRun> runs = repeats.run();
 
   IdMap<NodeId, std::string> notes;
-  const Numbering numbering = Numbering::run(graph);
+  const Numbering numbering = Numbering::of(graph);
   PassResult result;
   int64_t covered = 0;
   int64_t blocks = 0;

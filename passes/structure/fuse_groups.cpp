@@ -36,7 +36,7 @@ class Fusion {
  public:
   explicit Fusion(const Graph& graph)
       : graph_(graph),
-        effects_(Effects::run(graph)),
+        effects_(Effects::of(graph)),
         pointwise_(graph.target_count(), -1),
         parent_(graph.node_capacity(), kNoGroup),
         stage_(graph.node_capacity(), 0),

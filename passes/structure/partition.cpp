@@ -66,8 +66,8 @@ std::vector<uint32_t> linked_parts(const Graph& graph, const Dependences& depend
 
 PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& supported, size_t min_nodes,
                          PartitionMerge merge) {
-  const Effects effects = Effects::run(graph);
-  const Dependences dependences = Dependences::run(graph, effects);
+  const Effects effects = Effects::of(graph);
+  const Dependences dependences = Dependences::of(graph, effects);
   const uint32_t count = graph.node_capacity();
   std::vector<char> inside(count);
   std::vector<int32_t> stage(count);  // odd where supported
@@ -109,7 +109,7 @@ PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::str
   PartitionedGraph result;
   result.parent = clone(graph);
   std::vector<GroupCall> groups;
-  const Effects effects = Effects::run(graph);
+  const Effects effects = Effects::of(graph);
   for (auto& [number, nodes] : parts) {
     Subgraph piece = extract(graph, nodes);
     PartitionedGraph::Part part;

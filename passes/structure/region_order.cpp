@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "ir/records.h"
+
 namespace shadowgraph {
 
 void put_parents_first(Graph& graph) {
@@ -19,8 +21,8 @@ void put_parents_first(Graph& graph) {
       ordered.push_back(region);
     }
   }
-  for (uint32_t i = 0; i < count; ++i) graph.region(RegionId(i)) = ordered[i];
-  for (const NodeId node : graph.nodes()) graph.node(node).region = moved[graph.node(node).region.index];
+  for (uint32_t i = 0; i < count; ++i) mutable_region(graph, RegionId(i)) = ordered[i];
+  for (const NodeId node : graph.nodes()) mutable_node(graph, node).region = moved[graph.node(node).region.index];
 }
 
 }  // namespace shadowgraph

@@ -43,7 +43,7 @@ NodeFlops& NodeFlops::operator+=(const NodeFlops& other) {
   return *this;
 }
 
-Flops Flops::run(const Graph& graph) {
+Flops Flops::of(const Graph& graph) {
   Flops flops;
   IdMap<TargetId, TargetFormulas> formulas;
   std::map<std::string, int64_t> uncovered;

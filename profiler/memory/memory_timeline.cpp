@@ -12,12 +12,12 @@ bool is_on(c10::Device device, const std::optional<c10::Device>& wanted) {
 
 }  // namespace
 
-MemoryTimeline MemoryTimeline::run(const Graph& graph, const MemoryTimelineOptions& options) {
-  return run(graph, StorageKinds::run(graph), options);
+MemoryTimeline MemoryTimeline::of(const Graph& graph, const MemoryTimelineOptions& options) {
+  return of(graph, StorageKinds::of(graph), options);
 }
 
-MemoryTimeline MemoryTimeline::run(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
-                                   const MemoryTimelineOptions& options) {
+MemoryTimeline MemoryTimeline::of(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
+                                  const MemoryTimelineOptions& options) {
   MemoryTimeline timeline;
   timeline.kinds_ = kinds;
   timeline.nodes_.reserve(graph.node_count());
@@ -49,7 +49,7 @@ MemoryTimeline MemoryTimeline::run(const Graph& graph, const IdMap<StorageId, St
     add(born, last, timeline.kinds_[id], storage.bytes);
   }
 
-  const OwnOperators own = OwnOperators::run(graph);
+  const CustomOperators own = CustomOperators::of(graph);
   for (const auto& scratch : own.scratch()) {
     if (is_on(scratch.device, options.device)) {
       add(order[scratch.node], order[scratch.node], StorageKind::kTemporary, scratch.bytes);

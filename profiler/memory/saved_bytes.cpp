@@ -2,7 +2,7 @@
 
 namespace shadowgraph {
 
-SavedBytes SavedBytes::run(const Graph& graph) {
+SavedBytes SavedBytes::of(const Graph& graph) {
   SavedBytes saved;
   IdMap<StorageId, uint8_t> seen;
   for (NodeId node : graph.nodes()) {

@@ -31,7 +31,7 @@ IdMap<NodeId, uint32_t> program_order(const Graph& graph) {
   return order;
 }
 
-IdMap<StorageId, StorageKind> StorageKinds::run(const Graph& graph) {
+IdMap<StorageId, StorageKind> StorageKinds::of(const Graph& graph) {
   IdMap<StorageId, StorageKind> kinds(StorageKind::kTemporary);
   const auto order = program_order(graph);
   IdMap<StorageId, uint8_t> saved;

@@ -39,7 +39,7 @@ class Builder {
 
 }  // namespace
 
-ModuleTree ModuleTree::run(const Graph& graph) {
+ModuleTree ModuleTree::of(const Graph& graph) {
   ModuleTree tree;
   Builder builder(tree);
   tree.of_region = IdMap<RegionId, uint32_t>(0);

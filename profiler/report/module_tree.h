@@ -28,7 +28,7 @@ struct ModuleTree {
   std::vector<Module> modules;  // parents before children; modules[0] is the root
   IdMap<RegionId, uint32_t> of_region;
 
-  static ModuleTree run(const Graph& graph);
+  static ModuleTree of(const Graph& graph);
   uint32_t of_node(const Graph& graph, NodeId node) const;
 };
 

@@ -6,7 +6,7 @@
 
 namespace shadowgraph {
 
-ParameterCount ParameterCount::run(const Graph& graph) {
+ParameterCount ParameterCount::of(const Graph& graph) {
   ParameterCount count;
   std::set<std::tuple<StorageId, int64_t, std::vector<int64_t>>> seen;
   for (NodeId node : graph.nodes()) {

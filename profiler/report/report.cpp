@@ -101,7 +101,7 @@ std::optional<std::vector<OutputInfo>> outputs_of(const Graph& graph) {
 
 std::vector<ModuleProfile> modules_of(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
                                       const Flops& flops) {
-  const ModuleTree tree = ModuleTree::run(graph);
+  const ModuleTree tree = ModuleTree::of(graph);
   const auto count = static_cast<uint32_t>(tree.modules.size());
   IdMap<NodeId, uint32_t> group_of(kNoGroup);
   for (NodeId node : graph.nodes()) group_of[node] = tree.of_node(graph, node);
@@ -178,15 +178,15 @@ std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("
 
 }  // namespace
 
-Profile Profile::run(const Graph& graph, const ProfileOptions& options) {
+Profile Profile::of(const Graph& graph, const ProfileOptions& options) {
   Profile profile;
   profile.model = metadata(graph, "model");
   profile.mode = metadata(graph, "mode");
   profile.optimizer = metadata(graph, "optimizer");
   profile.capture_seconds = parse_seconds(metadata(graph, "capture_seconds"));
   profile.nodes = graph.node_count();
-  profile.size = ParameterCount::run(graph);
-  profile.saved = SavedBytes::run(graph);
+  profile.size = ParameterCount::of(graph);
+  profile.saved = SavedBytes::of(graph);
 
   IdMap<TargetId, int64_t> calls;
   for (NodeId node : graph.nodes()) ++calls[graph.node(node).target];
@@ -196,25 +196,25 @@ Profile Profile::run(const Graph& graph, const ProfileOptions& options) {
     }
   }
 
-  const Flops flops = Flops::run(graph);
+  const Flops flops = Flops::of(graph);
   profile.uncovered = flops.uncovered();
-  profile.own_operators = OwnOperators::run(graph).by_operator();
+  profile.custom_operators = CustomOperators::of(graph).by_operator();
   for (uint32_t i = 0; i < graph.phase_count(); ++i) {
     const NodeFlops& phase = flops.of_phase(PhaseId(i));
     if (i <= Graph::kOptimizer.index || phase != NodeFlops()) profile.flops[graph.phase_name(PhaseId(i))] = phase;
   }
 
-  const auto kinds = StorageKinds::run(graph);
+  const auto kinds = StorageKinds::of(graph);
   const auto devices = bytes_by_device(graph);
   const c10::Device device = main_device(graph, devices, options.device);
   profile.device = device_name(device);
-  MemoryTimeline timeline = MemoryTimeline::run(graph, kinds, {.device = device});
+  MemoryTimeline timeline = MemoryTimeline::of(graph, kinds, {.device = device});
   profile.peak = describe(graph, timeline.peak());
   profile.peak_rounded_bytes = timeline.rounded_peak();
   profile.top_at_peak = live_storages(graph, timeline, timeline.peak().step, options.top_at_peak);
   for (const auto& [other, bytes] : devices) {
     if (other == device || bytes == 0) continue;
-    const auto peak = MemoryTimeline::run(graph, kinds, {.device = other}).peak();
+    const auto peak = MemoryTimeline::of(graph, kinds, {.device = other}).peak();
     profile.other_devices.push_back({device_name(other), peak.bytes});
   }
   profile.modules = modules_of(graph, kinds, flops);
@@ -246,7 +246,7 @@ json to_json(const Profile& profile) {
   for (const UncoveredOperator& row : profile.uncovered) {
     object["uncovered_operators"].push_back({{"op", row.op}, {"count", row.count}});
   }
-  for (const OwnOperatorFigures& row : profile.own_operators) {
+  for (const CustomOperatorFigures& row : profile.custom_operators) {
     object["own_operators"].push_back({{"op", row.op},
                                        {"calls", row.calls},
                                        {"flops", row.flops},
@@ -341,9 +341,9 @@ std::string to_text(const Profile& profile) {
     for (const UncoveredOperator& row : profile.uncovered) text += fmt::format("  {} x{}\n", row.op, row.count);
   }
 
-  if (!profile.own_operators.empty()) {
+  if (!profile.custom_operators.empty()) {
     text += fmt::format("\n{:<30}{:>8}{:>12}{:>12}{:>12}\n", "own operators", "calls", "FLOPs", "moved", "scratch");
-    for (const OwnOperatorFigures& row : profile.own_operators) {
+    for (const CustomOperatorFigures& row : profile.custom_operators) {
       text += fmt::format("  {:<28}{:>8}{:>12}{:>12}{:>12}\n", row.op, row.calls, human_count(row.flops),
                           human_bytes(row.bytes), human_bytes(row.scratch));
       if (row.unknown > 0) text += fmt::format("    {} calls without an answer from its rules\n", row.unknown);

@@ -38,15 +38,15 @@ NodeFlops sum_of_phases(const Graph& graph, const Flops& flops) {
 }
 
 void add_memory(SizeCost& cost, const Graph& graph, std::optional<c10::Device> device) {
-  cost.peak_bytes = MemoryTimeline::run(graph, {.device = device}).peak().bytes;
-  cost.saved_bytes = SavedBytes::run(graph).activations;
+  cost.peak_bytes = MemoryTimeline::of(graph, {.device = device}).peak().bytes;
+  cost.saved_bytes = SavedBytes::of(graph).activations;
 }
 
 }  // namespace
 
 SizeCost cost_of(const Graph& graph, std::optional<c10::Device> device) {
   SizeCost cost;
-  cost.flops = sum_of_phases(graph, Flops::run(graph));
+  cost.flops = sum_of_phases(graph, Flops::of(graph));
   add_memory(cost, graph, device);
   return cost;
 }
@@ -56,7 +56,7 @@ SizeSweep::SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> d
   const auto points = sample_points(symbolic);
   const PolynomialFit fit(points);
   std::vector<Flops> samples;
-  for (const auto& point : points) samples.push_back(Flops::run(instance_.at(named(symbolic, point))));
+  for (const auto& point : points) samples.push_back(Flops::of(instance_.at(named(symbolic, point))));
   std::vector<int64_t> row(points.size());
   const auto fitted = [&](auto&& value) {
     for (size_t i = 0; i < points.size(); ++i) row[i] = value(samples[i]);
@@ -94,7 +94,7 @@ SizeCost SizeSweep::at(const NamedSizes& sizes) {
       cost.flops.*kKinds[k] = total_[k]->evaluate(point);
       continue;
     }
-    if (!counted) counted = sum_of_phases(graph, Flops::run(graph));
+    if (!counted) counted = sum_of_phases(graph, Flops::of(graph));
     cost.flops.*kKinds[k] = (*counted).*kKinds[k];
   }
   return cost;

@@ -31,7 +31,7 @@ std::optional<int64_t> number(std::string_view text) {
 class ModuleRows {
  public:
   ModuleRows(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds, const Flops& flops, bool fold)
-      : tree_(ModuleTree::run(graph)), fold_(fold) {
+      : tree_(ModuleTree::of(graph)), fold_(fold) {
     const auto count = static_cast<uint32_t>(tree_.modules.size());
     IdMap<NodeId, uint32_t> group_of(kNoGroup);
     for (NodeId node : graph.nodes()) group_of[node] = tree_.of_node(graph, node);
@@ -188,10 +188,10 @@ std::vector<SummaryRow> call_rows(const Graph& graph, const IdMap<StorageId, Sto
 
 }  // namespace
 
-SummaryTable SummaryTable::run(const Graph& graph, const SummaryOptions& options) {
+SummaryTable SummaryTable::of(const Graph& graph, const SummaryOptions& options) {
   SummaryTable table;
-  const auto kinds = StorageKinds::run(graph);
-  const Flops flops = Flops::run(graph);
+  const auto kinds = StorageKinds::of(graph);
+  const Flops flops = Flops::of(graph);
   if (options.grouping == SummaryGrouping::kModule) {
     const ModuleRows modules(graph, kinds, flops, options.fold_repeats);
     table.depth = options.depth > 0 ? options.depth : 1;

@@ -157,7 +157,7 @@ TEST(AliasAnalysis, ValuesOfAGraph) {
       "%5 = aten::relu(self=%0) : f32[4,4] @s1\n"
       "%6 = aten::slice.Tensor(self=%5, dim=0, start=0, end=1) : f32[1,4] @s1\n"
       "%7 = aten::expand(self=%6, size=[4, 4]) : f32[4,4]{0,1} @s1\n");
-  const AliasAnalysis aliases = AliasAnalysis::run(graph);
+  const AliasAnalysis aliases = AliasAnalysis::of(graph);
   const auto value = [](uint32_t i) { return ValueId(i); };
   EXPECT_FALSE(aliases.may_alias(value(1), value(2)));
   EXPECT_EQ(aliases.relation(value(0), value(1)), Overlap::kPartial);

@@ -64,7 +64,7 @@ TEST(IrBgl, TransitiveReduction) {
       samples::graph_of(std::string(kHead) +
                         "%0 = sg::input(name=\"x\") : f32[2] @s0\n%1 = aten::relu(self=%0) : f32[2] @s1\n"
                         "%2 = aten::mul.Tensor(self=%0, other=%1) : f32[2] @s2\n");
-  const auto edges = reduced_dependences(graph, Dependences::run(graph));
+  const auto edges = reduced_dependences(graph, Dependences::of(graph));
   EXPECT_EQ(edges, (std::vector<std::pair<NodeId, NodeId>>{{NodeId(1), NodeId(0)}, {NodeId(2), NodeId(1)}}));
 }
 

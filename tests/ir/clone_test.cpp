@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "ir/records.h"
 #include "shadowgraph/edit.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/random_graph.h"
@@ -71,7 +72,7 @@ TEST(IrSplice, PutsAPieceIntoAGraph) {
   ASSERT_EQ(outputs.size(), 3U);
   EXPECT_FALSE(outputs[1].valid());
   EXPECT_EQ(outputs[2], ValueId(2));
-  graph.replace_all_uses(ValueId(3), outputs[0]);
+  graph.replace_all_uses_with(ValueId(3), outputs[0]);
   EXPECT_NO_THROW(verify(graph)) << to_text(graph);
   EXPECT_EQ(to_text(graph),
             "shadowgraph 1 libtorch 2.13.0\n"
@@ -116,8 +117,8 @@ TEST(IrSplice, Refusals) {
                      {.sizes = std::vector<int64_t>{4}, .strides = std::vector<int64_t>{1}, .storage = StorageId(1)});
   EXPECT_THROW(splice(other, NodeId(4), piece, std::vector{ValueId(2), ValueId(1)}), GraphEditError);
   other = samples::graph_of(kAround);
-  other.value(ValueId(1)).offset = 13;  // the view of w no longer fits
-  other.storage(StorageId(1)).bytes = 64;
+  mutable_value(other, ValueId(1)).offset = 13;  // the view of w no longer fits
+  mutable_storage(other, StorageId(1)).bytes = 64;
   EXPECT_THROW(splice(other, NodeId(4), piece, std::vector{ValueId(2), ValueId(1)}), GraphEditError);
 }
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "ir/records.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/verify.h"
 #include "tests/ir/samples.h"
@@ -12,16 +13,16 @@ namespace shadowgraph {
 namespace {
 
 std::string diff_text(const Graph& before, const Graph& after) {
-  return to_text(GraphDiff::run(before, after), before, after);
+  return to_text(GraphDiff::of(before, after), before, after);
 }
 
 TEST(IrDiff, EqualGraphsDoNotDiffer) {
   const Graph graph = parse(samples::kTraining);
-  EXPECT_TRUE(GraphDiff::run(graph, clone(graph)).empty());
+  EXPECT_TRUE(GraphDiff::of(graph, clone(graph)).empty());
   EXPECT_EQ(diff_text(graph, clone(graph)), "");
-  EXPECT_TRUE(GraphDiff::run(Graph(), Graph()).empty());
-  EXPECT_EQ(GraphDiff::run(Graph(), graph).added, graph.node_count());
-  EXPECT_EQ(GraphDiff::run(graph, Graph()).removed, graph.node_count());
+  EXPECT_TRUE(GraphDiff::of(Graph(), Graph()).empty());
+  EXPECT_EQ(GraphDiff::of(Graph(), graph).added, graph.node_count());
+  EXPECT_EQ(GraphDiff::of(graph, Graph()).removed, graph.node_count());
 }
 
 TEST(IrDiff, AnInsertedNodeIsOneDifference) {
@@ -29,7 +30,7 @@ TEST(IrDiff, AnInsertedNodeIsOneDifference) {
   Graph after = clone(before);
   InsertionPoint at(after, NodeId(4));
   at.insert(after.node(NodeId(3)).target, {Argument::of_value(ValueId(0))});
-  const GraphDiff diff = GraphDiff::run(before, after);
+  const GraphDiff diff = GraphDiff::of(before, after);
   EXPECT_EQ(diff.added, 1U);
   EXPECT_EQ(diff.changes.size(), 1U);
   EXPECT_EQ(diff.same, before.node_count());
@@ -49,18 +50,20 @@ TEST(IrDiff, SaysWhatChanged) {
             std::string::npos);
   EXPECT_NE(text_after([](Graph& g) { g.set_note(NodeId(6), "a", "b"); }).find("differs in its notes"),
             std::string::npos);
-  EXPECT_NE(text_after([](Graph& g) { g.node(NodeId(6)).flags.grad_mode = false; }).find("its modes"),
+  EXPECT_NE(text_after([](Graph& g) { mutable_node(g, NodeId(6)).flags.grad_mode = false; }).find("its modes"),
             std::string::npos);
-  EXPECT_NE(text_after([](Graph& g) { g.node(NodeId(6)).region = RegionId(0); }).find("its region"), std::string::npos);
+  EXPECT_NE(text_after([](Graph& g) { mutable_node(g, NodeId(6)).region = RegionId(0); }).find("its region"),
+            std::string::npos);
   EXPECT_NE(text_after([](Graph& g) { g.set_saved(NodeId(4), {}); }).find("what is saved"), std::string::npos);
-  EXPECT_NE(text_after([](Graph& g) { g.node(NodeId(8)).forward = NodeId(3); }).find("its forward node"),
+  EXPECT_NE(text_after([](Graph& g) { mutable_node(g, NodeId(8)).forward = NodeId(3); }).find("its forward node"),
             std::string::npos);
   // The same type from another node.
   EXPECT_NE(text_after([](Graph& g) {
               g.replace_uses_if(ValueId(5), ValueId(4), [](NodeId, const Argument&) { return true; });
             }).find("differs in operand 0"),
             std::string::npos);
-  EXPECT_NE(text_after([](Graph& g) { g.storage(StorageId(2)).bytes = 64; }).find("s2 differs"), std::string::npos);
+  EXPECT_NE(text_after([](Graph& g) { mutable_storage(g, StorageId(2)).bytes = 64; }).find("s2 differs"),
+            std::string::npos);
 }
 
 TEST(IrDiff, RandomEditsAreFoundAndLimitsHold) {
@@ -76,7 +79,7 @@ TEST(IrDiff, RandomEditsAreFoundAndLimitsHold) {
         ++erased;
       }
     }
-    const GraphDiff diff = GraphDiff::run(before, after);
+    const GraphDiff diff = GraphDiff::of(before, after);
     EXPECT_EQ(diff.removed - diff.added, erased);
     EXPECT_EQ(diff.same + diff.changed + diff.removed, before.node_count());
     EXPECT_EQ(diff.same + diff.changed + diff.added, after.node_count());
@@ -89,7 +92,7 @@ TEST(IrDiff, GraphsThatHaveLittleInCommon) {
   std::mt19937 random(7);
   const Graph before = random_graph(random, 3000);
   const Graph after = random_graph(random, 3000);
-  const GraphDiff diff = GraphDiff::run(before, after);
+  const GraphDiff diff = GraphDiff::of(before, after);
   EXPECT_EQ(diff.same + diff.changed + diff.removed, before.node_count());
   EXPECT_EQ(diff.same + diff.changed + diff.added, after.node_count());
   const std::string text = to_text(diff, before, after, 10);

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "ir/records.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/text.h"
 #include "tests/ir/samples.h"
@@ -66,7 +67,7 @@ TEST(IrInsertionPoint, AfterKeepsTheOrderOfInsertionAndSurvivesErasing) {
   InsertionPoint at = InsertionPoint::after(graph, kNeg);
   EXPECT_EQ(at.position(), kAdd);
   const NodeId first = at.insert(graph.node(kNeg).target, {value(5)});
-  graph.replace_all_uses(ValueId(6), ValueId(5));
+  graph.replace_all_uses_with(ValueId(6), ValueId(5));
   graph.erase(kAdd);
   EXPECT_EQ(at.position(), kOutput);
   const NodeId second = at.insert(graph.node(kNeg).target, {value(5)});
@@ -117,7 +118,7 @@ TEST(IrEdits, ErasedNodesHandOnBirthsAndDeaths) {
   EXPECT_EQ(graph.value(twin).storage, StorageId(1));
   EXPECT_NO_THROW(verify(graph));
   graph.set_storage(twin, StorageId(3), 0);
-  graph.node(graph.value(twin).producer).target = graph.node(kNeg).target;
+  mutable_node(graph, graph.value(twin).producer).target = graph.node(kNeg).target;
   graph.erase(kRelu);
   EXPECT_EQ(graph.storage(StorageId(3)).born, graph.value(twin).producer);
   EXPECT_EQ(graph.storage(StorageId(2)).freed_after, kMm);
@@ -139,7 +140,7 @@ TEST(IrEdits, EraseRefusesWhileAnotherNodeSavesAResult) {
   EXPECT_TRUE(graph.is_saved_elsewhere(ValueId(2)));
   EXPECT_FALSE(graph.can_erase(kT));
   expect_refused(graph, [&] { graph.erase(kT); });
-  graph.replace_all_uses(ValueId(2), ValueId(0));
+  graph.replace_all_uses_with(ValueId(2), ValueId(0));
   EXPECT_EQ(graph.saved(kNeg)[0].value, ValueId(0));
   graph.erase(kT);
   EXPECT_NO_THROW(verify(graph));
@@ -190,10 +191,10 @@ TEST(IrEdits, MovingLaterExtendsWhatItReads) {
 
 TEST(IrEdits, ABackwardNodeStaysBehindItsForwardNode) {
   Graph graph = samples::graph_of(kChain);
-  graph.node(kNeg).forward = kT;
+  mutable_node(graph, kNeg).forward = kT;
   InsertionPoint at(graph, kRelu);
   const NodeId free_standing = at.insert(graph.node(kNeg).target, {value(1)});
-  graph.node(kNeg).forward = free_standing;
+  mutable_node(graph, kNeg).forward = free_standing;
   expect_refused(graph, [&] { graph.move_before(free_standing, kAdd); });
 }
 
@@ -213,7 +214,7 @@ TEST(IrEdits, ReplacingAnOperandMovesWhatAliasesIt) {
   // add_ now writes x: so does what the output returns, and x's storage must reach that far.
   const StorageId freed[] = {StorageId(1)};
   graph.set_frees(kAdd, freed);
-  EXPECT_EQ(graph.replace_all_uses(ValueId(5), ValueId(4)), 1U);
+  EXPECT_EQ(graph.replace_all_uses_with(ValueId(5), ValueId(4)), 1U);
   EXPECT_EQ(graph.value(ValueId(6)).storage, StorageId(3));
   EXPECT_FALSE(graph.storage(StorageId(3)).freed_after.valid());
   EXPECT_NO_THROW(verify(graph));
@@ -231,13 +232,13 @@ TEST(IrEdits, ReplaceWithFilter) {
   EXPECT_EQ(graph.users_of(ValueId(6)), (std::vector{cat, kOutput}));
   EXPECT_EQ(graph.users_of(ValueId(4)), (std::vector{kNeg, cat}));
   EXPECT_NO_THROW(verify(graph));
-  expect_refused(graph, [&] { graph.replace_all_uses(ValueId(3), ValueId(6)); });
+  expect_refused(graph, [&] { graph.replace_all_uses_with(ValueId(3), ValueId(6)); });
 }
 
 TEST(IrEdits, AViewThatWouldReachOutsideRefusesTheReplacement) {
   Graph graph = samples::graph_of(std::string(kChain) + "");
-  graph.storage(StorageId(0)).bytes = 32;
-  graph.value(ValueId(2)).offset = 4;  // a view that only the larger storage can hold
+  mutable_storage(graph, StorageId(0)).bytes = 32;
+  mutable_value(graph, ValueId(2)).offset = 4;  // a view that only the larger storage can hold
   expect_refused(graph, [&] { graph.set_arguments(kT, std::vector{value(1)}); });
   EXPECT_EQ(graph.value(ValueId(2)).storage, StorageId(0));
 }
@@ -374,7 +375,7 @@ TEST(IrEdits, RandomEditsKeepTheGraphValid) {
             break;
           }
           case 4:
-            graph.replace_all_uses(some_value(), some_value());
+            graph.replace_all_uses_with(some_value(), some_value());
             break;
           case 5:
             graph.replace_uses_if(some_value(), some_value(),

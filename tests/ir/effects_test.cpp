@@ -35,7 +35,7 @@ TEST(IrEffects, WritesThroughAViewMakeAVersionForAll) {
       "%4 = aten::add_.Tensor(self=%0, other=%3) : f32[2,2] @s0\n"
       "aten::_foreach_zero_(self=[%3, %1, %0])\n"
       "sg::output(values=[%1])\n");
-  const Effects effects = Effects::run(graph);
+  const Effects effects = Effects::of(graph);
   EXPECT_EQ(describe(effects, NodeId(0)), "->");
   EXPECT_EQ(describe(effects, NodeId(1)), "s0@0 ->");
   EXPECT_EQ(describe(effects, NodeId(2)), "s0@0 -> s0:0-1");
@@ -66,7 +66,7 @@ TEST(IrEffects, ViewsAndEmptyLikeLookAtGeometryOnly) {
       "%3 = aten::zeros_like(self=%0) : f32[2,2] @s1\n"
       "%4 = aten::contiguous(self=%1) : f32[2,2] @s2\n"
       "%5 = aten::relu(self=%0) : f32[2,2] @s3\n");
-  const Effects effects = Effects::run(graph);
+  const Effects effects = Effects::of(graph);
   const bool geometry_only[] = {false, true, true, true, false, false};
   for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(effects.geometry_only(NodeId(i)), geometry_only[i]) << i;
   EXPECT_EQ(effects.reads(NodeId(1)).size(), 1U);  // the storage must exist
@@ -80,7 +80,7 @@ TEST(IrEffects, CollectivesKeepTheirOrder) {
       "%0 = sg::input(name=\"x\") : f32[2,2] @s0\n"
       "%1 = _c10d_functional::all_reduce(input=%0, reduce_op=\"sum\", group_name=\"0\") : f32[2,2] @s1\n"
       "%2 = _c10d_functional::wait_tensor(tensor=%1) : f32[2,2] @s1\n");
-  const Effects effects = Effects::run(graph);
+  const Effects effects = Effects::of(graph);
   ASSERT_TRUE(effects.collectives().valid());
   EXPECT_EQ(effects.final_version(effects.collectives()), 2U);
   EXPECT_EQ(effects.pseudo_storage_count(), 1U);
@@ -101,7 +101,7 @@ TEST(IrEffects, BatchNormWritesItsStatisticsInTrainingOnly) {
         "%3, %4, %5 = aten::native_batch_norm(input=%0, weight=None, bias=None, running_mean=" +
         std::string(mean) + ", running_var=%2, training=" + training +
         ", momentum=0.1, eps=1e-05) : f32[1,2] @s3, f32[2] @s3, f32[2] @s3\n");
-    return describe(Effects::run(graph), NodeId(3));
+    return describe(Effects::of(graph), NodeId(3));
   };
   EXPECT_EQ(effects_with("true", "%1"), "s0@0 s1@0 s2@0 -> s1:0-1 s2:0-1");
   EXPECT_EQ(effects_with("true", "None"), "s0@0 s2@0 -> s2:0-1");
@@ -119,7 +119,7 @@ TEST(IrEffects, RandomNodesWriteTheGeneratorOfTheirDevice) {
   const NodeId cpu = with_generator(c10::Device(c10::kCPU));
   const NodeId cpu0 = with_generator(c10::Device(c10::kCPU, 0));
   const NodeId cuda = with_generator(c10::Device(c10::kCUDA, 0));
-  const Effects effects = Effects::run(graph);
+  const Effects effects = Effects::of(graph);
   ASSERT_EQ(effects.generators().size(), 2U);
   EXPECT_EQ(describe(effects, cpu), "rng@0 -> rng:0-1");
   EXPECT_EQ(describe(effects, cpu0), "rng@1 -> rng:1-2");
@@ -139,7 +139,7 @@ TEST(IrEffects, HostReadsAndUnknownTargets) {
       "%0 = sg::input(name=\"x\") : f32[] @s0\n%1 = sg::input(name=\"y\") : f32[] @s1\n"
       "%2 = aten::item(self=%0) : float\nmy::leaf(%0, [%1], 3)\nmy::leaf()\nmy::seen(x=opaque(\"Thing\"), y=%1)\n"
       "my::told(x=%0, y=%1)\n");
-  const Effects effects = Effects::run(graph);
+  const Effects effects = Effects::of(graph);
   EXPECT_TRUE(effects.host_read(NodeId(2)));
   EXPECT_FALSE(effects.is_pure(NodeId(2)));
   EXPECT_EQ(describe(effects, NodeId(3)), "s0@0 s1@0 -> s0:0-1 s1:0-1");

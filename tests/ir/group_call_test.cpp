@@ -57,10 +57,10 @@ TEST(IrGroupCall, CollectivesShowInTheSchema) {
   EXPECT_EQ(schema_of(graph, nodes, "my::f"), "my::f(Tensor x0, *, str group_name=\"\") -> Tensor");
   EXPECT_THROW(replace_by_call(graph, {.nodes = nodes, .schema = "my::f(Tensor x) -> Tensor"}), GraphEditError);
   const NodeId call = replace_by_call(graph, {.nodes = nodes, .schema = schema_of(graph, nodes, "my::f")});
-  const Effects effects = Effects::run(graph);
+  const Effects effects = Effects::of(graph);
   EXPECT_TRUE(effects.collective(call));
   EXPECT_EQ(effects.final_version(effects.collectives()), 2U);
-  const Dependences dependences = Dependences::run(graph, effects);
+  const Dependences dependences = Dependences::of(graph, effects);
   const auto after = dependences.after(call);
   EXPECT_NE(std::find(after.begin(), after.end(), NodeId(3)), after.end()) << to_text(graph);
   samples::expect_round_trip(graph);

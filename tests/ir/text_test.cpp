@@ -10,6 +10,7 @@
 #include <limits>
 #include <sstream>
 
+#include "ir/records.h"
 #include "ir/text/words.h"
 #include "tests/ir/samples.h"
 
@@ -265,9 +266,9 @@ TEST(IrText, VariadicArgumentsFollowByPosition) {
 TEST(IrText, MetadataDependenciesAndRegionsRoundTrip) {
   Graph graph = parse(samples::kTraining);
   graph.metadata["line\nbreak"] = std::string("\0\xff", 2);
-  graph.dependencies.push_back({PathDependency::Kind::kHostValue, ValueId(3), -1, "nan"});
-  graph.dependencies.push_back({PathDependency::Kind::kRank, ValueId(77), -1, "of a value that is gone"});
-  graph.region(Graph::kRootRegion).class_name = graph.intern("Net");
+  graph.guards.push_back({Guard::Kind::kHostValue, ValueId(3), -1, "nan"});
+  graph.guards.push_back({Guard::Kind::kRank, ValueId(77), -1, "of a value that is gone"});
+  mutable_region(graph, Graph::kRootRegion).class_name = graph.intern("Net");
   Region region;
   region.kind = RegionKind::kCheckpoint;
   region.parent = RegionId(2);

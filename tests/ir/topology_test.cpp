@@ -19,7 +19,7 @@ const char* const kHead =
 
 std::vector<uint32_t> before(const Graph& graph, uint32_t n) {
   std::vector<uint32_t> result;
-  const Dependences dependences = Dependences::run(graph);
+  const Dependences dependences = Dependences::of(graph);
   for (NodeId b : dependences.before(NodeId(n))) result.push_back(b.index);
   return result;
 }
@@ -35,7 +35,7 @@ TEST(IrDependences, ReadsAndWritesOfAStorage) {
   EXPECT_EQ(before(graph, 3), (std::vector<uint32_t>{0, 2}));
   EXPECT_EQ(before(graph, 4), (std::vector<uint32_t>{0, 1, 2, 3}));
   EXPECT_EQ(before(graph, 5), (std::vector<uint32_t>{1}));
-  const auto d = Dependences::run(graph);
+  const auto d = Dependences::of(graph);
   EXPECT_TRUE(d.can_move_before(graph, NodeId(5), NodeId(2)));
   EXPECT_FALSE(d.can_move_before(graph, NodeId(5), NodeId(1)));
   EXPECT_FALSE(d.can_move_before(graph, NodeId(3), NodeId(2)));
@@ -96,14 +96,14 @@ TEST(IrTopology, GroupsComeTogetherOrAreRefused) {
   Graph graph = samples::graph_of(std::string(kHead) +
                                   "%1 = aten::relu(self=%0) : f32[4] @s1\n%2 = aten::relu(self=%0) : f32[4] @s2\n"
                                   "%3 = aten::relu(self=%1) : f32[4] @s3\n");
-  const auto d = Dependences::run(graph);
+  const auto d = Dependences::of(graph);
   IdMap<NodeId, int32_t> groups(-1);
   groups[NodeId(1)] = groups[NodeId(3)] = 5;
   EXPECT_EQ(topological_order(graph, d, groups), (std::vector{NodeId(0), NodeId(1), NodeId(3), NodeId(2)}));
   groups[NodeId(0)] = 1;
   graph.set_arguments(NodeId(2), std::vector{Argument::of_value(ValueId(1))});
   graph.set_arguments(NodeId(3), std::vector{Argument::of_value(ValueId(2))});
-  EXPECT_THROW(topological_order(graph, Dependences::run(graph), groups), GraphEditError);
+  EXPECT_THROW(topological_order(graph, Dependences::of(graph), groups), GraphEditError);
 }
 
 // Random groups and random moves, each made only if the dependences allow it: the contents of every read stay the same.
@@ -113,9 +113,9 @@ TEST(IrTopology, WhatDependencesAllowKeepsEveryRead) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     Graph graph = random_graph(random, 50);
-    const Effects before = Effects::run(graph);
+    const Effects before = Effects::of(graph);
     for (int i = 0; i < 60; ++i) {
-      const auto d = Dependences::run(graph);
+      const auto d = Dependences::of(graph);
       const NodeId n(random() % graph.node_capacity());
       const NodeId position(random() % graph.node_capacity());
       if (!d.can_move_before(graph, n, position)) continue;
@@ -124,7 +124,7 @@ TEST(IrTopology, WhatDependencesAllowKeepsEveryRead) {
     }
     const auto found = violations(graph);
     ASSERT_TRUE(found.empty()) << found[0].message;
-    const Effects after = Effects::run(graph);
+    const Effects after = Effects::of(graph);
     for (NodeId n : graph.nodes()) {
       if (before.geometry_only(n)) continue;
       const auto a = before.reads(n);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "ir/records.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {
@@ -35,7 +36,7 @@ TEST(IrVerifier, AcceptsTheSample) { EXPECT_TRUE(violations(training()).empty())
 
 TEST(IrVerifier, SaysWhatAndShowsTheNode) {
   Graph graph = training();
-  graph.node(NodeId(7)).forward = NodeId(9);
+  mutable_node(graph, NodeId(7)).forward = NodeId(9);
   try {
     verify(graph);
     FAIL();
@@ -49,13 +50,13 @@ TEST(IrVerifier, SaysWhatAndShowsTheNode) {
 
 TEST(IrVerifier, Rule1Links) {
   Graph graph = training();
-  graph.node(NodeId(5)).previous = NodeId(1);
+  mutable_node(graph, NodeId(5)).previous = NodeId(1);
   expect_broken(graph, Rule::kLinks);
   Graph cycle = training();
-  cycle.node(NodeId(5)).next = NodeId(2);
+  mutable_node(cycle, NodeId(5)).next = NodeId(2);
   expect_broken(cycle, Rule::kLinks, false);
   Graph lost = training();
-  lost.node(NodeId(5)).next = NodeId(4000);
+  mutable_node(lost, NodeId(5)).next = NodeId(4000);
   expect_broken(lost, Rule::kLinks, false);
 }
 
@@ -65,18 +66,18 @@ TEST(IrVerifier, Rule2References) {
     change(graph);
     expect_broken(graph, Rule::kReferences, false);
   };
-  broken([](Graph& g) { g.node(NodeId(4)).target = TargetId(999); });
-  broken([](Graph& g) { g.node(NodeId(4)).region = RegionId(999); });
-  broken([](Graph& g) { g.node(NodeId(4)).phase = PhaseId(99); });
-  broken([](Graph& g) { g.node(NodeId(4)).source = StringId(9999); });
-  broken([](Graph& g) { g.node(NodeId(4)).forward = NodeId(9999); });
-  broken([](Graph& g) { g.node(NodeId(4)).arguments.offset = 1U << 30; });
-  broken([](Graph& g) { g.node(NodeId(4)).saved.size = 1U << 30; });
+  broken([](Graph& g) { mutable_node(g, NodeId(4)).target = TargetId(999); });
+  broken([](Graph& g) { mutable_node(g, NodeId(4)).region = RegionId(999); });
+  broken([](Graph& g) { mutable_node(g, NodeId(4)).phase = PhaseId(99); });
+  broken([](Graph& g) { mutable_node(g, NodeId(4)).source = StringId(9999); });
+  broken([](Graph& g) { mutable_node(g, NodeId(4)).forward = NodeId(9999); });
+  broken([](Graph& g) { mutable_node(g, NodeId(4)).arguments.offset = 1U << 30; });
+  broken([](Graph& g) { mutable_node(g, NodeId(4)).saved.size = 1U << 30; });
   broken([](Graph& g) { const_cast<Argument&>(g.arguments(NodeId(4))[0]).ref.value = ValueId(9999); });
   broken([](Graph& g) { const_cast<SavedTensor&>(g.saved(NodeId(4))[0]).value = ValueId(); });
-  broken([](Graph& g) { g.value(ValueId(4)).dims = 1U << 31; });
-  broken([](Graph& g) { g.storage(StorageId(1)).born = NodeId(777); });
-  broken([](Graph& g) { g.region(RegionId(1)).name = StringId(7777); });
+  broken([](Graph& g) { mutable_value(g, ValueId(4)).dims = 1U << 31; });
+  broken([](Graph& g) { mutable_storage(g, StorageId(1)).born = NodeId(777); });
+  broken([](Graph& g) { mutable_region(g, RegionId(1)).name = StringId(7777); });
   // A list that holds itself.
   broken([](Graph& g) {
     Argument list = g.make_list(std::vector{Argument::none(), Argument::none()});
@@ -102,7 +103,7 @@ TEST(IrVerifier, Rule4Uses) {
   const_cast<Argument&>(other.arguments(NodeId(8))[0]).ref.value = ValueId(2);
   expect_broken(other, Rule::kUses);
   Graph lost = training();
-  lost.value(ValueId(2)).first_use = Argument::kNoUse;
+  mutable_value(lost, ValueId(2)).first_use = Argument::kNoUse;
   expect_broken(lost, Rule::kUses);
   Graph cycle = training();
   const_cast<Use&>(cycle.use(cycle.value(ValueId(2)).last_use)).next = cycle.value(ValueId(2)).first_use;
@@ -111,7 +112,7 @@ TEST(IrVerifier, Rule4Uses) {
 
 TEST(IrVerifier, Rule5Results) {
   Graph graph = training();
-  graph.value(ValueId(5)).producer = NodeId(4);
+  mutable_value(graph, ValueId(5)).producer = NodeId(4);
   expect_broken(graph, Rule::kResults);
   Graph twice = training();
   twice.set_results(NodeId(9), std::vector{Argument::of_value(ValueId(3))});
@@ -126,7 +127,7 @@ TEST(IrVerifier, Rule6Arguments) {
   expect_broken_text("values=[%9, None]", "values=ints[1]", Rule::kArguments);
   expect_broken_text("train=true", "train=[1]", Rule::kArguments);
   Graph graph = training();
-  graph.node(NodeId(10)).arguments.size = 1;
+  mutable_node(graph, NodeId(10)).arguments.size = 1;
   expect_broken(graph, Rule::kArguments, false);
   // An undefined tensor where the schema wants one is what autograd passes.
   EXPECT_TRUE(
@@ -150,7 +151,7 @@ TEST(IrVerifier, Rule8Storage) {
   expect_broken_text("f32[4,3] @s2", "f32[4,3] @s2 cpu", Rule::kStorage);
   expect_broken_text("s1 = 8 cuda:0", "s1 = -8 cuda:0", Rule::kStorage, false);
   Graph graph = training();
-  graph.value(ValueId(6)).storage = StorageId(99);
+  mutable_value(graph, ValueId(6)).storage = StorageId(99);
   expect_broken(graph, Rule::kStorage);
 }
 
@@ -182,13 +183,13 @@ TEST(IrVerifier, Rule11Lifetime) {
 
 TEST(IrVerifier, Rule12Regions) {
   Graph graph = training();
-  graph.region(RegionId(1)).parent = RegionId(2);
+  mutable_region(graph, RegionId(1)).parent = RegionId(2);
   expect_broken(graph, Rule::kRegions);
   Graph orphan = training();
-  orphan.region(RegionId(3)).parent = RegionId();
+  mutable_region(orphan, RegionId(3)).parent = RegionId();
   expect_broken(orphan, Rule::kRegions);
   Graph arguments = training();
-  arguments.region(RegionId(2)).arguments.size = 2;
+  mutable_region(arguments, RegionId(2)).arguments.size = 2;
   expect_broken(arguments, Rule::kRegions);
 }
 
@@ -211,7 +212,7 @@ TEST(IrVerifier, Rule15Forward) {
   expect_broken_text("backward of n4", "backward of n7", Rule::kForward);
   Graph graph = training();  // a link to an erased node is no link
   graph.erase(NodeId(6));
-  graph.node(NodeId(7)).forward = NodeId(6);
+  mutable_node(graph, NodeId(7)).forward = NodeId(6);
   EXPECT_TRUE(violations(graph).empty());
   EXPECT_EQ(to_text(graph).find("of n6"), std::string::npos);
 }
@@ -225,10 +226,10 @@ TEST(IrVerifier, Rule16Saved) {
 
 TEST(IrVerifier, Rule17Frees) {
   Graph graph = training();
-  graph.storage(StorageId(3)).freed_after = NodeId(9);
+  mutable_storage(graph, StorageId(3)).freed_after = NodeId(9);
   expect_broken(graph, Rule::kFrees, false);
   Graph unlisted = training();
-  unlisted.storage(StorageId(6)).freed_after = NodeId(11);
+  mutable_storage(unlisted, StorageId(6)).freed_after = NodeId(11);
   expect_broken(unlisted, Rule::kFrees);
 }
 
@@ -250,7 +251,7 @@ TEST(IrVerifier, NoiseNeverCrashes) {
           break;
         case 1: {
           // Booleans and enumerations of a value are set by nobody but us; ids and runs are what edits get wrong.
-          Value& value = graph.value(ValueId(random() % graph.value_capacity()));
+          Value& value = mutable_value(graph, ValueId(random() % graph.value_capacity()));
           uint32_t* const fields[] = {&value.dims, &value.storage.index, &value.producer.index, &value.first_use,
                                       &value.last_use};
           *fields[random() % 5] = random() % 3 == 0 ? random() : random() % 20;
@@ -266,10 +267,10 @@ TEST(IrVerifier, NoiseNeverCrashes) {
           break;
         }
         case 3:
-          graph.storage(StorageId(random() % graph.storage_count())).born = NodeId(random() % 40);
+          mutable_storage(graph, StorageId(random() % graph.storage_count())).born = NodeId(random() % 40);
           break;
         default: {
-          Region& region = graph.region(RegionId(random() % graph.region_count()));
+          Region& region = mutable_region(graph, RegionId(random() % graph.region_count()));
           region.parent = RegionId(random() % 6);
           region.target = TargetId(random() % 20);
           region.arguments = {static_cast<uint32_t>(random() % 600), static_cast<uint32_t>(random() % 600)};

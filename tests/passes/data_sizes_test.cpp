@@ -105,9 +105,9 @@ TEST(DataSizes, AreRecordedAndRunAgain) {
   const std::string text = to_text(graph);
   EXPECT_THAT(text, HasSubstr("nonzero0 = 3"));
   EXPECT_EQ(first_difference(parse(text), graph), std::nullopt);
-  EXPECT_FALSE(ShapePropagation::run(graph).apply(graph));
+  EXPECT_FALSE(ShapePropagation::of(graph).apply(graph));
   EXPECT_EQ(to_text(graph), text);
-  const auto shapes = ShapePropagation::run(graph, {.data_sizes = {{"nonzero0", 6}}});
+  const auto shapes = ShapePropagation::of(graph, {.data_sizes = {{"nonzero0", 6}}});
   const Argument& output = graph.list(graph.arguments(graph.last())[0])[0];
   EXPECT_EQ(shapes.tensor(output.ref.value).sizes(), (at::IntArrayRef{6, 4}));
 }

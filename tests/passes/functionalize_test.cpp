@@ -114,7 +114,7 @@ TEST(Functionalize, FunctionalCallsCostWhatTheirOperatorsDo) {
   const auto cost_of = [&](const std::string& name) {
     const std::vector<NodeId> calls = nodes_calling(graph, name);
     EXPECT_FALSE(calls.empty()) << name;
-    const Flops flops = Flops::run(graph);
+    const Flops flops = Flops::of(graph);
     for (const UncoveredOperator& uncovered : flops.uncovered()) EXPECT_NE(uncovered.op, name);
     return calls.empty() ? NodeFlops() : flops.of(calls.front());
   };

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "ir/records.h"
 #include "passes/options.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
@@ -130,7 +131,7 @@ TEST(Pipeline, TimesAndCounts) {
 TEST(Pipeline, AFailedPassLeavesTheGraphAsItWas) {
   const auto broken = [](Graph& graph, const PassOptions&) {
     graph.move_before(graph.last(), NodeId());
-    graph.node(graph.first()).region = RegionId(77);
+    mutable_node(graph, graph.first()).region = RegionId(77);
     return PassResult{.changed = true};
   };
   const auto liar = [](Graph& graph, const PassOptions& options) {
@@ -167,7 +168,7 @@ TEST(Pipeline, AFailedPassLeavesTheGraphAsItWas) {
 
 TEST(Pipeline, ABrokenInputIsNotThePasssFault) {
   Graph graph = sample();
-  graph.node(NodeId(1)).region = RegionId(77);
+  mutable_node(graph, NodeId(1)).region = RegionId(77);
   EXPECT_THROW(Pipeline::parse("dce").run(graph, PipelineOptions::checked()), VerifyError);
 }
 

@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "ir/records.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {
@@ -69,7 +70,7 @@ inline Graph random_graph(std::mt19937& random, int size) {
                                    {.value = values[random() % values.size()]}};
       graph.set_saved(n, std::span(saved).first(1 + random() % 3));
     }
-    if (!nodes.empty() && random() % 4 == 0) graph.node(n).forward = nodes[random() % nodes.size()];
+    if (!nodes.empty() && random() % 4 == 0) mutable_node(graph, n).forward = nodes[random() % nodes.size()];
     nodes.push_back(n);
   }
   // Deaths: at the last node that touches a storage, or some nodes later.

@@ -268,7 +268,7 @@ TEST(Partition, NoTwoPartsCouldBeOne) {
     for (NodeId n : graph.nodes()) {
       if (part_of[n] >= 0) parts[part_of[n]].push_back(n);
     }
-    const Dependences dependences = Dependences::run(graph);
+    const Dependences dependences = Dependences::of(graph);
     for (const auto& [a, first] : parts) {
       EXPECT_FALSE(dependences.way_back_into(graph, first)) << to_text(graph);
       for (const auto& [b, second] : parts) {

@@ -32,13 +32,13 @@ TEST_P(BuiltInModel, IsByteEqualWithTheRecordedInputs) {
     for (const bool train : {true, false}) {
       Graph graph = capture_tiny(GetParam(), {.train = train, .device = device});
       const std::string before = to_text(graph);
-      const ShapePropagation shapes = ShapePropagation::run(graph);
+      const ShapePropagation shapes = ShapePropagation::of(graph);
       EXPECT_THAT(shapes.baked(), IsEmpty());
       EXPECT_FALSE(shapes.apply(graph));
       EXPECT_EQ(to_text(graph), before);
       // From text, where ids, pools and tensor constants are others.
       Graph read = parse(before);
-      EXPECT_FALSE(ShapePropagation::run(read).apply(read));
+      EXPECT_FALSE(ShapePropagation::of(read).apply(read));
     }
   }
 }
@@ -63,13 +63,13 @@ Graph capture_small_net(at::IntArrayRef image) {
 
 TEST(ShapePropagation, GivesWhatACaptureWithTheNewInputsGives) {
   Graph graph = capture_small_net({2, 3, 19, 17});
-  const auto shapes = ShapePropagation::run(graph, {.inputs = {{"x", InputGeometry::of_text("f32[4,3,40,33]")}}});
+  const auto shapes = ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[4,3,40,33]")}}});
   EXPECT_THAT(shapes.baked(), IsEmpty());
   EXPECT_TRUE(shapes.apply(graph));
   verify(graph);
   const Graph expected = capture_small_net({4, 3, 40, 33});
   EXPECT_EQ(first_difference(graph, expected), std::nullopt);
-  EXPECT_FALSE(ShapePropagation::run(graph).apply(graph));
+  EXPECT_FALSE(ShapePropagation::of(graph).apply(graph));
 }
 
 TEST(ShapePropagation, TakesRealFakeAndMetaTensors) {
@@ -82,7 +82,7 @@ TEST(ShapePropagation, TakesRealFakeAndMetaTensors) {
                               }(),
                               fake, at::empty({4, 3, 9, 9}, at::kMeta)}) {
     Graph graph = capture_small_net({2, 3, 19, 17});
-    const auto shapes = ShapePropagation::run(graph, {.inputs = {{"x", InputGeometry::of(x)}}});
+    const auto shapes = ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of(x)}}});
     EXPECT_TRUE(shapes.apply(graph));
     EXPECT_EQ(first_difference(graph, expected), std::nullopt);
   }
@@ -90,9 +90,9 @@ TEST(ShapePropagation, TakesRealFakeAndMetaTensors) {
 
 TEST(ShapePropagation, GivesEveryValueItsTensor) {
   const Graph graph = capture_small_net({2, 3, 19, 17});
-  const auto shapes = ShapePropagation::run(graph, {.inputs = {{"x", InputGeometry::of_text("f64[3,3,8,8]")},
-                                                               {"kernel", InputGeometry::of_text("f64[5,3,3,3]")},
-                                                               {"weight", InputGeometry::of_text("f64[7,5]")}}});
+  const auto shapes = ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f64[3,3,8,8]")},
+                                                              {"kernel", InputGeometry::of_text("f64[5,3,3,3]")},
+                                                              {"weight", InputGeometry::of_text("f64[7,5]")}}});
   uint32_t values = 0;
   for (const NodeId node : graph.nodes()) {
     graph.for_each_output(node, [&](ValueId value) {
@@ -121,7 +121,7 @@ TEST(ShapePropagation, ChangedAliasingGivesAStorageOfItsOwn) {
         .graph;
   };
   Graph graph = capture({3, 4});
-  EXPECT_TRUE(ShapePropagation::run(graph, {.inputs = {{"x", InputGeometry::of_text("f32[6,5]")}}}).apply(graph));
+  EXPECT_TRUE(ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[6,5]")}}}).apply(graph));
   verify(graph);
   EXPECT_EQ(first_difference(graph, capture({6, 5})), std::nullopt);
 }
@@ -144,9 +144,9 @@ TEST(ShapePropagation, MetadataChangesInPlaceLeaveTheValueBefore) {
   };
   Graph graph = capture({3, 4});
   const std::string before = to_text(graph);
-  EXPECT_FALSE(ShapePropagation::run(graph).apply(graph));
+  EXPECT_FALSE(ShapePropagation::of(graph).apply(graph));
   EXPECT_EQ(to_text(graph), before);
-  EXPECT_TRUE(ShapePropagation::run(graph, {.inputs = {{"x", InputGeometry::of_text("f32[6,5]")}}}).apply(graph));
+  EXPECT_TRUE(ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[6,5]")}}}).apply(graph));
   EXPECT_EQ(first_difference(graph, capture({6, 5})), std::nullopt);
 }
 
@@ -164,7 +164,7 @@ Graph capture_view(int64_t batch) {
 TEST(ShapePropagation, NamesTheNodeAndTheArgumentThatIsBakedIn) {
   const Graph graph = capture_view(8);
   try {
-    ShapePropagation::run(graph, {.inputs = {{"x", InputGeometry::of_text("f32[16,6]")}}});
+    ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[16,6]")}}});
     FAIL() << "a view of 96 elements as [8, 2, 3]";
   } catch (const ShapePropagationError& error) {
     EXPECT_THAT(error.what(), HasSubstr("n1 aten::view"));
@@ -188,7 +188,7 @@ TEST(ShapePropagation, FindsWhatIsBakedInAboveTheNodeThatFails) {
                                            }})
           .graph;
   try {
-    ShapePropagation::run(graph, {.inputs = {{"x", InputGeometry::of_text("f32[16,6]")}}});
+    ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[16,6]")}}});
     FAIL() << "sizes 16 and 8 do not broadcast";
   } catch (const ShapePropagationError& error) {
     EXPECT_EQ(graph.target(error.node()).name(), "aten::add.Tensor");
@@ -207,7 +207,7 @@ TEST(ShapePropagation, ListsWhatIsBakedInAndFitsNevertheless) {
                                 return Tensors{in[0].relu(), at::arange(in[0].size(0)), at::zeros({in[0].size(0) * 6})};
                               }})
           .graph;
-  const auto shapes = ShapePropagation::run(graph, {.inputs = {{"x", InputGeometry::of_text("f32[16,6]")}}});
+  const auto shapes = ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[16,6]")}}});
   ASSERT_EQ(shapes.baked().size(), 2U);
   EXPECT_EQ(shapes.baked()[0].argument, "end");
   EXPECT_EQ(shapes.baked()[0].now, 16);
@@ -236,7 +236,7 @@ TEST(ShapePropagation, BuiltInLanguageModelSaysWhereItsBatchIsBakedIn) {
     geometry.sizes[0] = 7;
     inputs.emplace(graph.text(graph.arguments(node)[0].string), geometry);
   }
-  EXPECT_THAT([&] { ShapePropagation::run(graph, {.inputs = inputs}); },
+  EXPECT_THAT([&] { ShapePropagation::of(graph, {.inputs = inputs}); },
               ::testing::ThrowsMessage<ShapePropagationError>(HasSubstr("of 'input_ids' as recorded, now ")));
 }
 
@@ -244,7 +244,7 @@ TEST(ShapePropagation, RefusesNamesAndTextsThatMeanNothing) {
   Graph graph = capture_view(8);
   EXPECT_THAT(
       [&] {
-        ShapePropagation::run(graph, {.inputs = {{"y", InputGeometry::of_text("f32[2]")}}});
+        ShapePropagation::of(graph, {.inputs = {{"y", InputGeometry::of_text("f32[2]")}}});
       },
       ::testing::ThrowsMessage<Error>(HasSubstr("its inputs are: x")));
   const Pass* pass = find_pass("shape-prop");
@@ -261,15 +261,15 @@ TEST(ShapePropagation, RunsShapeRulesOfFunctionsAndNamesThoseItLacks) {
       "shadowgraph 1 libtorch 2.13.0\nfunction test::twice(Tensor x) -> Tensor\ns0 = 8 cpu input\ns1 = 16 cpu "
       "temporary\n"
       "%0 = sg::input(name=\"x\") : f32[2] @s0\n%1 = test::twice(x=%0) : f32[4] @s1\nsg::output(values=[%1])\n");
-  EXPECT_FALSE(ShapePropagation::run(graph).apply(graph));
-  EXPECT_TRUE(ShapePropagation::run(graph, {.inputs = {{"x", InputGeometry::of_text("f32[5]")}}}).apply(graph));
+  EXPECT_FALSE(ShapePropagation::of(graph).apply(graph));
+  EXPECT_TRUE(ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[5]")}}}).apply(graph));
   EXPECT_EQ(graph.sizes(ValueId(1))[0], 10);
   EXPECT_EQ(graph.storage(StorageId(1)).bytes, 40);
   Graph unknown = parse(
       "shadowgraph 1 libtorch 2.13.0\noperator nobody::knows(Tensor x) -> Tensor\ns0 = 8 cpu input\ns1 = 8 cpu "
       "temporary\n"
       "%0 = sg::input(name=\"x\") : f32[2] @s0\n%1 = nobody::knows(x=%0) : f32[2] @s1\nsg::output(values=[%1])\n");
-  EXPECT_THAT([&] { ShapePropagation::run(unknown); }, ::testing::ThrowsMessage<Error>(HasSubstr("nobody::knows")));
+  EXPECT_THAT([&] { ShapePropagation::of(unknown); }, ::testing::ThrowsMessage<Error>(HasSubstr("nobody::knows")));
 }
 
 TEST(FakeOf, HasTheValuesGeometryAndSharesStorages) {

@@ -33,7 +33,7 @@ bool groups_can_be_ordered(const Graph& graph) {
     if (!group.empty()) group_of[n] = numbers.try_emplace(group, static_cast<int32_t>(numbers.size())).first->second;
   }
   try {
-    return topological_order(graph, Dependences::run(graph), group_of).size() == graph.node_count();
+    return topological_order(graph, Dependences::of(graph), group_of).size() == graph.node_count();
   } catch (const GraphEditError&) {
     return false;
   }

@@ -119,8 +119,8 @@ TEST(SymbolicGraph, KnowsSizesBytesArgumentsAndPaths) {
   expected.metadata["batch"] = "40";
   const Graph at_40 = symbolic.instantiate({{"batch", 40}});
   EXPECT_EQ(first_difference(at_40, expected), std::nullopt);
-  ASSERT_FALSE(at_40.dependencies.empty());
-  EXPECT_EQ(at_40.dependencies[0].observed, "40");
+  ASSERT_FALSE(at_40.guards.empty());
+  EXPECT_EQ(at_40.guards[0].observed, "40");
 }
 
 // Two values look alike at the first size and nowhere else: they must not share what is rewritten.

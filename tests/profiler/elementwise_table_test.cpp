@@ -18,7 +18,7 @@ using testing::TestGraph;
 NodeFlops work(TestGraph& t, const std::string& op, const std::vector<Argument>& arguments,
                const std::vector<std::vector<int64_t>>& results) {
   const auto call = t.call(op, arguments, results);
-  return Flops::run(t.graph).of(call.node);
+  return Flops::of(t.graph).of(call.node);
 }
 
 TEST(ElementwiseTable, Pointwise) {
@@ -180,7 +180,7 @@ TEST(Flops, ViewsAreFreeTagsCountAndTheRestIsListed) {
   t.call("aten::fft_fft", {x}, {{2, 3}});
   t.call("aten::mm", {x, x}, {{2, 3}});  // cannot be: 3 against 2
   t.graph.append(t.graph.intern_target(Target(TargetKind::kFunction, "mine::fused(Tensor x) -> Tensor")), {x});
-  const Flops flops = Flops::run(t.graph);
+  const Flops flops = Flops::of(t.graph);
   EXPECT_EQ(ElementwiseFormula::of(t.graph.target(tagged.node)).coverage, ElementwiseCoverage::kPointwiseTag);
   EXPECT_EQ(flops.of(tagged.node).elementwise, 6);
   const std::vector<UncoveredOperator> expected = {{"aten::fft_fft", 2}, {"aten::mm", 1}, {"mine::fused", 1}};
@@ -196,7 +196,7 @@ TEST(Flops, ByPhase) {
   t.call("aten::mm", {x, x}, {{3, 3}});
   t.phase = Graph::kOptimizer;
   t.call("aten::mul_.Tensor", {x, x}, {{3, 3}});
-  const Flops flops = Flops::run(t.graph);
+  const Flops flops = Flops::of(t.graph);
   EXPECT_EQ(flops.of_phase(Graph::kForward).matmul, 54);
   EXPECT_EQ(flops.of_phase(Graph::kBackward).matmul, 108);
   EXPECT_EQ(flops.of_phase(Graph::kOptimizer).matmul, 0);

@@ -31,7 +31,7 @@ TEST_P(MemoryOf, ATrainingStepOnTheCpuIsPredictedToTheByte) {
                          .loss = [&](const Tensors& outputs) { return model.loss(outputs, model.inputs); },
                          .optimizer = &optimizer},
         {.device = at::kCPU});
-    const auto timeline = MemoryTimeline::run(step.graph);
+    const auto timeline = MemoryTimeline::of(step.graph);
     for (uint32_t i = 0; i < timeline.steps(); ++i) {
       const Target& target = step.graph.target(timeline.node(i));
       if (target.kind() == TargetKind::kOperator) predicted.push_back({target.name(), timeline.total(i), 0});

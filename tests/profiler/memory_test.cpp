@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "ir/records.h"
 #include "shadowgraph/profile.h"
 #include "tests/profiler/test_graph.h"
 
@@ -42,7 +43,7 @@ struct TrainingStep {
 
 TEST(StorageKinds, FromHowTheGraphUsesThem) {
   TrainingStep s;
-  const auto kinds = StorageKinds::run(s.t.graph);
+  const auto kinds = StorageKinds::of(s.t.graph);
   EXPECT_EQ(kinds[s.t.storage(s.x)], StorageKind::kInput);
   EXPECT_EQ(kinds[s.t.storage(s.w)], StorageKind::kParameter);
   EXPECT_EQ(kinds[s.t.storage(s.mm)], StorageKind::kTemporary);  // died in forward, not saved
@@ -65,7 +66,7 @@ TEST(StorageKinds, AliveAtTheFirstBackwardNodeIsAnActivation) {
   t.free_after(last.node, {t.storage(early)});  // before the first backward node: nobody saved it
   t.free_after(first_backward.node, {t.storage(late)});
   t.free_after(second_backward.node, {t.storage(last)});
-  const auto kinds = StorageKinds::run(t.graph);
+  const auto kinds = StorageKinds::of(t.graph);
   EXPECT_EQ(kinds[t.storage(early)], StorageKind::kTemporary);
   EXPECT_EQ(kinds[t.storage(late)], StorageKind::kActivation);
   EXPECT_EQ(kinds[t.storage(last)], StorageKind::kActivation);
@@ -74,8 +75,8 @@ TEST(StorageKinds, AliveAtTheFirstBackwardNodeIsAnActivation) {
 
 TEST(StorageKinds, RecorderIsBelieved) {
   TrainingStep s;
-  s.t.graph.storage(s.t.storage(s.mm)).kind = StorageKind::kConstant;
-  EXPECT_EQ(StorageKinds::run(s.t.graph)[s.t.storage(s.mm)], StorageKind::kConstant);
+  s.t.graph.set_storage_kind(s.t.storage(s.mm), StorageKind::kConstant);
+  EXPECT_EQ(StorageKinds::of(s.t.graph)[s.t.storage(s.mm)], StorageKind::kConstant);
 }
 
 TEST(StorageKinds, WithoutBackwardNothingIsAnActivation) {
@@ -83,12 +84,12 @@ TEST(StorageKinds, WithoutBackwardNothingIsAnActivation) {
   const auto x = t.input("x", {4});
   const auto y = t.call("aten::relu", {x}, {{4}});
   t.output({y});
-  EXPECT_EQ(StorageKinds::run(t.graph)[t.storage(y)], StorageKind::kTemporary);
+  EXPECT_EQ(StorageKinds::of(t.graph)[t.storage(y)], StorageKind::kTemporary);
 }
 
 TEST(MemoryTimeline, CountsAtTheNodeAfterAllocationBeforeFrees) {
   TrainingStep s;
-  const auto timeline = MemoryTimeline::run(s.t.graph);
+  const auto timeline = MemoryTimeline::of(s.t.graph);
   ASSERT_EQ(timeline.steps(), 12U);
   const int64_t resident = 24 + 2400;
   const int64_t expected[] = {
@@ -125,8 +126,8 @@ TEST(MemoryTimeline, CountsAtTheNodeAfterAllocationBeforeFrees) {
 
 TEST(MemoryTimeline, NamesWhatIsAliveAtThePeak) {
   TrainingStep s;
-  s.t.graph.node(s.momentum.node).source = s.t.graph.intern("train.cpp:7");
-  const auto timeline = MemoryTimeline::run(s.t.graph);
+  mutable_node(s.t.graph, s.momentum.node).source = s.t.graph.intern("train.cpp:7");
+  const auto timeline = MemoryTimeline::of(s.t.graph);
   const auto alive = live_storages(s.t.graph, timeline, timeline.peak().step, 4);
   ASSERT_EQ(alive.size(), 4U);
   EXPECT_EQ(alive[0].producer, "sg::parameter w");  // equal sizes: by id
@@ -146,7 +147,7 @@ TEST(MemoryTimeline, ConstantMetLateExistedBefore) {
   const NodeId late = t.graph.append(target_of(Builtin::kConstant), {Argument::none()});
   t.tensor(late, {100});
   t.output({y});
-  const auto timeline = MemoryTimeline::run(t.graph);
+  const auto timeline = MemoryTimeline::of(t.graph);
   EXPECT_EQ(timeline.total(0), 16 + 400);
   EXPECT_EQ(timeline.total(1), 16 + 16 + 400);
 }
@@ -158,7 +159,7 @@ TEST(MemoryTimeline, BornAndFreedAtTheSameNodeIsLiveThereOnly) {
   t.free_after(workspace.node, {t.storage(workspace)});
   const auto y = t.call("aten::neg", {x}, {{4}});
   t.output({y});
-  const auto timeline = MemoryTimeline::run(t.graph);
+  const auto timeline = MemoryTimeline::of(t.graph);
   EXPECT_EQ(timeline.total(1), 16 + 32);
   EXPECT_EQ(timeline.total(2), 16 + 16);
   EXPECT_EQ(timeline.peak().node, workspace.node);
@@ -171,16 +172,16 @@ TEST(MemoryTimeline, OneDevice) {
   const auto y = t.call("aten::_to_copy", {x}, {{4}});
   const auto z = t.call("aten::relu", {y}, {{4}});
   t.output({z});
-  EXPECT_EQ(MemoryTimeline::run(t.graph).peak().bytes, 48);
-  EXPECT_EQ(MemoryTimeline::run(t.graph, {.device = c10::Device("cuda:1")}).peak().bytes, 32);
-  EXPECT_EQ(MemoryTimeline::run(t.graph, {.device = c10::Device("cuda")}).peak().bytes, 32);
-  EXPECT_EQ(MemoryTimeline::run(t.graph, {.device = c10::Device("cuda:0")}).peak().bytes, 0);
-  EXPECT_EQ(MemoryTimeline::run(t.graph, {.device = c10::Device("cpu")}).peak().bytes, 16);
+  EXPECT_EQ(MemoryTimeline::of(t.graph).peak().bytes, 48);
+  EXPECT_EQ(MemoryTimeline::of(t.graph, {.device = c10::Device("cuda:1")}).peak().bytes, 32);
+  EXPECT_EQ(MemoryTimeline::of(t.graph, {.device = c10::Device("cuda")}).peak().bytes, 32);
+  EXPECT_EQ(MemoryTimeline::of(t.graph, {.device = c10::Device("cuda:0")}).peak().bytes, 0);
+  EXPECT_EQ(MemoryTimeline::of(t.graph, {.device = c10::Device("cpu")}).peak().bytes, 16);
 }
 
 TEST(MemoryTimeline, EmptyGraph) {
   const Graph graph;
-  const auto timeline = MemoryTimeline::run(graph);
+  const auto timeline = MemoryTimeline::of(graph);
   EXPECT_EQ(timeline.steps(), 0U);
   EXPECT_EQ(timeline.peak().bytes, 0);
   EXPECT_FALSE(timeline.peak().node.valid());
@@ -206,7 +207,7 @@ TEST(MemoryTimeline, AgreesWithReplayedLifetimes) {
       }
       t.free_after(calls.back().node, freed.back());
     }
-    const auto timeline = MemoryTimeline::run(t.graph);
+    const auto timeline = MemoryTimeline::of(t.graph);
     int64_t live = 0;
     for (uint32_t step = 0; step < calls.size(); ++step) {
       live += t.graph.storage(t.storage(calls[step])).bytes;
@@ -219,10 +220,10 @@ TEST(MemoryTimeline, AgreesWithReplayedLifetimes) {
 TEST(SavedBytes, ByStorageOnce) {
   TrainingStep s;
   // mm saves x (24) and w (2400), relu its result (1600): only the last was made by the step.
-  EXPECT_EQ(SavedBytes::run(s.t.graph), (SavedBytes{.all = 4024, .activations = 1600, .storages = 3}));
+  EXPECT_EQ(SavedBytes::of(s.t.graph), (SavedBytes{.all = 4024, .activations = 1600, .storages = 3}));
   // A view of the same storage, and the same tensor saved by another node, change nothing.
   s.t.save(s.loss.node, {s.w_t.value(), s.relu.value()});
-  EXPECT_EQ(SavedBytes::run(s.t.graph), (SavedBytes{.all = 4024, .activations = 1600, .storages = 3}));
+  EXPECT_EQ(SavedBytes::of(s.t.graph), (SavedBytes{.all = 4024, .activations = 1600, .storages = 3}));
 }
 
 TEST(ParameterCount, SharedOnes) {
@@ -233,7 +234,7 @@ TEST(ParameterCount, SharedOnes) {
   t.parameter("bias", {4});
   t.placeholder(Builtin::kBuffer, "mask", {5, 5});
   t.input("x", {100});
-  const auto count = ParameterCount::run(t.graph);
+  const auto count = ParameterCount::of(t.graph);
   EXPECT_EQ(count.parameters, 44);
   EXPECT_EQ(count.parameter_bytes, 160 + 8);
   EXPECT_EQ(count.parameter_tensors, 2);
@@ -245,8 +246,8 @@ TEST(ParameterCount, PartsOfOneStorageCountEach) {
   TestGraph t;
   const auto flat = t.parameter("weight_ih", {24});
   const auto second = t.parameter("weight_hh", {24}, t.storage(flat));
-  t.graph.value(second.value()).offset = 24;
-  EXPECT_EQ(ParameterCount::run(t.graph).parameters, 48);
+  mutable_value(t.graph, second.value()).offset = 24;
+  EXPECT_EQ(ParameterCount::of(t.graph).parameters, 48);
 }
 
 // A million nodes in about a second on one core; the bound here is loose, for slow machines and sanitizers.
@@ -261,7 +262,7 @@ TEST(MemoryTimeline, LongChains) {
     if (i > 0) t.free_after(next.node, {t.storage(previous)});
     previous = next;
   }
-  EXPECT_EQ(MemoryTimeline::run(t.graph).peak().bytes, 48);
+  EXPECT_EQ(MemoryTimeline::of(t.graph).peak().bytes, 48);
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ TEST(RegisterOperator, AllFourAreInTheProfile) {
     const at::Tensor weight = at::empty({6, 5});
     return call("sg_own::product", x, weight);
   });
-  const Profile profile = Profile::run(graph);
+  const Profile profile = Profile::of(graph);
   ASSERT_TRUE(profile.outputs);
   EXPECT_EQ(profile.outputs->at(0).shape, (std::vector<int64_t>{4, 5}));
   EXPECT_EQ(profile.outputs->at(0).device, "cuda:0");
@@ -86,8 +86,8 @@ TEST(RegisterOperator, AllFourAreInTheProfile) {
   EXPECT_EQ(profile.flops.at("forward").matmul, kFlops);
   EXPECT_EQ(profile.flops.at("forward").beyond_pytorch, kFlops);
   EXPECT_TRUE(profile.uncovered.empty());
-  EXPECT_EQ(profile.own_operators,
-            (std::vector<OwnOperatorFigures>{{"sg_own::product", 1, kFlops, kBytes, kScratch, 0}}));
+  EXPECT_EQ(profile.custom_operators,
+            (std::vector<CustomOperatorFigures>{{"sg_own::product", 1, kFlops, kBytes, kScratch, 0}}));
   // x, weight and result are alive there, and what the call takes for itself.
   EXPECT_EQ(profile.peak.op, "sg_own::product");
   EXPECT_EQ(profile.peak.bytes, kBytes + kScratch);
@@ -101,7 +101,7 @@ TEST(RegisterOperator, ScratchIsAliveAtItsNodeOnly) {
     const at::Tensor x = at::empty({128});
     return call("sg_own::costs_beside_meta", call("sg_own::costs_beside_meta", x)).exp();
   });
-  const MemoryTimeline timeline = MemoryTimeline::run(graph);
+  const MemoryTimeline timeline = MemoryTimeline::of(graph);
   constexpr int64_t kTensor = 128 * 4;
   std::vector<int64_t> totals;
   for (uint32_t step = 0; step < timeline.steps(); ++step) totals.push_back(timeline.total(step));
@@ -111,10 +111,10 @@ TEST(RegisterOperator, ScratchIsAliveAtItsNodeOnly) {
 
 TEST(RegisterOperator, AMetaKernelAloneIsEnough) {
   const Graph graph = capture([] { return call("sg_own::only_meta", at::Tensor(at::empty({2})), int64_t{7}); });
-  const Profile profile = Profile::run(graph);
+  const Profile profile = Profile::of(graph);
   EXPECT_EQ(profile.outputs->at(0).shape, (std::vector<int64_t>{7}));
   EXPECT_EQ(profile.outputs->at(0).device, "cuda:0");
-  EXPECT_TRUE(profile.own_operators.empty());
+  EXPECT_TRUE(profile.custom_operators.empty());
   // Nothing is known of its work, which is said.
   EXPECT_EQ(profile.uncovered, (std::vector<UncoveredOperator>{{"sg_own::only_meta", 1}}));
   EXPECT_THAT(to_text(profile), Not(HasSubstr("own operators")));
@@ -125,8 +125,8 @@ TEST(RegisterOperator, AnswersThatAreMissingAreCounted) {
     call("sg_own::unsure", at::Tensor(at::empty({})));
     return call("sg_own::unsure", at::Tensor(at::empty({2})));
   });
-  const Profile profile = Profile::run(graph);
-  EXPECT_EQ(profile.own_operators, (std::vector<OwnOperatorFigures>{{"sg_own::unsure", 2, 0, 0, 0, 2}}));
+  const Profile profile = Profile::of(graph);
+  EXPECT_EQ(profile.custom_operators, (std::vector<CustomOperatorFigures>{{"sg_own::unsure", 2, 0, 0, 0, 2}}));
   EXPECT_EQ(profile.uncovered, (std::vector<UncoveredOperator>{{"sg_own::unsure", 2}}));
 }
 

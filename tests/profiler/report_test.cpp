@@ -89,7 +89,7 @@ struct Network {
 TEST(ModuleTree, PathsRegionsAndBackwardNodes) {
   const Network net(2);
   const Graph& graph = net.t.graph;
-  const ModuleTree tree = ModuleTree::run(graph);
+  const ModuleTree tree = ModuleTree::of(graph);
   std::vector<std::string> paths;
   for (const Module& module : tree.modules) paths.push_back(module.path);
   EXPECT_EQ(paths,
@@ -109,7 +109,7 @@ TEST(ModuleTree, PathsRegionsAndBackwardNodes) {
 
 TEST(SummaryTable, FoldsRepeatedLayersAndAddsUp) {
   const Network net(4);
-  const SummaryTable table = SummaryTable::run(net.t.graph);
+  const SummaryTable table = SummaryTable::of(net.t.graph);
   // Blocks 1..3 are equal; block 0 differs, since its input needs no gradient.
   std::vector<std::string> ops;
   for (const SummaryRow& row : table.rows) ops.push_back(row.op);
@@ -121,7 +121,7 @@ TEST(SummaryTable, FoldsRepeatedLayersAndAddsUp) {
 
   GroupFigures sum;
   for (const SummaryRow& row : table.rows) sum.add_disjoint(row.figures);
-  const Profile profile = Profile::run(net.t.graph);
+  const Profile profile = Profile::of(net.t.graph);
   // Four relu results of 4x8 floats.
   EXPECT_EQ(profile.saved.activations, 4 * 128);
   EXPECT_EQ(sum.incremental, 4 * 128);
@@ -136,7 +136,7 @@ TEST(SummaryTable, FoldsRepeatedLayersAndAddsUp) {
 
 TEST(SummaryTable, FiguresOfOneBlock) {
   const Network net(2);
-  const SummaryTable table = SummaryTable::run(net.t.graph, {.depth = 2, .fold_repeats = false});
+  const SummaryTable table = SummaryTable::of(net.t.graph, {.depth = 2, .fold_repeats = false});
   ASSERT_EQ(table.rows.size(), 4U);
   const SummaryRow& block = table.rows[2];
   EXPECT_EQ(block.op, "layers.1");
@@ -152,7 +152,7 @@ TEST(SummaryTable, FiguresOfOneBlock) {
 
 TEST(SummaryTable, ByCallAndByOperator) {
   const Network net(2);
-  const auto by_call = SummaryTable::run(net.t.graph, {.grouping = SummaryGrouping::kComposite});
+  const auto by_call = SummaryTable::of(net.t.graph, {.grouping = SummaryGrouping::kComposite});
   std::vector<std::string> ops;
   for (const SummaryRow& row : by_call.rows) ops.push_back(row.op);
   EXPECT_EQ(ops,
@@ -160,7 +160,7 @@ TEST(SummaryTable, ByCallAndByOperator) {
                                       "layers.1 aten::relu", "head aten::linear", "aten::sum", "aten::ones_like"}));
   EXPECT_EQ(by_call.rows[0].op_type, "composite");
   EXPECT_EQ(by_call.rows[0].figures.forward_nodes, 2);
-  const auto by_operator = SummaryTable::run(net.t.graph, {.grouping = SummaryGrouping::kOperator});
+  const auto by_operator = SummaryTable::of(net.t.graph, {.grouping = SummaryGrouping::kOperator});
   ASSERT_EQ(by_operator.rows.size(), 4U);
   EXPECT_EQ(by_operator.rows[0].op, "aten::linear");
   EXPECT_EQ(by_operator.rows[0].repeats, 3);
@@ -170,8 +170,8 @@ TEST(SummaryTable, ByCallAndByOperator) {
 
 TEST(SummaryTable, RowsBeyondTheLimitAreSummed) {
   const Network net(6);
-  const auto all = SummaryTable::run(net.t.graph, {.grouping = SummaryGrouping::kComposite, .max_rows = 0});
-  const auto cut = SummaryTable::run(net.t.graph, {.grouping = SummaryGrouping::kComposite, .max_rows = 5});
+  const auto all = SummaryTable::of(net.t.graph, {.grouping = SummaryGrouping::kComposite, .max_rows = 0});
+  const auto cut = SummaryTable::of(net.t.graph, {.grouping = SummaryGrouping::kComposite, .max_rows = 5});
   ASSERT_EQ(cut.rows.size(), 5U);
   EXPECT_EQ(cut.left_out, all.rows.size() - 4);
   GroupFigures everything, shown;
@@ -185,14 +185,14 @@ TEST(Report, Golden) {
   Network net(3);
   net.t.phase = Graph::kForward;
   net.t.call("aten::fft_fft", {net.linears[0].product}, {{4, 8}});
-  const Profile profile = Profile::run(net.t.graph, {.top_at_peak = 4});
-  expect_golden(to_text(SummaryTable::run(net.t.graph)) + "\n" + to_text(profile), "report.txt");
+  const Profile profile = Profile::of(net.t.graph, {.top_at_peak = 4});
+  expect_golden(to_text(SummaryTable::of(net.t.graph)) + "\n" + to_text(profile), "report.txt");
 }
 
 TEST(Report, Json) {
   Network net(2);
   net.t.graph.metadata["capture_seconds"] = "0.0125";
-  const auto json = to_json(Profile::run(net.t.graph, {.timeline = true}));
+  const auto json = to_json(Profile::of(net.t.graph, {.timeline = true}));
   EXPECT_EQ(json["model"], "blocks");
   EXPECT_EQ(json["device"], "cpu");
   EXPECT_EQ(json["mode"], "train");
@@ -228,12 +228,12 @@ TEST(Report, UnknownIsAbsent) {
   TestGraph t;
   t.input("x", {2});
   t.graph.metadata["capture_seconds"] = "soon";
-  const auto json = to_json(Profile::run(t.graph));
+  const auto json = to_json(Profile::of(t.graph));
   for (const char* key : {"model", "mode", "optimizer", "capture_seconds", "outputs", "timeline"}) {
     EXPECT_FALSE(json.contains(key)) << key;
   }
-  EXPECT_NO_THROW(to_json(Profile::run(Graph())).dump());
-  EXPECT_NO_THROW(to_text(Profile::run(Graph())));
+  EXPECT_NO_THROW(to_json(Profile::of(Graph())).dump());
+  EXPECT_NO_THROW(to_text(Profile::of(Graph())));
 }
 
 TEST(Report, MemoryIsThatOfTheAskedDevice) {
@@ -243,13 +243,13 @@ TEST(Report, MemoryIsThatOfTheAskedDevice) {
   const auto w = t.parameter("w", {100});
   t.output({w});
   t.graph.metadata["device"] = "cuda";
-  const auto json = to_json(Profile::run(t.graph));
+  const auto json = to_json(Profile::of(t.graph));
   EXPECT_EQ(json["device"], "cuda:0");
   EXPECT_EQ(json["peak"]["bytes"], 400);
   EXPECT_EQ(json["peak_rounded_bytes"], 512);
   EXPECT_EQ(json["other_devices"][0]["device"], "cpu");
   EXPECT_EQ(json["other_devices"][0]["peak_bytes"], 16);
-  EXPECT_EQ(to_json(Profile::run(t.graph, {.device = c10::Device("cpu")}))["peak"]["bytes"], 16);
+  EXPECT_EQ(to_json(Profile::of(t.graph, {.device = c10::Device("cpu")}))["peak"]["bytes"], 16);
 }
 
 TEST(Units, Human) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/records.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph::testing {
@@ -79,9 +80,9 @@ struct TestGraph {
   Call append(TargetId target, const std::vector<Argument>& arguments, NodeId forward = {}) {
     Call made;
     made.node = graph.append(target, arguments);
-    graph.node(made.node).phase = phase;
-    graph.node(made.node).region = region;
-    graph.node(made.node).forward = forward;
+    mutable_node(graph, made.node).phase = phase;
+    mutable_node(graph, made.node).region = region;
+    mutable_node(graph, made.node).forward = forward;
     return made;
   }
 

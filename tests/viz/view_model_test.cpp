@@ -70,7 +70,7 @@ std::vector<std::string> edges(const ViewModel& model) {
 
 TEST(ViewModel, EqualLayersAreDrawnOnce) {
   const Encoder encoder(12);
-  const ViewModel model = ViewModel::run(encoder.t.graph);
+  const ViewModel model = ViewModel::of(encoder.t.graph);
   EXPECT_THAT(titles(model), ElementsAre("encoder.layer.{0..11} x12"));
   EXPECT_EQ(model.clusters[1].subtitle, "Layer: 3 operators, 512 FLOPs each");
   EXPECT_THAT(labels(model),
@@ -84,9 +84,9 @@ TEST(ViewModel, EqualLayersAreDrawnOnce) {
 
 TEST(ViewModel, ADifferentLayerEndsTheRun) {
   const Encoder encoder(6, 3);
-  const ViewModel model = ViewModel::run(encoder.t.graph);
+  const ViewModel model = ViewModel::of(encoder.t.graph);
   EXPECT_THAT(titles(model), ElementsAre("encoder.layer", "{0..2} x3", "3", "{4..5} x2"));
-  EXPECT_THAT(titles(ViewModel::run(encoder.t.graph, {.fold_repeats = false})),
+  EXPECT_THAT(titles(ViewModel::of(encoder.t.graph, {.fold_repeats = false})),
               ElementsAre("encoder.layer", "0", "1", "2", "3", "4", "5"));
 }
 
@@ -102,7 +102,7 @@ TEST(ViewModel, SameOperatorsWiredDifferentlyAreNotEqual) {
                : t.call("aten::sub.Tensor", {a, b, Argument::of_int(1)}, {{4}});
   }
   t.output({x});
-  EXPECT_THAT(titles(ViewModel::run(t.graph)), ElementsAre("block", "{0..1} x2", "2"));
+  EXPECT_THAT(titles(ViewModel::of(t.graph)), ElementsAre("block", "{0..1} x2", "2"));
 }
 
 TEST(ViewModel, ShapesAndConstantsAreStructure) {
@@ -114,7 +114,7 @@ TEST(ViewModel, ShapesAndConstantsAreStructure) {
       const auto y = t.call("aten::leaky_relu", {x, Argument::of_float(!shape && i == 1 ? 0.5 : 0.1)}, {{4}});
       t.call("aten::neg", {y}, {{4}});
     }
-    EXPECT_THAT(titles(ViewModel::run(t.graph)), ElementsAre("block", "0", "1")) << shape;
+    EXPECT_THAT(titles(ViewModel::of(t.graph)), ElementsAre("block", "0", "1")) << shape;
   }
 }
 
@@ -126,7 +126,7 @@ TEST(ViewModel, RepeatedCallsOfOneModule) {
     x = t.call("aten::relu", {t.call("aten::neg", {x}, {{4}})}, {{4}});
   }
   t.output({x});
-  const ViewModel model = ViewModel::run(t.graph);
+  const ViewModel model = ViewModel::of(t.graph);
   EXPECT_THAT(titles(model), ElementsAre("cell (calls 0..4) x5"));
   EXPECT_EQ(model.boxes.size(), 4U);
 }
@@ -142,28 +142,28 @@ TEST(ViewModel, RepeatsWithinRepeats) {
     }
   }
   t.output({x});
-  const ViewModel model = ViewModel::run(t.graph);
+  const ViewModel model = ViewModel::of(t.graph);
   EXPECT_EQ(model.boxes.size(), 4U) << write_dot(model);
   EXPECT_THAT(titles(model), ElementsAre("stage.{0..2} x3", "block.{0..1} x2"));
 }
 
 TEST(ViewModel, Depth) {
   const Encoder encoder(3, 1);
-  const ViewModel closed = ViewModel::run(encoder.t.graph, {.depth = 0});
+  const ViewModel closed = ViewModel::of(encoder.t.graph, {.depth = 0});
   ASSERT_EQ(closed.boxes.size(), 3U);
   EXPECT_THAT(closed.boxes[1].lines, ElementsAre("encoder", "9 operators, 1.54 KFLOPs", "1.12 KiB allocated"));
   EXPECT_EQ(closed.boxes[1].category, OperatorCategory::kModule);
   EXPECT_THAT(edges(closed), ElementsAre("tokens->encoder f32[4,8]", "encoder->output f32[4,8]"));
-  const ViewModel layers = ViewModel::run(encoder.t.graph, {.depth = 2});
+  const ViewModel layers = ViewModel::of(encoder.t.graph, {.depth = 2});
   EXPECT_EQ(layers.boxes.size(), 5U);
   EXPECT_THAT(titles(layers), ElementsAre("encoder.layer"));
-  EXPECT_EQ(ViewModel::run(encoder.t.graph, {.depth = 99}).boxes.size(), 2U + 3 * 3);
+  EXPECT_EQ(ViewModel::of(encoder.t.graph, {.depth = 99}).boxes.size(), 2U + 3 * 3);
 }
 
 TEST(ViewModel, DepthIsChosenForReadability) {
   const Encoder encoder(100);
   ViewOptions options{.fold_repeats = false, .comfortable_boxes = 150};
-  const ViewModel model = ViewModel::run(encoder.t.graph, options);
+  const ViewModel model = ViewModel::of(encoder.t.graph, options);
   EXPECT_EQ(model.depth, 2);
   EXPECT_EQ(model.boxes.size(), 102U);
   EXPECT_THAT(model.notes, Contains("modules below level 2 are collapsed"));
@@ -171,10 +171,10 @@ TEST(ViewModel, DepthIsChosenForReadability) {
 
 TEST(ViewModel, LimitsAreKeptAndSaid) {
   const Encoder encoder(100);
-  const ViewModel deep = ViewModel::run(encoder.t.graph, {.depth = 4, .fold_repeats = false, .most_boxes = 120});
+  const ViewModel deep = ViewModel::of(encoder.t.graph, {.depth = 4, .fold_repeats = false, .most_boxes = 120});
   EXPECT_EQ(deep.boxes.size(), 102U);
   EXPECT_THAT(deep.notes, Contains(HasSubstr("depth 2 instead of 4")));
-  const ViewModel crowd = ViewModel::run(encoder.t.graph, {.depth = 4, .fold_repeats = false, .most_children = 50});
+  const ViewModel crowd = ViewModel::of(encoder.t.graph, {.depth = 4, .fold_repeats = false, .most_children = 50});
   EXPECT_EQ(crowd.boxes.size(), 3U);
   EXPECT_THAT(crowd.notes, Contains("1 modules with more than 50 boxes are collapsed"));
 
@@ -182,14 +182,14 @@ TEST(ViewModel, LimitsAreKeptAndSaid) {
   auto x = flat.input("x", {4});
   for (int i = 0; i < 10'000; ++i) x = flat.call("aten::relu", {x}, {{4}});
   flat.output({x});
-  const ViewModel joined = ViewModel::run(flat.graph, {.phases = {"forward"}});
+  const ViewModel joined = ViewModel::of(flat.graph, {.phases = {"forward"}});
   EXPECT_LE(joined.boxes.size(), 3000U);
   EXPECT_THAT(joined.notes, Contains(HasSubstr("are joined")));
 }
 
 TEST(ViewModel, PlumbingAndParametersOnRequest) {
   const Encoder encoder(1);
-  const ViewModel model = ViewModel::run(encoder.t.graph, {.show_views = true, .show_parameters = true});
+  const ViewModel model = ViewModel::of(encoder.t.graph, {.show_views = true, .show_parameters = true});
   EXPECT_THAT(labels(model), ElementsAre("tokens|f32[4,8]", "encoder.layer.0.fc.weight|f32[8,8]",
                                          "encoder.layer.0.fc.bias|f32[8]", "t", "addmm", "relu", "add", "output"));
   EXPECT_THAT(edges(model), Contains("encoder.layer.0.fc.weight->t f32[8,8]"));
@@ -212,13 +212,13 @@ TEST(ViewModel, Phases) {
   t.phase = Graph::kOptimizer;
   t.view("aten::add_.Tensor", {w, gw, Argument::of_float(-0.1)}, w.value(), {4});
   t.output({y});
-  const ViewModel all = ViewModel::run(t.graph);
+  const ViewModel all = ViewModel::of(t.graph);
   EXPECT_THAT(titles(all), ElementsAre("fc", "backward", "fc", "optimizer"));
   EXPECT_EQ(all.boxes[all.boxes.size() - 2].category, OperatorCategory::kOptimizer);
-  const ViewModel forward = ViewModel::run(t.graph, {.phases = {"forward"}});
+  const ViewModel forward = ViewModel::of(t.graph, {.phases = {"forward"}});
   EXPECT_THAT(labels(forward), ElementsAre("x|f32[4]", "mul|weight f32[4]", "relu", "output"));
   EXPECT_THAT(forward.notes, Contains("3 operators of phases not shown: backward, optimizer"));
-  EXPECT_THROW(ViewModel::run(t.graph, {.phases = {"sideways"}}), Error);
+  EXPECT_THROW(ViewModel::of(t.graph, {.phases = {"sideways"}}), Error);
 }
 
 TEST(ViewModel, LargeTrainingGraphsShowForwardOnly) {
@@ -228,7 +228,7 @@ TEST(ViewModel, LargeTrainingGraphsShowForwardOnly) {
   t.phase = Graph::kBackward;
   for (int i = 0; i < 200; ++i) x = t.call("aten::neg", {x}, {{4}});
   t.output({x});
-  const ViewModel model = ViewModel::run(t.graph);
+  const ViewModel model = ViewModel::of(t.graph);
   EXPECT_EQ(model.boxes.size(), 202U);
   EXPECT_THAT(model.notes, Contains("200 operators of phases not shown: backward"));
 }
@@ -258,7 +258,7 @@ TEST(ViewModel, Categories) {
 }
 
 TEST(ViewModel, EmptyGraph) {
-  const ViewModel model = ViewModel::run(Graph());
+  const ViewModel model = ViewModel::of(Graph());
   EXPECT_TRUE(model.boxes.empty());
   EXPECT_NO_THROW(write_dot(model));
 }

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <thread>
 
+#include "ir/records.h"
 #include "shadowgraph/draw.h"
 #include "tests/profiler/test_graph.h"
 
@@ -97,14 +98,14 @@ std::string xml_error(const std::string& xml) {
 
 TEST(DotWriter, Golden) {
   const TestGraph t = small_network();
-  const std::string dot = write_dot(ViewModel::run(t.graph));
+  const std::string dot = write_dot(ViewModel::of(t.graph));
   const std::string path = std::string(SHADOWGRAPH_SOURCE_DIR) + "/tests/golden/viz/small.dot";
   if (std::getenv("UPDATE_GOLDEN") != nullptr) std::ofstream(path) << dot;
   std::ifstream in(path);
   std::stringstream golden;
   golden << in.rdbuf();
   EXPECT_EQ(dot, golden.str()) << path << "; UPDATE_GOLDEN=1 rewrites it";
-  EXPECT_EQ(write_dot(ViewModel::run(small_network().graph)), dot);
+  EXPECT_EQ(write_dot(ViewModel::of(small_network().graph)), dot);
 }
 
 TEST(DotWriter, Escapes) {
@@ -130,7 +131,7 @@ TEST(DotWriter, HoldsBoxesWithoutEdgesBesideTheirNeighbours) {
 }
 
 TEST(SvgWriter, IsWellFormedAndNamesEveryBox) {
-  const ViewModel model = ViewModel::run(small_network().graph);
+  const ViewModel model = ViewModel::of(small_network().graph);
   const std::string svg = render_svg(write_dot(model));
   EXPECT_EQ(xml_error(svg), "");
   EXPECT_NE(svg.find("<svg"), std::string::npos);
@@ -153,15 +154,15 @@ TEST(SvgWriter, AnyNameIsDrawn) {
       y = t.call("aten::relu", {x}, {{2}});
       y = t.call("aten::neg", {y}, {{2}});
     }
-    t.graph.node(y.node).source = t.graph.intern(name);
+    mutable_node(t.graph, y.node).source = t.graph.intern(name);
     t.output({y});
-    const std::string svg = render_svg(write_dot(ViewModel::run(t.graph)));
+    const std::string svg = render_svg(write_dot(ViewModel::of(t.graph)));
     EXPECT_EQ(xml_error(svg), "") << name;
   }
 }
 
 TEST(SvgWriter, BadInputIsATypedErrorAndDoesNoHarm) {
-  const std::string good = write_dot(ViewModel::run(small_network().graph));
+  const std::string good = write_dot(ViewModel::of(small_network().graph));
   const std::string before = render_svg(good);
   ::testing::internal::CaptureStderr();
   for (const char* bad : {"", "digraph {", "digraph { a -> }", "not dot at all", "digraph { a [label=<<B>] }"}) {
@@ -177,7 +178,7 @@ TEST(SvgWriter, BadInputIsATypedErrorAndDoesNoHarm) {
 }
 
 TEST(SvgWriter, FromSeveralThreads) {
-  const std::string dot = write_dot(ViewModel::run(small_network().graph));
+  const std::string dot = write_dot(ViewModel::of(small_network().graph));
   const std::string expected = render_svg(dot);
   std::vector<std::string> results(4);
   std::vector<std::thread> threads;

@@ -216,7 +216,7 @@ struct Node {
   StringId source;  // "file:line", when known
 };
 
-struct TensorSpec {
+struct TensorMeta {
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::span<const int64_t> sizes;    // elements
   std::span<const int64_t> strides;  // elements, same length as sizes

@@ -24,7 +24,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 // ---------------------------------------------------------------------------------------------------------------------
 // Shape propagation: a graph's operators run again, on fake tensors, with other inputs.
 //
-//     auto shapes = ShapePropagation::run(graph, {.inputs = {{"x", InputGeometry::of_text("f32[64,3,224,224]")}}});
+//     auto shapes = ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[64,3,224,224]")}}});
 //     shapes.tensor(value).sizes();      // the fake tensor of every value
 //     shapes.baked();                    // recorded sizes that still stand in arguments
 //     bool changed = shapes.apply(graph);
@@ -87,7 +87,7 @@ class ShapePropagationError : public Error {
 class ShapePropagation {
  public:
   // Throws ShapePropagationError; Error for a name that no placeholder has.
-  static ShapePropagation run(const Graph& graph, const ShapePropagationOptions& options = {});
+  static ShapePropagation of(const Graph& graph, const ShapePropagationOptions& options = {});
 
   // Undefined for scalars. Aliases share a storage; the last geometry of a tensor changed in place is in its last
   // value.
@@ -95,7 +95,7 @@ class ShapePropagation {
   // Arguments by name and position that were not refused, yet look like recorded sizes that have changed. In the order
   // of the program; empty if no input changed.
   const std::vector<BakedSize>& baked() const { return baked_; }
-  // Path dependencies on sizes that have changed: a capture at the new sizes may take another path.
+  // Guards on sizes that have changed: a capture at the new sizes may take another path.
   const std::vector<std::string>& paths() const { return paths_; }
 
   // Writes geometry, storages and their bytes into the graph that was propagated, unedited since. Whether that changed
@@ -191,7 +191,7 @@ class PolynomialFit {
 // Aligned means equal in all but numbers: nodes, operators, operands, regions, storages and their lives, saved tensors.
 // Where a kernel or a branch was chosen by the size, the graphs differ, and fit() says at which node. Fitted are sizes,
 // strides, offsets, bytes of storages, integers in arguments, floating-point arguments that are such an integer or the
-// inverse of one (a mean's 1/n), sizes in path dependencies and in the metadata. A number that no polynomial fits is an
+// inverse of one (a mean's 1/n), sizes in guards and in the metadata. A number that no polynomial fits is an
 // error that names it, so what instantiate() gives is wrong in one case only: the program changes its ways at a size
 // that was not captured. difference_from() compares with a capture where it matters, such as the end of a range.
 //

@@ -78,7 +78,7 @@ TEST(CallRecord, AFakeAsAValueAndItsStorage) {
   FakeTensorMode mode;
   const at::Tensor x = mode.from_real(real, c10::Device(at::kCUDA, 1));
   const FakeTensorImpl& fake = *as_fake(x);
-  const TensorSpec spec = spec_of(fake, StorageId(5));
+  const TensorMeta spec = spec_of(fake, StorageId(5));
   EXPECT_EQ(spec.dtype, at::kHalf);
   EXPECT_EQ(std::vector<int64_t>(spec.sizes.begin(), spec.sizes.end()), (std::vector<int64_t>{4, 3}));
   EXPECT_EQ(std::vector<int64_t>(spec.strides.begin(), spec.strides.end()), (std::vector<int64_t>{6, 2}));

@@ -1,4 +1,4 @@
-// Captures of small programs: phases, regions, aliases, lifetimes, path dependencies.
+// Captures of small programs: phases, regions, aliases, lifetimes, guards.
 #include <ATen/ScalarOps.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,15 +50,15 @@ Graph capture_two_branches(at::IntArrayRef sizes) {
 TEST(CaptureSession, TwoBranchesGiveTwoGraphsThatSayWhatTheyDependedOn) {
   const Graph three = capture_two_branches({2, 3, 4});
   EXPECT_THAT(operators_of(three), ElementsAre("aten::mul.Scalar", "aten::add.Scalar"));
-  ASSERT_EQ(three.dependencies.size(), 1);
-  EXPECT_EQ(three.dependencies[0].kind, PathDependency::Kind::kRank);
-  EXPECT_EQ(three.dependencies[0].observed, "3");
-  EXPECT_EQ(three.target(three.value(three.dependencies[0].value).producer).name(), "sg::input");
+  ASSERT_EQ(three.guards.size(), 1);
+  EXPECT_EQ(three.guards[0].kind, Guard::Kind::kRank);
+  EXPECT_EQ(three.guards[0].observed, "3");
+  EXPECT_EQ(three.target(three.value(three.guards[0].value).producer).name(), "sg::input");
 
   const Graph two = capture_two_branches({2, 3});
   EXPECT_THAT(operators_of(two), ElementsAre("aten::sub.Scalar"));
-  ASSERT_EQ(two.dependencies.size(), 1);
-  EXPECT_EQ(two.dependencies[0].observed, "2");
+  ASSERT_EQ(two.guards.size(), 1);
+  EXPECT_EQ(two.guards[0].observed, "2");
 }
 
 TEST(CaptureSession, ASizeAskedForIsADependency) {
@@ -68,10 +68,10 @@ TEST(CaptureSession, ASizeAskedForIsADependency) {
   at::Tensor sum = x.new_zeros({});
   for (int64_t i = 0; i < x.size(1); i += 3) sum = sum + x.select(1, i).sum();
   const Graph graph = session.finish({sum});
-  ASSERT_EQ(graph.dependencies.size(), 1);
-  EXPECT_EQ(graph.dependencies[0].kind, PathDependency::Kind::kSize);
-  EXPECT_EQ(graph.dependencies[0].dimension, 1);
-  EXPECT_EQ(graph.dependencies[0].observed, "6");
+  ASSERT_EQ(graph.guards.size(), 1);
+  EXPECT_EQ(graph.guards[0].kind, Guard::Kind::kSize);
+  EXPECT_EQ(graph.guards[0].dimension, 1);
+  EXPECT_EQ(graph.guards[0].observed, "6");
 }
 
 TEST(CaptureSession, WrappedNumbersStayNumbers) {

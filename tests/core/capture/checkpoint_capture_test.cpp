@@ -81,7 +81,7 @@ TEST_P(CheckpointCapture, VerifiesAndComesBackFromItsText) {
 TEST_P(CheckpointCapture, IsPredictedToTheByteAfterEveryOperator) {
   CountingAllocator& allocator = CountingAllocator::install();
   const Graph graph = capture(GetParam());
-  const auto timeline = MemoryTimeline::run(graph);
+  const auto timeline = MemoryTimeline::of(graph);
   std::vector<AfterCall> predicted;
   for (uint32_t i = 0; i < timeline.steps(); ++i) {
     const Target& target = graph.target(timeline.node(i));
@@ -173,7 +173,7 @@ TEST(CheckpointCaptureRegions, TheSecondRunIsBackwardLinkedToTheFirst) {
 TEST(CheckpointCaptureRegions, MemoryFalls) {
   const Graph plain = capture(How::kPlain);
   const Graph each = capture(How::kEach);
-  const auto peak = [](const Graph& graph) { return MemoryTimeline::run(graph).peak().bytes; };
+  const auto peak = [](const Graph& graph) { return MemoryTimeline::of(graph).peak().bytes; };
   EXPECT_LT(peak(each), peak(plain));
 }
 

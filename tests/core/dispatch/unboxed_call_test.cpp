@@ -176,12 +176,12 @@ TEST(UnboxedCall, ARuleOfAnotherSignature) {
 
 // Size reads are watched on what programs get, also when a rule made it and the kernel resized it.
 TEST(UnboxedCall, ResultsOfRulesAreWatched) {
-  CaptureSession session({.device = at::kCPU, .path_dependencies = true});
+  CaptureSession session({.device = at::kCPU, .guards = true});
   const Tensor x = at::ones({2, 3});
   const Tensor y = x + x;
   (void)y.size(0);
   (void)at::arange(4).sizes();
-  EXPECT_EQ(session.finish({}).dependencies.size(), 2);
+  EXPECT_EQ(session.finish({}).guards.size(), 2);
 }
 
 }  // namespace

@@ -217,9 +217,9 @@ TEST(FakeConstants, ACapturedLiteralIsReplayed) {
     return shadowgraph::to_text(session.finish({program(input)}));
   };
   EXPECT_EQ(text(), text());
-  ASSERT_FALSE(graph.dependencies.empty());
-  EXPECT_TRUE(std::ranges::any_of(graph.dependencies, [](const PathDependency& dependency) {
-    return dependency.observed.find("_local_scalar_dense = 5") != std::string::npos;
+  ASSERT_FALSE(graph.guards.empty());
+  EXPECT_TRUE(std::ranges::any_of(graph.guards, [](const Guard& guard) {
+    return guard.observed.find("_local_scalar_dense = 5") != std::string::npos;
   }));
 }
 

@@ -102,7 +102,7 @@ void expect_same(const Left& expected, const Left& left) {
 
 // Returns the peak.
 int64_t expect_predicted(const Graph& graph, const Left& left) {
-  const auto timeline = MemoryTimeline::run(graph);
+  const auto timeline = MemoryTimeline::of(graph);
   EXPECT_EQ(timeline.steps(), left.live.size());
   if (timeline.steps() != left.live.size()) return 0;
   int differ = 0;

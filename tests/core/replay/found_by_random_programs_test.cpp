@@ -23,13 +23,13 @@ using Tensors = std::vector<at::Tensor>;
 struct Case {
   std::function<Tensors()> inputs;  // fresh ones, the same every time
   std::function<Tensors(const Tensors&)> run;
-  bool sizes_watched = true;  // captured with path dependencies
+  bool sizes_watched = true;  // captured with guards
 };
 
 Graph captured(const Case& program) {
   const c10::NoGradGuard no_grad;
   const Tensors inputs = program.inputs();
-  CaptureSession session({.saved_tensors = false, .path_dependencies = program.sizes_watched});
+  CaptureSession session({.saved_tensors = false, .guards = program.sizes_watched});
   Tensors fakes;
   for (size_t i = 0; i < inputs.size(); ++i) {
     session.name_input(inputs[i], "input" + std::to_string(i));

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <unistd.h>
 
+#include "ir/records.h"
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
@@ -119,8 +120,8 @@ Graph linear_graph(const at::Tensor& constant) {
   for (const NodeId node : graph.nodes()) {
     if (graph.node(node).target != target_of(Builtin::kInput)) continue;
     if (graph.text(graph.arguments(node)[0].string) == "layer.0.weight") {
-      graph.node(node).target = target_of(Builtin::kParameter);
-      graph.value(graph.results(node)[0].ref.value).requires_grad = true;
+      mutable_node(graph, node).target = target_of(Builtin::kParameter);
+      graph.set_requires_grad(graph.results(node)[0].ref.value, true);
     }
   }
   return graph;
@@ -189,7 +190,7 @@ TEST_F(SavedModule, RefusesWrongTensorsAndTrainingGraphs) {
   EXPECT_THROW(module.forward({at::Tensor()}), GraphModuleError);
 
   Graph training = graph();
-  for (const NodeId node : training.nodes()) training.node(node).phase = Graph::kBackward;
+  for (const NodeId node : training.nodes()) mutable_node(training, node).phase = Graph::kBackward;
   EXPECT_THROW(GraphModule(std::move(training), Named{{"layer.0.weight", at::ones({3, 4})}}), GraphModuleError);
 }
 

@@ -20,7 +20,7 @@ using Tensors = std::vector<at::Tensor>;
 template <class Program>
 Graph captured(const Tensors& inputs, Program&& program, c10::Device device = at::kCPU) {
   const c10::NoGradGuard no_grad;
-  CaptureSession session({.device = device, .path_dependencies = false});
+  CaptureSession session({.device = device, .guards = false});
   static const std::vector<std::string> names{"x", "y", "z"};
   Tensors fakes;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -466,7 +466,7 @@ TEST(Slice, WritersOfWhatItReadsBelongToIt) {
     return Tensors{kept, other};
   });
   const ValueId kept = result_of(graph, "aten::clone");
-  const auto nodes = slice_for(graph, Effects::run(graph), std::vector<ValueId>{kept});
+  const auto nodes = slice_for(graph, Effects::of(graph), std::vector<ValueId>{kept});
   std::vector<std::string> names;
   for (const NodeId node : nodes) names.push_back(graph.target(node).name());
   EXPECT_EQ(names, (std::vector<std::string>{"sg::input", "aten::zeros", "aten::select.int", "aten::select.int",

@@ -17,7 +17,7 @@ namespace sg = shadowgraph;
 
 sg::PassResult drop_dropout(sg::Graph& graph, const sg::PassOptions& options) {
   const bool keep_written = options.at("written") == "keep";
-  const sg::Effects effects = sg::Effects::run(graph);
+  const sg::Effects effects = sg::Effects::of(graph);
   std::vector<sg::NodeId> dead;
   for (const sg::NodeId node : graph.nodes()) {
     if (graph.target(node).name() != "aten::native_dropout") continue;
@@ -28,7 +28,7 @@ sg::PassResult drop_dropout(sg::Graph& graph, const sg::PassOptions& options) {
     // Backward reads the mask; a write to the result must not reach the input.
     if (graph.has_uses(mask)) continue;
     if (keep_written && effects.final_version(graph.value(kept).storage) != 0) continue;
-    graph.replace_all_uses(kept, input);
+    graph.replace_all_uses_with(kept, input);
     dead.push_back(node);
   }
   graph.erase(dead);

@@ -21,14 +21,14 @@ std::optional<c10::Device> device_of_call(const Graph& graph, NodeId node) {
 
 }  // namespace
 
-OwnOperators OwnOperators::run(const Graph& graph) {
-  OwnOperators own;
+CustomOperators CustomOperators::of(const Graph& graph) {
+  CustomOperators own;
   struct Known {
     bool asked = false;
     std::shared_ptr<const OperatorCosts> costs;
   };
   IdMap<TargetId, Known> known;
-  std::map<std::string, OwnOperatorFigures> figures;
+  std::map<std::string, CustomOperatorFigures> figures;
   OperandReader reader(graph);
   for (const NodeId node : graph.nodes()) {
     const TargetId target = graph.node(node).target;
@@ -39,7 +39,7 @@ OwnOperators OwnOperators::run(const Graph& graph) {
     const auto flops = evaluate(entry.costs->flops, call);
     const auto bytes = evaluate(entry.costs->bytes, call);
     const auto scratch = evaluate(entry.costs->scratch, call);
-    OwnOperatorFigures& row = figures[graph.target(target).name()];
+    CustomOperatorFigures& row = figures[graph.target(target).name()];
     ++row.calls;
     row.flops = saturating_add(row.flops, flops.value_or(0));
     row.bytes = saturating_add(row.bytes, bytes.value_or(0));
