@@ -9,7 +9,7 @@
 
 #include "ir/operators/operator_facts.h"
 #include "ir/text/words.h"
-#include "profiler/report/module_tree.h"
+#include "profiler/module_tree.h"
 
 namespace shadowgraph {
 namespace {

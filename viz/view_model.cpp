@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "profiler/report/module_tree.h"
+#include "profiler/module_tree.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
 #include "viz/drawn_graph.h"

@@ -31,7 +31,7 @@ int main() {
   const shadowgraph::Capture step =
       shadowgraph::capture_training_step(*net, {images}, loss, optimizer, {.device = at::kCUDA});
 
-  const auto profile = shadowgraph::Profile::of(step.graph);
+  const auto profile = shadowgraph::profile(step.graph);
   std::cout << shadowgraph::to_text(profile);
 
   // 256 * 1024 + 1024 + 1024 * 10 + 10

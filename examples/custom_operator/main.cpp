@@ -36,7 +36,7 @@ int main() {
   const at::Tensor weight = at::empty({256, 1024});
   const sg::Graph graph = session.finish({fused_layer.call(x, weight)});
 
-  const sg::Profile profile = sg::Profile::of(graph);
+  const sg::Profile profile = sg::profile(graph);
   std::cout << to_text(profile);
   // Operands, result and scratch are alive together; 2 FLOPs a multiply-accumulate.
   const bool right = profile.peak.bytes == (64 * 256 + 256 * 1024 + 2 * 64 * 1024) * 4 &&

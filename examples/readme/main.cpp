@@ -12,6 +12,7 @@ int main() {
                                                      [](const sg::Tensors& outputs) { return outputs[0].sum(); }, adamw,
                                                      {.device = at::kCUDA});
 
-  std::cout << sg::to_text(sg::SummaryTable::of(step.graph)) << sg::to_text(sg::Profile::of(step.graph));
+  const sg::Profile costs = sg::profile(step.graph);
+  std::cout << sg::to_text(costs.summary()) << sg::to_text(costs);
   sg::write_graph_file("mlp.sg", step.graph);  // read it back with sg::read_graph_file, draw it with the tool
 }

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -71,6 +72,37 @@ class Flops {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
+// What calls of operators that a user registered (register_operator.h) cost: by node, and by operator.
+
+struct CustomOperatorFigures {
+  std::string op;  // with overload
+  int64_t calls = 0;
+  int64_t flops = 0;    // of all calls
+  int64_t bytes = 0;    // of all calls
+  int64_t scratch = 0;  // of the call that takes most
+  int64_t unknown = 0;  // calls for which a rule that was given had no answer
+  friend bool operator==(const CustomOperatorFigures&, const CustomOperatorFigures&) = default;
+};
+
+class CustomOperators {
+ public:
+  static CustomOperators of(const Graph& graph);
+
+  const std::vector<CustomOperatorFigures>& by_operator() const { return by_operator_; }  // by name
+  // Bytes that a node takes and gives back, in program order; nodes without scratch are left out.
+  struct Scratch {
+    NodeId node;
+    int64_t bytes = 0;
+    c10::Device device;
+  };
+  const std::vector<Scratch>& scratch() const { return scratch_; }
+
+ private:
+  std::vector<CustomOperatorFigures> by_operator_;
+  std::vector<Scratch> scratch_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Live bytes at every node, by kind, and the peak.
 //
 // The boundary rule. A step is one node in program order. The bytes *at* a node are those live while it runs: after it
@@ -102,11 +134,6 @@ constexpr int64_t rounded_bytes(int64_t bytes) {
   return (bytes + kAllocationBlock - 1) / kAllocationBlock * kAllocationBlock;
 }
 
-struct MemoryTimelineOptions {
-  // Counts only storages on this device; without index, all devices of the type. Empty: all storages there are.
-  std::optional<c10::Device> device;
-};
-
 struct MemoryPeak {
   int64_t bytes = 0;
   uint32_t step = 0;
@@ -117,9 +144,8 @@ struct MemoryPeak {
 
 class MemoryTimeline {
  public:
-  static MemoryTimeline of(const Graph& graph, const MemoryTimelineOptions& options = {});
-  static MemoryTimeline of(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
-                           const MemoryTimelineOptions& options);
+  // Of the storages on `device`; without an index, on all devices of its type. Empty: of all storages there are.
+  static MemoryTimeline of(const Graph& graph, std::optional<c10::Device> device = std::nullopt);
 
   uint32_t steps() const { return static_cast<uint32_t>(nodes_.size()); }
   NodeId node(uint32_t step) const { return nodes_[step]; }
@@ -135,6 +161,11 @@ class MemoryTimeline {
   StorageKind kind(StorageId storage) const { return kinds_[storage]; }
 
  private:
+  friend class ProgramCosts;
+  static MemoryTimeline of(const Graph& graph, std::vector<NodeId> nodes, const IdMap<NodeId, uint32_t>& order,
+                           IdMap<StorageId, StorageKind> kinds, const CustomOperators& custom,
+                           std::optional<c10::Device> device);
+
   struct Interval {
     StorageId storage;
     uint32_t born;  // first and last step live, both inclusive
@@ -265,117 +296,6 @@ std::vector<GroupFigures> group_figures(const Graph& graph, const IdMap<StorageI
                                         uint32_t group_count, std::span<const uint32_t> parents = {});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What calls of operators that a user registered (register_operator.h) cost: by node, and by operator.
-
-struct CustomOperatorFigures {
-  std::string op;  // with overload
-  int64_t calls = 0;
-  int64_t flops = 0;    // of all calls
-  int64_t bytes = 0;    // of all calls
-  int64_t scratch = 0;  // of the call that takes most
-  int64_t unknown = 0;  // calls for which a rule that was given had no answer
-  friend bool operator==(const CustomOperatorFigures&, const CustomOperatorFigures&) = default;
-};
-
-class CustomOperators {
- public:
-  static CustomOperators of(const Graph& graph);
-
-  const std::vector<CustomOperatorFigures>& by_operator() const { return by_operator_; }  // by name
-  // Bytes that a node takes and gives back, in program order; nodes without scratch are left out.
-  struct Scratch {
-    NodeId node;
-    int64_t bytes = 0;
-    c10::Device device;
-  };
-  const std::vector<Scratch>& scratch() const { return scratch_; }
-
- private:
-  std::vector<CustomOperatorFigures> by_operator_;
-  std::vector<Scratch> scratch_;
-};
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Everything the profiler knows of a graph, as plain values, as JSON and as text.
-//
-//     const Profile profile = Profile::of(graph);
-//     std::cout << to_json(profile).dump(2);
-//     std::cout << to_text(SummaryTable::of(graph)) << to_text(profile);
-//
-// What is not known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero.
-// docs/profiling.md defines every figure.
-
-struct ProfileOptions {
-  size_t top_at_peak = 10;
-  bool timeline = false;  // live bytes of every step: large
-  // The device whose memory is asked for. Empty: the graph's "device" metadata, else the one with most storage bytes.
-  std::optional<c10::Device> device;
-};
-
-struct OutputInfo {
-  bool defined = true;  // false: None
-  std::vector<int64_t> shape;
-  std::string dtype;  // "float32"
-  std::vector<int64_t> stride;
-  std::string device;
-};
-
-struct PeakInfo {
-  int64_t bytes = 0;
-  uint32_t node = 0;  // position in program order
-  std::string op;
-  std::string module;
-  std::string source;
-  std::string phase;
-  BytesByKind by_kind{};
-};
-
-struct DevicePeak {
-  std::string device;
-  int64_t bytes = 0;
-};
-
-struct ModuleProfile {
-  std::string path;
-  std::string class_name;
-  uint32_t calls = 0;
-  std::vector<uint32_t> children;  // indices into Profile::modules
-  GroupFigures figures;            // of the module and all below it
-};
-
-struct Profile {
-  // From Graph::metadata; absent there, absent here.
-  std::optional<std::string> model;
-  std::optional<std::string> mode;
-  std::optional<std::string> optimizer;
-  std::optional<double> capture_seconds;
-
-  std::string device;  // whose memory `peak` and `timeline` are about
-  uint32_t nodes = 0;
-  std::map<std::string, int64_t> operators;  // calls by operator name, placeholders included
-  ParameterCount size;
-  std::map<std::string, NodeFlops> flops;  // by phase: forward, backward, optimizer, and others that have any
-  std::vector<UncoveredOperator> uncovered;
-  std::vector<CustomOperatorFigures> custom_operators;  // those of register_operator.h that were called
-  SavedBytes saved;
-  PeakInfo peak;
-  int64_t peak_rounded_bytes = 0;
-  std::vector<DevicePeak> other_devices;  // peaks of the other devices that hold storages
-  std::vector<LiveStorage> top_at_peak;
-  std::vector<ModuleProfile> modules;              // [0] is the root
-  std::optional<std::vector<OutputInfo>> outputs;  // absent if the graph has no sg::output
-  std::optional<MemoryTimeline> timeline;
-
-  static Profile of(const Graph& graph, const ProfileOptions& options = {});
-};
-
-nlohmann::json to_json(const Profile& profile);
-
-// The block under the summary table: sizes, saved bytes, peak by kind, FLOPs by phase, uncovered operators, the largest
-// storages at the peak.
-std::string to_text(const Profile& profile);
-
-// ---------------------------------------------------------------------------------------------------------------------
 // The analyzer's table: what each module, composite call or operator costs, one row each, in program order.
 //
 //   Op type      module class, "composite" or "operator"; "x12" if the row stands for twelve equal, adjacent ones
@@ -421,12 +341,109 @@ struct SummaryTable {
   std::vector<SummaryRow> rows;
   size_t left_out = 0;  // rows beyond max_rows, summed in the last one
   int depth = 0;        // kModule: the depth shown
-
-  static SummaryTable of(const Graph& graph, const SummaryOptions& options = {});
 };
 
 // Aligned columns, human units, lines ending in '\n'.
 std::string to_text(const SummaryTable& table);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Everything the profiler knows of a graph, asked for in one way.
+//
+//     const Profile costs = profile(graph);
+//     costs.peak.bytes; costs.timeline().total(step); costs.of(node).matmul;
+//     std::cout << to_text(costs.summary()) << to_text(costs);
+//     std::cout << to_json(costs).dump(2);
+//
+// What the figures are made of (FLOPs of nodes, kinds of storages, the tree of modules) is worked out once; the views read
+// it, and the graph, which must outlive them unchanged. The figures, text and JSON are values of their own. What is not
+// known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero. docs/profiling.md
+// defines every figure.
+
+struct ProfileOptions {
+  size_t top_at_peak = 10;
+  bool timeline = false;  // live bytes of every step in the JSON: large
+  // The device whose memory is asked for. Empty: the graph's "device" metadata, else the one with most storage bytes.
+  std::optional<c10::Device> device;
+};
+
+struct OutputInfo {
+  bool defined = true;  // false: None
+  std::vector<int64_t> shape;
+  std::string dtype;  // "float32"
+  std::vector<int64_t> stride;
+  std::string device;
+};
+
+struct PeakInfo {
+  int64_t bytes = 0;
+  uint32_t node = 0;  // position in program order
+  std::string op;
+  std::string module;
+  std::string source;
+  std::string phase;
+  BytesByKind by_kind{};
+};
+
+struct DevicePeak {
+  std::string device;
+  int64_t bytes = 0;
+};
+
+struct ModuleProfile {
+  std::string path;
+  std::string class_name;
+  uint32_t calls = 0;
+  std::vector<uint32_t> children;  // indices into Profile::modules
+  GroupFigures figures;            // of the module and all below it
+};
+
+class ProgramCosts;
+
+struct Profile {
+  // From Graph::metadata; absent there, absent here.
+  std::optional<std::string> model;
+  std::optional<std::string> mode;
+  std::optional<std::string> optimizer;
+  std::optional<double> capture_seconds;
+
+  std::string device;  // whose memory `peak` and `timeline` are about
+  uint32_t nodes = 0;
+  std::map<std::string, int64_t> operators;  // calls by operator name, placeholders included
+  ParameterCount size;
+  std::map<std::string, NodeFlops> flops;  // by phase: forward, backward, optimizer, and others that have any
+  std::vector<UncoveredOperator> uncovered;
+  std::vector<CustomOperatorFigures> custom_operators;  // those of register_operator.h that were called
+  SavedBytes saved;
+  PeakInfo peak;
+  int64_t peak_rounded_bytes = 0;
+  std::vector<DevicePeak> other_devices;  // peaks of the other devices that hold storages
+  std::vector<LiveStorage> top_at_peak;
+  std::vector<ModuleProfile> modules;              // [0] is the root
+  std::optional<std::vector<OutputInfo>> outputs;  // absent if the graph has no sg::output
+  bool timeline_in_json = false;
+
+  // ---- Views
+  // Live bytes of `device`, whose peak is `peak`; and those of another.
+  const MemoryTimeline& timeline() const { return *timeline_; }
+  MemoryTimeline timeline(c10::Device other) const;
+  const Flops& node_flops() const;
+  const NodeFlops& of(NodeId node) const { return node_flops().of(node); }
+  StorageKind kind(StorageId storage) const { return timeline_->kind(storage); }
+  SummaryTable summary(const SummaryOptions& options = {}) const;
+
+ private:
+  friend Profile profile(const Graph& graph, const ProfileOptions& options);
+  std::shared_ptr<const ProgramCosts> costs_;
+  std::shared_ptr<const MemoryTimeline> timeline_;
+};
+
+Profile profile(const Graph& graph, const ProfileOptions& options = {});
+
+nlohmann::json to_json(const Profile& profile);
+
+// The block under the summary table: sizes, saved bytes, peak by kind, FLOPs by phase, uncovered operators, the largest
+// storages at the peak.
+std::string to_text(const Profile& profile);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // What a symbolic graph costs at many sizes, without capturing at any of them.
@@ -446,7 +463,7 @@ struct SizeCost {
 };
 
 // The same figures of a graph as it is.
-SizeCost cost_of(const Graph& graph, std::optional<c10::Device> device);
+SizeCost size_cost(const Profile& profile);
 
 class SizeSweep {
  public:

@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "profiler/report/module_tree.h"
+#include "profiler/program_costs.h"
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {
@@ -30,15 +30,12 @@ std::optional<int64_t> number(std::string_view text) {
 
 class ModuleRows {
  public:
-  ModuleRows(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds, const Flops& flops, bool fold)
-      : tree_(ModuleTree::of(graph)), fold_(fold) {
+  ModuleRows(const ProgramCosts& costs, bool fold) : tree_(costs.modules), fold_(fold) {
     const auto count = static_cast<uint32_t>(tree_.modules.size());
-    IdMap<NodeId, uint32_t> group_of(kNoGroup);
-    for (NodeId node : graph.nodes()) group_of[node] = tree_.of_node(graph, node);
-    own_ = group_figures(graph, kinds, flops, group_of, count);
+    own_ = group_figures(costs.graph, costs.kinds, costs.flops, costs.module_of, count);
     std::vector<uint32_t> parents;
     for (const Module& module : tree_.modules) parents.push_back(module.parent);
-    inclusive_ = group_figures(graph, kinds, flops, group_of, count, parents);
+    inclusive_ = group_figures(costs.graph, costs.kinds, costs.flops, costs.module_of, count, parents);
     for (uint32_t i = count; i-- > 1;) {
       inclusive_[tree_.modules[i].parent].add_disjoint(inclusive_[i]);
       deepest_ = std::max(deepest_, tree_.modules[i].depth);
@@ -115,7 +112,7 @@ class ModuleRows {
     }
   }
 
-  ModuleTree tree_;
+  const ModuleTree& tree_;
   bool fold_;
   std::vector<GroupFigures> own_;
   std::vector<GroupFigures> inclusive_;
@@ -139,8 +136,8 @@ IdMap<RegionId, RegionId> outermost_composites(const Graph& graph) {
   return outermost;
 }
 
-std::vector<SummaryRow> call_rows(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds, const Flops& flops,
-                                  bool by_name) {
+std::vector<SummaryRow> call_rows(const ProgramCosts& costs, bool by_name) {
+  const Graph& graph = costs.graph;
   const auto outermost = outermost_composites(graph);
   std::vector<SummaryRow> rows;
   IdMap<RegionId, uint32_t> row_of_region(kNoGroup);
@@ -181,19 +178,17 @@ std::vector<SummaryRow> call_rows(const Graph& graph, const IdMap<StorageId, Sto
     }
     row_of_node[id] = row;
   }
-  const auto figures = group_figures(graph, kinds, flops, row_of_node, static_cast<uint32_t>(rows.size()));
+  const auto figures = group_figures(graph, costs.kinds, costs.flops, row_of_node, static_cast<uint32_t>(rows.size()));
   for (size_t i = 0; i < rows.size(); ++i) rows[i].figures = figures[i];
   return rows;
 }
 
 }  // namespace
 
-SummaryTable SummaryTable::of(const Graph& graph, const SummaryOptions& options) {
+SummaryTable ProgramCosts::summary(const SummaryOptions& options) const {
   SummaryTable table;
-  const auto kinds = StorageKinds::of(graph);
-  const Flops flops = Flops::of(graph);
   if (options.grouping == SummaryGrouping::kModule) {
-    const ModuleRows modules(graph, kinds, flops, options.fold_repeats);
+    const ModuleRows modules(*this, options.fold_repeats);
     table.depth = options.depth > 0 ? options.depth : 1;
     table.rows = modules.rows(static_cast<uint32_t>(table.depth));
     for (uint32_t depth = 2; options.depth <= 0 && depth <= modules.deepest(); ++depth) {
@@ -203,7 +198,7 @@ SummaryTable SummaryTable::of(const Graph& graph, const SummaryOptions& options)
       table.depth = static_cast<int>(depth);
     }
   } else {
-    table.rows = call_rows(graph, kinds, flops, options.grouping == SummaryGrouping::kOperator);
+    table.rows = call_rows(*this, options.grouping == SummaryGrouping::kOperator);
   }
 
   int64_t accumulate = 0;

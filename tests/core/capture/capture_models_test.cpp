@@ -119,7 +119,7 @@ TEST_P(BuiltInModel, CapturesWhatARealRunDoes) {
 
   int64_t real_saved = 0;
   for (const auto& [storage, bytes] : real.saved_storages) real_saved += bytes;
-  EXPECT_EQ(Profile::of(graph).saved.all, real_saved);
+  EXPECT_EQ(profile(graph).saved.all, real_saved);
 
   std::unordered_map<std::string, std::string> gradients;
   for (const auto& entry : model.module->named_parameters()) {
