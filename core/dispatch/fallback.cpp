@@ -234,7 +234,7 @@ class OperandScan {
                             "convert it with FakeTensorMode::from_real (a module with fakeify), or run this line under "
                             "an UnfakeGuard");
     }
-    if (mode_ != nullptr && mode_->real_tensors == RealTensors::kRefuse && !adopted) throw_refused(info_, real);
+    if (mode_ != nullptr && mode_->real_tensors() == RealTensors::kRefuse && !adopted) throw_refused(info_, real);
     return fake_of_real(real, mode_);  // on the default device if the mode maps devices
   }
 
@@ -262,7 +262,7 @@ c10::Device result_device(const OperatorInfo& info, const OperandDevices& operan
   c10::Device device = fallback;
   if (argument.isDevice()) {
     device = argument.toDevice();
-    if (mode != nullptr && mode->map_devices_to_default) device = mode->default_device;
+    if (mode != nullptr && mode->maps_devices()) device = mode->default_device;
   }
   // Not for operators that merely accept a device beside their operand: None keeps meaning "the operand's".
   if (argument.isDevice() || !operands.known()) argument = c10::Device(c10::DeviceType::Meta);
@@ -286,14 +286,13 @@ bool reads_data(const c10::Error& error) {
 
 // False if there is no functional form, or that calls the out= form itself (linalg_lstsq).
 bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
-  static thread_local const OperatorInfo* running = nullptr;
-  if (!info.writes || running == &info) return false;
+  if (!info.writes || thread_state.run_as_functional == &info) return false;
   const auto functional = functional_form(info.op);
   if (!functional) return false;
   struct Running {
-    const OperatorInfo* outer = running;
-    explicit Running(const OperatorInfo* now) { running = now; }
-    ~Running() { running = outer; }
+    const OperatorInfo* outer;
+    explicit Running(const OperatorInfo* now) : outer(std::exchange(thread_state.run_as_functional, now)) {}
+    ~Running() { thread_state.run_as_functional = outer; }
   } const guard(&info);
   run_out_form(info.op, *functional, stack);
   return true;
@@ -359,7 +358,7 @@ void wrap_results(Stack& stack, size_t begin, c10::Device device, const OperandD
 // Whether the call computes from host scalars alone: real CPU tensors of one element, such as the sizes that a TorchScript
 // trace turns into tensors and back. Those keep their values, so the call runs for real.
 bool computes_on_host_scalars(const OperatorInfo& info, const ModeState* mode, const Stack& stack, size_t begin) {
-  if (mode != nullptr && mode->real_tensors == RealTensors::kRefuse) return false;
+  if (mode != nullptr && mode->real_tensors() == RealTensors::kRefuse) return false;
   if (info.writes || info.random || info.tensor_arguments.empty()) return false;
   bool any = false;
   const auto is_host_scalar = [&](const at::Tensor& tensor) {
@@ -508,7 +507,7 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
       return;
     }
   }
-  if (C10_UNLIKELY(lazy_output != nullptr)) {
+  if (C10_UNLIKELY(thread_state.lazy_output != nullptr)) {
     if (const at::Tensor lazy = take_lazy_output(info, *stack); lazy.defined()) {
       fake_fallback(op, keys, stack);
       resize_like(lazy, stack->back().toTensor());
@@ -549,7 +548,7 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     const c10::IValue written = info.counts_writes ? (*stack)[begin] : c10::IValue();
     {
       const UnwatchedOperands unwatched(info, *stack, begin, mode);
-      if (C10_UNLIKELY(info.route == Route::kNone && mode != nullptr && mode->unknown_operators_on_zeros)) {
+      if (C10_UNLIKELY(info.route == Route::kNone && mode != nullptr && mode->options.unknown_operators_on_zeros)) {
         run_on_zeros(info, *stack, begin, device);
       } else {
         run_on_meta(info, stack);

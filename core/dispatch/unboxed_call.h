@@ -119,7 +119,7 @@ template <class T>
 void take_device(T& argument, c10::Device& device, const ModeState* mode, bool has_operands) {
   if constexpr (std::is_same_v<T, std::optional<c10::Device>>) {
     if (argument.has_value()) {
-      device = mode != nullptr && mode->map_devices_to_default ? mode->default_device : *argument;
+      device = mode != nullptr && mode->maps_devices() ? mode->default_device : *argument;
     }
     if (argument.has_value() || !has_operands) argument = c10::Device(c10::DeviceType::Meta);
   }
