@@ -35,7 +35,7 @@ Graph capture(const std::string& name, int64_t batch) {
   const FakeTensorMode mode({.device = c10::kCUDA});
   const models::BuiltModel model = models::build(name, {.batch = batch});
   torch::optim::AdamW adamw(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-  return capture_training_step(models::program_of(model, &adamw), {.device = c10::kCUDA}).graph;
+  return capture_training_step(models::program_of(model, &adamw)).graph;
 }
 
 void measure(const std::string& name) {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "shadowgraph/rules.h"
+#include "core/rules/registry.h"
 
 namespace shadowgraph {
 

@@ -11,7 +11,9 @@
 #include <c10/util/SmallVector.h>
 #include <c10/util/strides.h>
 
+#include "core/fake/thread_state.h"
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
@@ -190,11 +192,14 @@ Choice ask_libtorch(const at::Tensor& meta_input, const at::Tensor& meta_weight,
 // all they depend on.
 Choice choose(const at::Tensor& input, const at::Tensor& weight, const Parameters& p) {
   using Key = c10::SmallVector<int64_t, 48>;
-  struct Entry {
+  struct Answer {
     Key key;
     Choice choice;
   };
-  thread_local std::array<Entry, 128> answers;
+  using Answers = std::array<Answer, 128>;
+  std::shared_ptr<void>& kept = thread_belongings().convolution_answers;
+  if (!kept) kept = std::make_shared<Answers>();
+  Answers& answers = *static_cast<Answers*>(kept.get());
 
   const auto& context = at::globalContext();
   const DeviceProfile& device = device_profile();
@@ -215,7 +220,7 @@ Choice choose(const at::Tensor& input, const at::Tensor& weight, const Parameter
   }
   size_t hash = 0;
   for (const int64_t word : key) hash = (hash ^ static_cast<size_t>(word)) * 0x9e3779b97f4a7c15u;
-  Entry& entry = answers[(hash >> 32) % answers.size()];
+  Answer& entry = answers[(hash >> 32) % answers.size()];
   if (entry.key != key) {
     entry.choice = ask_libtorch(input, weight, p);
     entry.key = std::move(key);

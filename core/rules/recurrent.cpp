@@ -19,6 +19,7 @@
 #include <c10/util/strides.h>
 
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {

@@ -17,6 +17,7 @@
 #include <c10/core/WrapDimMinimal.h>
 
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {

@@ -61,7 +61,7 @@ int main() {
   sg::FakeTensorMode mode({.device = at::kCUDA});
   Net net;
   const at::NoGradGuard no_grad;
-  sg::Graph graph = sg::capture_forward(*net, {at::empty({8, 32})}, {.device = at::kCUDA}).graph;
+  sg::Graph graph = sg::capture_forward(*net, {at::empty({8, 32})}).graph;
 
   const auto pipeline = sg::Pipeline::parse("drop-dropout{written=keep},canonicalize,cse,dce");
   const sg::PipelineReport report = pipeline.run(graph, sg::PipelineOptions::checked());

@@ -3,14 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <c10/core/Storage.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +34,8 @@ struct DeviceProfile {
   // On Hopper and Blackwell with a recent cuDNN, libtorch takes cuDNN attention before flash.
   bool cudnn_attention = true;
   bool math_attention = true;
+
+  bool operator==(const DeviceProfile&) const = default;
 
   static DeviceProfile h100() { return {}; }
   static DeviceProfile a100() {
@@ -73,42 +73,6 @@ struct DataSizeQuestion {
 // Nothing: the hint does not know either, and DataDependentError is thrown.
 using DataSizeHint = std::function<std::optional<int64_t>(const DataSizeQuestion&)>;
 
-class DataSizes {
- public:
-  void give(NamedDataSizes sizes) { given_.merge(sizes); }
-  void give(DataSizeHint hint) { hint_ = std::move(hint); }
-
-  // The size for `question` ("nonzero") about `tensor`. Throws DataDependentError that tells its name if none was
-  // given, and Error if it is negative or more than `most`.
-  int64_t size(const std::string& op, const std::string& question, const at::Tensor& tensor, int64_t most);
-
-  // What was asked since the last call of this, by name, again or for the first time.
-  struct Asked {
-    std::string name;
-    int64_t size = 0;
-  };
-  bool has_asked() const { return !asked_.empty(); }
-  std::vector<Asked> take_asked() { return std::exchange(asked_, {}); }
-  void forget_asked() noexcept { asked_.clear(); }
-
- private:
-  struct Known {
-    std::string question;
-    const c10::StorageImpl* address = nullptr;
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};  // alive: same storage
-    std::vector<int64_t> geometry;
-    uint32_t version = 0;
-    std::string name;
-  };
-
-  std::recursive_mutex mutex_;  // a hint may ask for another size
-  NamedDataSizes given_;
-  DataSizeHint hint_;
-  std::vector<Known> known_;  // few: programs that ask are small parts of models
-  std::map<std::string, int> count_;
-  std::vector<Asked> asked_;
-};
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Fake tensors: run a program for its shapes, dtypes, strides, aliasing and devices, with no data and no allocation.
 //
@@ -131,16 +95,19 @@ enum class RealTensors : uint8_t {
   kConstant,  // as kConvert, and small CPU tensors keep their values
 };
 
+// What is left open (nullopt, empty, false) a FakeTensorMode takes from the defaults named here, and a capture from the mode
+// that its module was made in (shadowgraph/capture.h).
 struct FakeTensorOptions {
-  // For factories that name none: CPU, CUDA, XPU, MPS, PrivateUse1 or meta. Without an index: the current one.
-  c10::Device device = c10::Device(c10::DeviceType::CPU);
-  DeviceProfile profile;  // what a pretended CUDA device can do
+  // For factories that name none: CPU, CUDA, XPU, MPS, PrivateUse1 or meta. Without an index: the current one. By default
+  // the CPU.
+  std::optional<c10::Device> device;
+  std::optional<DeviceProfile> profile;  // what a pretended device can do; by default DeviceProfile()
   // Explicit devices in factory calls mean `device`: for TorchScript traces, which carry the device they were made on.
   bool map_devices_to_default = false;
-  // Sizes of results that depend on data, by name: shadowgraph/fake.h.
+  // Sizes of results that depend on data, by name, and a function asked for the others.
   NamedDataSizes data_sizes = {};
   DataSizeHint data_size_hint = {};
-  RealTensors real_tensors = RealTensors::kConvert;
+  std::optional<RealTensors> real_tensors;  // by default kConvert
   // Operators without rule, decomposition and Meta kernel: run their CPU kernel on zeros, of the real sizes, to see what
   // comes out. Allocates real memory. Operators that index by their operands or change an operand's geometry are
   // refused: zeros could make them read out of bounds, or lie.
@@ -149,8 +116,8 @@ struct FakeTensorOptions {
 
 class FakeTensorMode {
  public:
-  // Throws EnvironmentError if libtorch in this process cannot be used (see core/process/process_state.h), and Error for a
-  // device type that cannot be pretended.
+  // Throws EnvironmentError if libtorch in this process cannot be used (another library has taken what fake tensors need),
+  // and Error for a device type that cannot be pretended.
   explicit FakeTensorMode(FakeTensorOptions options = {});
   ~FakeTensorMode();
   FakeTensorMode(const FakeTensorMode&) = delete;
@@ -164,11 +131,8 @@ class FakeTensorMode {
   // element (see RealTensors). Throws RealTensorError for layouts other than dense strided ones.
   at::Tensor from_real(const at::Tensor& real, std::optional<c10::Device> device = std::nullopt);
 
-  ModeState& state() { return *state_; }
-  // For records that go on after the mode (core/deferred).
-  const std::shared_ptr<ModeState>& shared_state() const { return state_; }
-
  private:
+  friend struct ModeAccess;
   std::shared_ptr<ModeState> state_;
   ModeState* outer_;
   bool outer_multithreading_;
@@ -209,7 +173,7 @@ class UnfakeGuard {
 bool is_fake(const at::Tensor& tensor);
 
 // The mode that the fakes among `tensors` were made in, if it is still there; otherwise this thread's, or nullptr. Throws
-// Error if they are of two modes.
+// ModeMismatchError if they are of two modes.
 FakeTensorMode* detect_fake_mode(at::TensorList tensors);
 
 // "fake Float[2, 3] on cuda:0, requires_grad"; for a real tensor the same with "real", undefined: "undefined". Printing a

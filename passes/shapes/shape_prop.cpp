@@ -71,8 +71,8 @@ class ShapeRun {
     for (uint32_t i = 0; i < graph.storage_count(); ++i) out_.bytes_[i] = graph.storage(StorageId(i)).bytes;
     out_.tensors_.reserve(graph.value_capacity());
     for (const auto& [name, geometry] : options.inputs) unbound_.push_back(name);
-    mode_.state().data_sizes.give(options.data_sizes);
-    mode_.state().data_sizes.give(recorded_data_sizes());
+    state_of(mode_).data_sizes.give(options.data_sizes);
+    state_of(mode_).data_sizes.give(recorded_data_sizes());
   }
 
   // "nonzero0 = 17"
@@ -311,11 +311,11 @@ class ShapeRun {
     // Where the program's own default was: the record has no device for a factory that named none, and for one in a
     // trace the device it was traced on.
     graph_.for_each_output(node, [&](ValueId value) {
-      if (graph_.value(value).kind == ValueKind::kTensor) mode_.state().default_device = graph_.value(value).device();
+      if (graph_.value(value).kind == ValueKind::kTensor) state_of(mode_).default_device = graph_.value(value).device();
     });
     if (info.device_argument >= 0) {
       c10::IValue& device = stack_[static_cast<size_t>(info.device_argument)];
-      if (device.isDevice()) device = mode_.state().default_device;
+      if (device.isDevice()) device = state_of(mode_).default_device;
     }
     if (info.writes && changes_geometry(info.op)) give_written_operands_a_copy(info);
     const bool grad_mode = graph_.node(node).flags.grad_mode;

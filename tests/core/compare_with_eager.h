@@ -198,8 +198,8 @@ inline void run_into(Outcome& run, const Tensors& inputs, const Program& program
 inline Outcome run_real(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes) {
   Outcome run;
   FakeTensorMode mode;
-  mode.state().kind = ModeKind::kObserve;
-  mode.state().observer = &run.log;
+  state_of(mode).kind = ModeKind::kObserve;
+  state_of(mode).observer = &run.log;
   run_into(run, inputs, program, backward);
   return run;
 }
@@ -212,7 +212,7 @@ inline Outcome run_fake(const Tensors& inputs, const Program& program, Backward 
   for (const at::Tensor& input : inputs) {
     fakes.push_back(input.defined() ? mode.from_real(input, options.device) : at::Tensor());
   }
-  mode.state().observer = &run.log;
+  state_of(mode).observer = &run.log;
   run_into(run, fakes, program, backward);
   return run;
 }

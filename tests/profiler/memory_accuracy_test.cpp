@@ -29,8 +29,7 @@ TEST_P(MemoryOf, ATrainingStepOnTheCpuIsPredictedToTheByte) {
                          .input_names = model.input_names,
                          .forward = model.forward,
                          .loss = [&](const Tensors& outputs) { return model.loss(outputs, model.inputs); },
-                         .optimizer = &optimizer},
-        {.device = at::kCPU});
+                         .optimizer = &optimizer});
     const auto timeline = MemoryTimeline::of(step.graph);
     for (uint32_t i = 0; i < timeline.steps(); ++i) {
       const Target& target = step.graph.target(timeline.node(i));

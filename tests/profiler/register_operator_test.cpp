@@ -64,7 +64,7 @@ at::Tensor call(const char* name, Args... args) {
 }
 
 Graph capture(const std::function<at::Tensor()>& program) {
-  CaptureSession session({.device = at::kCUDA});
+  CaptureSession session({.mode = {.device = at::kCUDA}});
   const at::Tensor result = program();
   return session.finish({result});
 }

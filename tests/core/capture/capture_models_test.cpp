@@ -90,7 +90,7 @@ Capture capture_tiny(const std::string& name, c10::Device device) {
   const FakeTensorMode mode({.device = device});
   const auto model = models::build(name, {.tiny = true});
   torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-  return capture_training_step(models::program_of(model, &optimizer), {.device = device});
+  return capture_training_step(models::program_of(model, &optimizer));
 }
 
 class BuiltInModel : public testing::TestWithParam<std::string> {};

@@ -219,7 +219,7 @@ TEST(RecurrentRules, FlattenedParametersArePassedAsTheirBuffer) {
   EXPECT_EQ(buffer.numel(), 24 * 5 + 24 * 6 + 48);
   for (const at::Tensor& weight : weights) EXPECT_TRUE(weight.is_alias_of(buffer));
   EXPECT_EQ(described(weights[3]), "Float[24][1]+288");
-  mode.state().observer = &log;
+  state_of(mode).observer = &log;
   const at::Tensor state = at::empty({1, 4, 6});
   at::lstm(at::empty({3, 4, 5}), {state, state}, weights, true, 1, 0.0, true, false, false);
   const Call* call = log.find("aten::_cudnn_rnn");
