@@ -60,7 +60,7 @@ void measure(const std::string& name) {
     Graph copy = clone(graph);
     return milliseconds(1, [&] { pass(copy); });
   };
-  const double decompose_ms = rewritten([](Graph& g) { decompose(g, OperatorSet::named("basic")); });
+  const double decompose_ms = rewritten([](Graph& g) { decompose(g, {.to = OperatorSet::named("basic")}); });
   const double split_ms = rewritten([](Graph& g) { split_bias(g); });
   std::printf(
       "%-12s %7.0f nodes, %4zu polynomials | model and capture %8.2f ms | fit of 4 %7.2f | instantiate %6.2f | in "

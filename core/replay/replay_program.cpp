@@ -4,6 +4,7 @@
 
 #include "core/replay/body_function.h"
 #include "core/replay/slice.h"
+#include "ir/analysis/tensor_geometry.h"
 #include "ir/operators/formals.h"
 #include "ir/operators/operator_facts.h"
 
@@ -12,13 +13,6 @@ namespace {
 
 using Step = ReplayProgram::Step;
 using StepKind = ReplayProgram::StepKind;
-
-bool same_geometry(const Graph& graph, ValueId a, ValueId b) {
-  const Value& x = graph.value(a);
-  const Value& y = graph.value(b);
-  return x.storage == y.storage && x.dtype == y.dtype && x.offset == y.offset &&
-         std::ranges::equal(graph.sizes(a), graph.sizes(b)) && std::ranges::equal(graph.strides(a), graph.strides(b));
-}
 
 ValueId first_tensor(const Graph& graph, const Argument& argument) {
   ValueId first;
@@ -188,7 +182,7 @@ class Compiler {
       }
       const ValueId before = arguments[argument].ref.value;
       const ValueId after = results[result].ref.value;
-      if (same_geometry(graph_, before, after)) {
+      if (same_place(graph_, before, after)) {
         join(before, after);
       } else if (written) {
         preserve(before);

@@ -326,7 +326,7 @@ struct SummaryOptions {
   SummaryGrouping grouping = SummaryGrouping::kModule;
   int depth = 0;             // kModule: levels of the module tree; 0: the deepest that fits into max_rows
   size_t max_rows = 40;      // what is beyond is summed in a last row; 0: no limit
-  bool fold_repeats = true;  // kModule: adjacent numbered siblings with equal figures become one row
+  bool fold_repeats = true;  // kModule: numbered siblings that do the same, as in a picture, become one row
 };
 
 struct SummaryRow {

@@ -195,7 +195,7 @@ class CodePlanner {
       const bool written = std::ranges::find(facts.written, alias.argument) != facts.written.end();
       if (!written || argument.kind != ArgumentKind::kValue) continue;
       if (graph_.value(argument.ref.value).storage == graph_.value(result.ref.value).storage &&
-          same_geometry(graph_, argument.ref.value, result.ref.value)) {
+          same_type_and_offset(graph_, argument.ref.value, result.ref.value)) {
         return latest_[argument.ref.value.index];
       }
     }

@@ -47,16 +47,23 @@ std::set<std::string> names_in_file(const std::string& path) {
 }  // namespace
 
 OperatorSet OperatorSet::of(std::set<std::string> names) {
-  return OperatorSet([names = std::move(names)](const std::string& name) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : "+") + name;
+  return OperatorSet(std::move(text), [names = std::move(names)](const std::string& name) {
     return names.contains(name) || names.contains(without_overload(name));
   });
 }
 
 OperatorSet OperatorSet::named(const std::string& text) {
-  if (text == "core-aten") return OperatorSet(&is_core);
-  if (text == "no-fused") return OperatorSet([](const std::string& name) { return !is_fused(name); });
-  if (text == "basic") return OperatorSet([](const std::string& name) { return !decompositions::all().has(name); });
-  if (text.starts_with('@')) return of(names_in_file(text.substr(1)));
+  if (text == "core-aten") return OperatorSet(text, &is_core);
+  if (text == "no-fused") return OperatorSet(text, [](const std::string& name) { return !is_fused(name); });
+  if (text == "basic")
+    return OperatorSet(text, [](const std::string& name) { return !decompositions::all().has(name); });
+  if (text.starts_with('@')) {
+    OperatorSet set = of(names_in_file(text.substr(1)));
+    set.text_ = text;
+    return set;
+  }
   std::set<std::string> names;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find('+', at), text.size());
@@ -74,7 +81,8 @@ OperatorSet OperatorSet::named(const std::string& text) {
 
 std::vector<std::string> decomposable_operators() { return decompositions::all().names(); }
 
-DecomposeResult decompose(Graph& graph, const OperatorSet& keep) {
+DecomposeResult decompose(Graph& graph, const DecomposeOptions& options) {
+  const OperatorSet& keep = options.to;
   DecomposeResult result;
   const ExpansionTable& table = decompositions::all();
   enum class Verdict : uint8_t { kUnknown, kStays, kExpand };
@@ -116,21 +124,19 @@ DecomposeResult decompose(Graph& graph, const OperatorSet& keep) {
   return result;
 }
 
-PassResult decompose_pass(Graph& graph, const PassOptions& options) {
-  const DecomposeResult done = decompose(graph, OperatorSet::named(options.at("to")));
-  PassResult result;
-  result.changed = !done.expanded.empty();
-  int64_t expanded = 0;
-  int64_t remaining = 0;
-  for (const auto& [name, count] : done.expanded) expanded += count;
-  for (const auto& [name, count] : done.remaining) {
-    remaining += count;
-    const auto why = done.why.find(name);
-    result.report += "remains: " + name + " x " + std::to_string(count) +
-                     (why == done.why.end() ? "\n" : ", because " + why->second + "\n");
+PassResult DecomposeResult::summary() const {
+  PassResult summary{.changed = !expanded.empty()};
+  int64_t gone = 0;
+  int64_t left = 0;
+  for (const auto& [name, count] : expanded) gone += count;
+  for (const auto& [name, count] : remaining) {
+    left += count;
+    const auto reason = why.find(name);
+    summary.report += "remains: " + name + " x " + std::to_string(count) +
+                      (reason == why.end() ? "\n" : ", because " + reason->second + "\n");
   }
-  result.counters = {{"expanded", expanded}, {"outside_the_set", remaining}};
-  return result;
+  summary.counters = {{"expanded", gone}, {"outside_the_set", left}};
+  return summary;
 }
 
 }  // namespace shadowgraph

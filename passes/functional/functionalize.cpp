@@ -18,6 +18,8 @@
 // Why layout matters: kernels may sum in another order for other strides, and random fills draw in order of memory, or by
 // another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever appended, so
 // every step is as simple and as cheap as recording.
+#include <c10/util/strides.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -321,11 +323,11 @@ bool Functionalizer::write_contents(NodeId n, const Written& written) {
     return false;
   } else {
     const Argument number = emitter_.mapped(source, [&](ValueId v) { return images_.current(v); });
-    Geometry geometry;
+    TensorGeometry geometry;
     geometry.dtype = value.dtype;
     geometry.device = value.device();
     geometry.sizes.assign(sizes.begin(), sizes.end());
-    geometry.strides = contiguous_strides(sizes);
+    geometry.strides = c10::contiguous_strides(sizes);
     content = emitter_.call(emitter_.target("aten::full"),
                             {made_.int_list(sizes), number, Argument::of_int(static_cast<int64_t>(value.dtype)),
                              Argument::none(), Argument::of_device(value.device()), Argument::none()},
@@ -440,7 +442,7 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
     const auto written_value = [&]() -> Argument {
       const Written& w = written[next++];
       const StorageId storage = read_.value(w.before).storage;
-      Geometry geometry = geometry_of(read_, w.after);
+      TensorGeometry geometry = TensorGeometry::of(read_, w.after);
       auto known = std::find_if(storages.begin(), storages.end(), [&](const auto& s) { return s.first == storage; });
       if (known == storages.end()) {
         const int64_t bytes = made_.storage(made_.value(images_.base(storage)).storage).bytes;
@@ -483,7 +485,7 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
 // A row over the storage of a placeholder, which is resized to `bytes`; the placeholder's own geometry stays.
 ValueId Functionalizer::longer(ValueId placeholder, int64_t before, int64_t bytes) {
   const StorageId storage = made_.value(placeholder).storage;
-  Geometry row = geometry_of(made_, placeholder);
+  TensorGeometry row = TensorGeometry::of(made_, placeholder);
   row.strides = {1};
   row.offset = 0;
   ValueId alias = placeholder;
@@ -521,14 +523,14 @@ void Functionalizer::write_back(NodeId placeholder) {
   const bool fits = !grown && internal_overlap(view) == Overlap::kNone &&
                     ((!extent.several && same_geometry(view, view_of(read_, extent.only))) ||
                      (is_dense(view) && begin <= extent.begin && extent.end <= end));
-  const Geometry geometry = geometry_of(made_, target);
+  const TensorGeometry geometry = TensorGeometry::of(made_, target);
   ValueId to = target;
   ValueId from;
   if (fits) {
     from = images_.current(id);
   } else {
     // The bytes written, as rows: what lies between the views is copied with them, and is what it was.
-    Geometry row = geometry;
+    TensorGeometry row = geometry;
     row.strides = {1};
     row.offset = 0;
     if (grown) to = longer(target, images_.first_bytes(storage), images_.bytes(storage));
@@ -546,7 +548,7 @@ void Functionalizer::write_back(NodeId placeholder) {
     to = emitter_.as_strided(to, row);
     from = images_.row(storage, row.dtype, first, row.sizes[0]);
   }
-  const Geometry to_geometry = geometry_of(made_, to);
+  const TensorGeometry to_geometry = TensorGeometry::of(made_, to);
   const NodeId node = emitter_.append(emitter_.target("aten::copy_"),
                                       {Argument::of_value(to), Argument::of_value(from), Argument::of_bool(false)});
   emitter_.add_result(node, to_geometry, made_.value(target).storage);
@@ -708,17 +710,14 @@ FunctionalizeResult functionalize(Graph& graph) {
   return result;
 }
 
-PassResult functionalize_pass(Graph& graph, const PassOptions&) {
-  const FunctionalizeResult result = functionalize(graph);
-  PassResult summary;
-  summary.changed = result.changed;
-  summary.counters = {{"writes", result.writes},
-                      {"scatters", result.scatters},
-                      {"views", result.views},
-                      {"functional_calls", result.functional_calls},
-                      {"write_backs", static_cast<int64_t>(result.mutated.size())},
-                      {"aliased_outputs", static_cast<int64_t>(result.aliased.size())}};
-  return summary;
+PassResult FunctionalizeResult::summary() const {
+  return {.changed = changed,
+          .counters = {{"writes", writes},
+                       {"scatters", scatters},
+                       {"views", views},
+                       {"functional_calls", functional_calls},
+                       {"write_backs", static_cast<int64_t>(mutated.size())},
+                       {"aliased_outputs", static_cast<int64_t>(aliased.size())}}};
 }
 
 }  // namespace shadowgraph

@@ -53,7 +53,12 @@ class Reinplacer {
   ReinplaceResult result;
 
  private:
-  enum class Kind : uint8_t { kCopy, kInPlace, kView, kGone };
+  enum class Kind : uint8_t {
+    kCopy,     // the node as it is
+    kInPlace,  // its in-place form
+    kView,     // a scatter: the view that it scatters to, and a copy to that
+    kGone,     // nothing: its first operand holds its result already
+  };
   struct Decision {
     Kind kind = Kind::kCopy;
     const Target* target = nullptr;  // kInPlace
@@ -80,7 +85,8 @@ class Reinplacer {
   bool decide_operator(NodeId n, uint32_t ordinal);
   bool decide_scatter(NodeId n, uint32_t ordinal);
   bool decide_write_back(NodeId n);
-  std::optional<Geometry> region(NodeId scatter) const;
+  // Where a scatter writes, as a view of its first operand; nothing for dimensions that are not there.
+  std::optional<TensorGeometry> region(NodeId scatter) const;
   NodeId only_scatter(ValueId value) const;
   const Target* in_place(NodeId n);
 
@@ -163,8 +169,11 @@ bool Reinplacer::is_dead_after(ValueId value, uint32_t ordinal, NodeId except) {
   if (!id.valid()) return false;
   const StorageFacts& storage = storages_[id.index];
   const uint32_t last = except.valid() ? ordinal_[except] : ordinal;
+  // Who writes to it himself counts on what is there, in ways that `last_read` does not tell.
   if (storage.written || storage.last_read > last) return false;
+  // What the caller gave may only be written if the program would have overwritten it in the end, and has not done so yet.
   if (storage.given && (storage.write_back == 0 || storage.write_back < ordinal)) return false;
+  // Kept for a backward that this graph does not have, or that has not read it: somebody may still run it.
   return !storage.saved || storage.read_in_backward;
 }
 
@@ -176,6 +185,8 @@ bool Reinplacer::may_take(ValueId operand, ValueId result, uint32_t ordinal, Nod
   }
   // Through it the result would be stored as its conjugate or negative.
   if (bits_[operand] != 0) return false;
+  // The result must be able to live in the operand's place as it is: same geometry, no element twice (a write through
+  // expand() would hit one element several times), as many bytes, nobody else's memory.
   if (a.dtype != b.dtype || a.device() != b.device() ||
       !same_geometry(view_of(read_, operand), view_of(read_, result)) ||
       internal_overlap(view_of(read_, operand)) != Overlap::kNone ||
@@ -199,6 +210,8 @@ const Target* Reinplacer::in_place(NodeId n) {
   const TargetId id = read_.node(n).target;
   const Target& target = read_.target(id);
   if (target.kind() == TargetKind::kOperator) return forms_.of(read_, id);
+  // functionalize made functions of in-place operators that have no functional form (core/replay/functional_call.h); here
+  // they become the operator that they were.
   if (target.kind() != TargetKind::kFunction) return nullptr;
   if (!looked_for_original_[id.index]) {
     looked_for_original_[id.index] = true;
@@ -210,7 +223,7 @@ const Target* Reinplacer::in_place(NodeId n) {
   return original_of_[id];
 }
 
-// The scatter that alone uses `value`, as its source.
+// The scatter that alone uses `value`, as its source (and not, also, as its base).
 NodeId Reinplacer::only_scatter(ValueId value) const {
   NodeId found;
   uint32_t uses = 0;
@@ -224,13 +237,14 @@ NodeId Reinplacer::only_scatter(ValueId value) const {
 }
 
 // Where a scatter writes, in its own result.
-std::optional<Geometry> Reinplacer::region(NodeId n) const {
+std::optional<TensorGeometry> Reinplacer::region(NodeId n) const {
   const auto arguments = read_.arguments(n);
   const ValueId base = arguments[0].ref.value;
-  Geometry geometry = geometry_of(read_, base);
+  TensorGeometry geometry = TensorGeometry::of(read_, base);
   const std::string& name = read_.target(n).name();
   const auto rank = static_cast<int64_t>(geometry.sizes.size());
   const auto wrapped = [&](int64_t dim) { return dim < 0 ? dim + rank : dim; };
+  // as_strided counts from the storage's begin, whatever the base's offset; the others from the base.
   if (name == "aten::as_strided_scatter") {
     const auto sizes = read_.ints(arguments[2]);
     const auto strides = read_.ints(arguments[3]);
@@ -285,6 +299,7 @@ bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
   const auto arguments = read_.arguments(n);
   const auto results = read_.results(n);
   if (results.size() < facts.written.size()) return false;
+  // A functional call gives its results first, then what it wrote: the last results stand for the written arguments.
   const size_t fresh = results.size() - facts.written.size();
   std::vector<std::pair<ValueId, ValueId>> pairs;
   for (size_t w = 0; w < facts.written.size(); ++w) {
@@ -300,6 +315,7 @@ bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
   NodeId scatter;
   if (pairs.size() == 1 && !read_.has_uses(pairs[0].second)) return false;
   if (pairs.size() == 1) scatter = only_scatter(pairs[0].second);
+  // Whether a written storage is an operand elsewhere, too: add_(x, x.t()) reads what it has written already.
   const auto overlaps = [&](const std::vector<std::pair<ValueId, ValueId>>& writes) {
     bool found = false;
     for (size_t i = 0; i < arguments.size(); ++i) {
@@ -317,6 +333,8 @@ bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
   };
   if (overlaps(pairs)) return false;
   if (scatter.valid()) {
+    // %2 = mul(%1, 2), %3 = slice_scatter(%0, %2), where %1 is that slice of %0: mul_(%1, 2) alone, if %1 is laid out as the
+    // slice is and the kernel gives the same bits there (some sum in another order when strides differ).
     const auto [operand, made] = pairs[0];
     const auto arguments_of = read_.arguments(scatter);
     const auto place = region(scatter);
@@ -370,6 +388,7 @@ bool Reinplacer::decide_scatter(NodeId n, uint32_t ordinal) {
   const ValueId source = arguments[1].ref.value;
   const ValueId whole = read_.results(n).front().ref.value;
   const StorageId from = read_.value(source).storage;
+  // A source that was merged into the base's memory would be overwritten while it is read.
   if (!region(n) || !from.valid() || !may_take(base, whole, ordinal) ||
       merged(from) == merged(read_.value(base).storage)) {
     return false;
@@ -404,7 +423,7 @@ bool Reinplacer::decide() {
   uint32_t ordinal = 0;
   for (const NodeId n : read_.nodes()) {
     ++ordinal;
-    if (std::as_const(decisions_)[n].kind != Kind::kCopy) continue;
+    if (std::as_const(decisions_)[n].kind != Kind::kCopy) continue;  // a scatter that went with its source
     if (!decide_operator(n, ordinal) && !decide_scatter(n, ordinal)) decide_write_back(n);
   }
   result.changed = result.operators + result.scatters + result.write_backs > 0;
@@ -420,6 +439,7 @@ Graph Reinplacer::build() {
   IdMap<ValueId, ValueId> now;
   IdMap<StorageId, StorageId> storages;
   const auto value_of = [&](ValueId v) { return std::as_const(now)[v]; };
+  // Merged storages are one, made where the first of them was born.
   const auto storage_of = [&](StorageId old, NodeId born) {
     StorageId& storage = storages[merged(old)];
     if (!storage.valid()) storage = carried.storage(merged(old), born);
@@ -479,6 +499,8 @@ Graph Reinplacer::build() {
           std::vector<ValueId> operands;
           read_.for_each_value(read_.arguments(n).subspan(facts.written[w], 1),
                                [&](ValueId v) { operands.push_back(v); });
+          // relu_ returns its operand, a value of its own here; _foreach_add_ returns nothing, and later readers of the result
+          // read the operand.
           const bool returned = std::any_of(facts.aliases.begin(), facts.aliases.end(),
                                             [&](const auto& a) { return a.argument == facts.written[w]; });
           size_t next = 0;
@@ -496,7 +518,7 @@ Graph Reinplacer::build() {
       }
       case Kind::kView: {
         const Scatter& scatter = *scatter_of(read_.target(n));
-        const Geometry place = *region(n);
+        const TensorGeometry place = *region(n);
         const Argument source = arguments[1];
         const ValueId base = arguments[0].ref.value;
         arguments.erase(arguments.begin() + 1);
@@ -529,13 +551,9 @@ ReinplaceResult reinplace(Graph& graph) {
   return reinplacer.result;
 }
 
-PassResult reinplace_pass(Graph& graph, const PassOptions&) {
-  const ReinplaceResult result = reinplace(graph);
-  PassResult summary;
-  summary.changed = result.changed;
-  summary.counters = {
-      {"operators", result.operators}, {"scatters", result.scatters}, {"write_backs", result.write_backs}};
-  return summary;
+PassResult ReinplaceResult::summary() const {
+  return {.changed = changed,
+          .counters = {{"operators", operators}, {"scatters", scatters}, {"write_backs", write_backs}}};
 }
 
 }  // namespace shadowgraph

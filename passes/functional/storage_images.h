@@ -86,7 +86,7 @@ class StorageImages {
   ValueId from_base(ValueId value);
   ValueId base_as(StorageId storage, c10::ScalarType dtype, int64_t bytes);
   ValueId base_of_nothing(ValueId value);
-  ValueId in_bytes(ValueId content, Geometry& target);
+  ValueId in_bytes(ValueId content, TensorGeometry& target);
   bool ends_within(StorageId storage, int64_t item) const;
   std::optional<ValueId> scatter_by_view(ValueId view, ValueId content);
   ValueId clone_with_strides_of(ValueId view, ValueId content);

@@ -25,12 +25,11 @@
 
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
-#include "passes/builtin_passes.h"
-#include "passes/options.h"
 #include "passes/rewrite/node_call.h"
 #include "passes/simplify/identity.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/fake.h"
+#include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
 namespace {
@@ -59,13 +58,12 @@ class Folding {
         known_nodes_(graph.node_capacity(), false),
         doomed_(graph.node_capacity(), false) {}
 
-  PassResult run() {
+  ConstFoldResult run() {
     evaluate();
     replace();
     const int64_t erased = erase_nodes(graph_, doomed_);
     replacements_.finish(graph_);
-    return {.changed = erased != 0,
-            .counters = {{"folded", erased}, {"constants", constants_}, {"refused by their operator", refused_}}};
+    return {.folded = erased, .constants = constants_, .refused = refused_};
   }
 
  private:
@@ -248,8 +246,13 @@ class Folding {
 
 }  // namespace
 
-PassResult const_fold(Graph& graph, const PassOptions& options) {
-  return Folding(graph, int_option(options, "max_bytes", 0)).run();
+ConstFoldResult const_fold(Graph& graph, const ConstFoldOptions& options) {
+  return Folding(graph, options.max_bytes).run();
+}
+
+PassResult ConstFoldResult::summary() const {
+  return {.changed = folded != 0,
+          .counters = {{"folded", folded}, {"constants", constants}, {"refused by their operator", refused}}};
 }
 
 }  // namespace shadowgraph

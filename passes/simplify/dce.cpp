@@ -21,9 +21,8 @@
 //
 // Cost. One walk each way; about 0.1 us a node.
 #include "core/replay/random_state.h"
-#include "passes/builtin_passes.h"
-#include "passes/options.h"
 #include "passes/simplify/identity.h"
+#include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
 namespace {
@@ -108,11 +107,12 @@ bool replays_random_state(const Graph& graph) {
 
 }  // namespace
 
-PassResult dce(Graph& graph, const PassOptions& options) {
-  const bool drop_random = choice_option(options, "random", {"keep", "drop"}) == 1 && !replays_random_state(graph);
+DceResult dce(Graph& graph, const DceOptions& options) {
+  const bool drop_random = options.random == DceOptions::Random::kDrop && !replays_random_state(graph);
   const std::vector<bool> dead = DeadCode(graph, drop_random).run();
-  const int64_t erased = erase_nodes(graph, dead);
-  return {.changed = erased != 0, .counters = {{"erased", erased}}};
+  return {.erased = erase_nodes(graph, dead)};
 }
+
+PassResult DceResult::summary() const { return {.changed = erased != 0, .counters = {{"erased", erased}}}; }
 
 }  // namespace shadowgraph

@@ -29,18 +29,6 @@ bool outlives(const Graph& graph, StorageId id) {
   }
 }
 
-bool same_layout(const Graph& graph, ValueId a, ValueId b) {
-  const Value& x = graph.value(a);
-  const Value& y = graph.value(b);
-  return x.kind == ValueKind::kTensor && y.kind == ValueKind::kTensor && x.dtype == y.dtype && x.layout == y.layout &&
-         x.device() == y.device() && std::ranges::equal(graph.sizes(a), graph.sizes(b)) &&
-         std::ranges::equal(graph.strides(a), graph.strides(b));
-}
-
-bool same_geometry(const Graph& graph, ValueId a, ValueId b) {
-  return same_layout(graph, a, b) && graph.value(a).offset == graph.value(b).offset;
-}
-
 ValueId only_result(const Graph& graph, NodeId node) {
   const auto results = graph.results(node);
   if (results.size() != 1 || results[0].kind != ArgumentKind::kValue) return {};
@@ -88,8 +76,7 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
       const Argument& from = arguments[alias.argument];
       const Argument& to = graph.results(n)[alias.result];
       if (from.kind != ArgumentKind::kValue || to.kind != ArgumentKind::kValue) continue;
-      const bool same = graph.value(from.ref.value).storage == graph.value(to.ref.value).storage &&
-                        same_geometry(graph, from.ref.value, to.ref.value);
+      const bool same = same_place(graph, from.ref.value, to.ref.value);
       // An in-place operator, and one that copies only if it must (contiguous), gives the very tensor it was given.
       if (written || (!alias.always && same)) {
         result.objects_[to.ref.value.index] = result.objects_[from.ref.value.index];

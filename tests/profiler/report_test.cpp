@@ -134,6 +134,23 @@ TEST(SummaryTable, FoldsRepeatedLayersAndAddsUp) {
   EXPECT_EQ(costs.flops.at("backward").matmul, sum.backward_flops.matmul);
 }
 
+// Equal figures do not make equal layers: the picture (tests/viz/view_model_test.cpp) shows these apart, too.
+TEST(SummaryTable, LayersWiredDifferentlyAreNotFolded) {
+  TestGraph t;
+  auto x = t.input("x", {4});
+  for (int i = 0; i < 3; ++i) {
+    auto scope = t.module("block." + std::to_string(i), "Block");
+    const auto a = t.call("aten::relu", {x}, {{4}});
+    const auto b = t.call("aten::neg", {a}, {{4}});
+    x = i == 2 ? t.call("aten::sub.Tensor", {b, a, Argument::of_int(1)}, {{4}})
+               : t.call("aten::sub.Tensor", {a, b, Argument::of_int(1)}, {{4}});
+  }
+  t.output({x});
+  std::vector<std::string> ops;
+  for (const SummaryRow& row : SummaryTable::of(t.graph).rows) ops.push_back(row.op);
+  EXPECT_EQ(ops, (std::vector<std::string>{"block.{0..1}", "block.2"}));
+}
+
 TEST(SummaryTable, FiguresOfOneBlock) {
   const Network net(2);
   const SummaryTable table = profile(net.t.graph).summary({.depth = 2, .fold_repeats = false});

@@ -64,6 +64,8 @@ struct FunctionalizeResult {
   int64_t scatters = 0;          // of them, through a view of part of a storage
   int64_t views = 0;             // views taken again
   int64_t functional_calls = 0;  // writes without a functional operator: core/replay/functional_call.h
+
+  PassResult summary() const;
 };
 
 // Throws FunctionalizeError for writes by targets of which nothing is known, for writes to tensors without strides, and for
@@ -73,9 +75,6 @@ FunctionalizeResult functionalize(Graph& graph);
 // The first node that writes and is not part of an epilogue (write-backs to placeholders with the views they need, behind
 // all else); invalid if there is none. Random numbers drawn are no writes here.
 NodeId first_mutation(const Graph& graph);
-
-// The registry's row.
-PassResult functionalize_pass(Graph& graph, const PassOptions& options);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The reverse of functionalize: writes to memory that nobody needs any more, instead of new memory.
@@ -99,11 +98,10 @@ struct ReinplaceResult {
   int64_t operators = 0;    // nodes that run in place now
   int64_t scatters = 0;     // scatters that became writes through a view, or vanished
   int64_t write_backs = 0;  // copies of the epilogue that are not needed any more
+
+  PassResult summary() const;
 };
 
 ReinplaceResult reinplace(Graph& graph);
-
-// The registry's row.
-PassResult reinplace_pass(Graph& graph, const PassOptions& options);
 
 }  // namespace shadowgraph
