@@ -284,18 +284,18 @@ bool reads_data(const c10::Error& error) {
          words.find(kPrintedFake) != std::string_view::npos;
 }
 
-// False if there is no functional form, or that calls the out= form itself (linalg_lstsq).
+// False if there is no such form, or that calls the out= form itself (linalg_lstsq).
 bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
   static thread_local const OperatorInfo* running = nullptr;
   if (!info.writes || running == &info) return false;
-  const auto functional = functional_form(info.op);
-  if (!functional) return false;
+  const FreshForm* fresh = form_of_tensors(info.target);
+  if (fresh == nullptr) return false;
   struct Running {
     const OperatorInfo* outer = running;
     explicit Running(const OperatorInfo* now) { running = now; }
     ~Running() { running = outer; }
   } const guard(&info);
-  run_out_form(info.op, *functional, stack);
+  run_out_form(info.op, *fresh, stack);
   return true;
 }
 
