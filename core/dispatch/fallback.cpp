@@ -59,17 +59,17 @@ bool reads_data(const c10::Error& error) {
          words.find(kPrintedFake) != std::string_view::npos;
 }
 
-// False if there is no functional form, or that calls the out= form itself (linalg_lstsq).
+// False if there is no such form, or that calls the out= form itself (linalg_lstsq).
 bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
   if (!info.writes || thread_state.run_as_functional == &info) return false;
-  const auto functional = functional_form(info.op);
-  if (!functional) return false;
+  const FreshForm* fresh = form_of_tensors(info.target);
+  if (fresh == nullptr) return false;
   struct Running {
     const OperatorInfo* outer;
     explicit Running(const OperatorInfo* now) : outer(std::exchange(thread_state.run_as_functional, now)) {}
     ~Running() { thread_state.run_as_functional = outer; }
   } const guard(&info);
-  run_out_form(info.op, *functional, stack);
+  run_out_form(info.op, *fresh, stack);
   return true;
 }
 

@@ -33,7 +33,7 @@ class LazyOutputScope {
 }  // namespace
 
 bool may_resize_output(const c10::OperatorHandle& op) {
-  if (op.hasTag(at::Tag::inplace_view) || op.schema().name() == "aten::resize_as_") return true;
+  if (op.hasTag(at::Tag::inplace_view)) return true;
   for (const c10::Argument& argument : op.schema().arguments()) {
     if (argument.is_out() && argument.type()->kind() == c10::TypeKind::TensorType) return true;
   }

@@ -7,6 +7,7 @@
 #include "ir/analysis/tensor_geometry.h"
 #include "ir/operators/formals.h"
 #include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_name.h"
 
 namespace shadowgraph {
 namespace {
@@ -68,7 +69,7 @@ class Compiler {
   void find_written_storages(const std::vector<NodeId>& nodes) {
     written_.assign(graph_.storage_count(), false);
     for (const NodeId node : nodes) {
-      const OperatorFacts& facts = facts_.of(graph_, graph_.node(node).target);
+      const OperatorFacts& facts = graph_.facts(node);
       const auto arguments = graph_.arguments(node);
       const auto write = [&](ValueId value) {
         const StorageId storage = graph_.value(value).storage;
@@ -170,7 +171,7 @@ class Compiler {
   // ---- Values that are one tensor
 
   void compile_identity(Step& step) {
-    const OperatorFacts& facts = facts_.of(graph_, graph_.node(node_).target);
+    const OperatorFacts& facts = graph_.facts(node_);
     const auto arguments = graph_.arguments(node_);
     const auto results = graph_.results(node_);
     step.preserved.begin = static_cast<uint32_t>(program_->values.size());
@@ -189,7 +190,7 @@ class Compiler {
       }
     };
     // An in-place operator gives its self back, also set_, which is said to alias its source.
-    const bool in_place = !facts.written.empty() && graph_.target(node_).schema().name().ends_with('_');
+    const bool in_place = !facts.written.empty() && is_in_place_name(graph_.target(node_).schema().name());
     if (in_place) follow(facts.written[0], 0, true);
     for (const auto& alias : facts.aliases) {
       if (in_place && alias.result == 0) continue;
@@ -331,7 +332,6 @@ class Compiler {
   const InterpreterOptions& options_;
   std::unique_ptr<ReplayProgram> program_;
   Formals formals_;
-  OperatorFactsCache facts_;
   NodeId node_;
   IdMap<NodeId, uint32_t> position_;   // of placeholders
   std::vector<bool> looked_up_;        // by TargetId

@@ -33,14 +33,9 @@ Dependences Dependences::of(const Graph& graph, const Effects& effects) {
   NodeId last_on_host;
   std::vector<std::pair<NodeId, NodeId>> edges;  // user, used; by user in program order
   std::vector<NodeId> direct;
-  OperatorFactsCache facts;
-  std::vector<int8_t> reshapes_by_target(graph.target_count(), -1);
   const auto reshapes_what_it_writes = [&](TargetId target) {
-    if (reshapes_by_target[target.index] < 0) {
-      reshapes_by_target[target.index] =
-          may_change_objects(graph.target(target)) || facts.of(graph, target).is_out_variant;
-    }
-    return reshapes_by_target[target.index] != 0;
+    const OperatorFacts& facts = graph.facts(target);
+    return facts.changes_objects || facts.is_out_variant;
   };
   for (NodeId n : graph.nodes()) {
     direct.clear();

@@ -156,7 +156,7 @@ class CodePlanner {
   }
 
   void take_results(NodeId node, CodeStep& made, uint32_t number) {
-    const OperatorFacts& facts = facts_.of(graph_, graph_.node(node).target);
+    const OperatorFacts& facts = graph_.facts(node);
     const auto arguments = graph_.arguments(node);
     const auto results = graph_.results(node);
     for (const uint16_t written : facts.written) {
@@ -218,7 +218,6 @@ class CodePlanner {
   const CodegenOptions& options_;
   const std::vector<ValueId> only_;
   CodePlan plan_;
-  OperatorFactsCache facts_;
   int constants_ = 0;
   int returned_ = 0;
   std::vector<uint32_t> latest_;  // by value: variable now

@@ -7,18 +7,15 @@
 
 #include <fstream>
 
+#include "ir/operators/operator_name.h"
 #include "passes/decompose/decompositions.h"
 #include "passes/decompose/expansion.h"
 
 namespace shadowgraph {
 namespace {
 
-std::string without_overload(const std::string& name) { return name.substr(0, name.find('.')); }
-
 bool is_core(const std::string& name) {
-  const size_t dot = name.find('.');
-  const auto op = c10::Dispatcher::singleton().findSchema(
-      {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+  const auto op = c10::Dispatcher::singleton().findSchema(operator_name(name));
   return op && op->hasTag(at::Tag::core);
 }
 
@@ -30,7 +27,7 @@ bool is_fused(const std::string& name) {
                                                     "aten::addcmul_", "aten::addcdiv_", "aten::lerp",
                                                     "aten::lerp_",    "aten::rsub",     "aten::_addmm_activation"};
   return name.starts_with("aten::_foreach_") || name.starts_with("aten::_fused_") ||
-         name.starts_with("aten::_scaled_dot_product_") || kWithAddend.contains(without_overload(name));
+         name.starts_with("aten::_scaled_dot_product_") || kWithAddend.contains(std::string(without_overload(name)));
 }
 
 std::set<std::string> names_in_file(const std::string& path) {
@@ -50,7 +47,7 @@ OperatorSet OperatorSet::of(std::set<std::string> names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : "+") + name;
   return OperatorSet(std::move(text), [names = std::move(names)](const std::string& name) {
-    return names.contains(name) || names.contains(without_overload(name));
+    return find_by_operator(names, name) != names.end();
   });
 }
 

@@ -73,7 +73,7 @@ class Expander::Recording final : public CallObserver {
     for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument.value()));
   }
   void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override {
-    const NodeId node = at_.insert(graph_.intern_operator(info.op), arguments_);
+    const NodeId node = at_.insert(graph_.intern_target(info.target), arguments_);
     inserted_.push_back(node);
     std::vector<Argument> made;
     for (const CallArgument& result : results) made.push_back(result_of(result.value(), node));

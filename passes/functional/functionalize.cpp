@@ -25,8 +25,9 @@
 #include <utility>
 
 #include "core/replay/functional_call.h"
+#include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_forms.h"
 #include "ir/records.h"
-#include "passes/functional/functional_form.h"
 #include "passes/functional/layout_independence.h"
 #include "passes/functional/storage_images.h"
 #include "passes/rewrite/graph_rebuild.h"
@@ -107,8 +108,6 @@ class Functionalizer {
   Graph made_;
   NodeEmitter emitter_;
   StorageImages images_;
-  OperatorFactsCache facts_;
-  FunctionalForms forms_;
   GraphRebuild carried_;
   std::vector<Extent> writes_;
   std::vector<NodeId> placeholders_;
@@ -187,7 +186,7 @@ void Functionalizer::keep_saved(NodeId n, NodeId made) {
 // ---- Nodes that write
 
 std::vector<Functionalizer::Written> Functionalizer::written_by(NodeId n) {
-  const OperatorFacts& facts = facts_.of(read_, read_.node(n).target);
+  const OperatorFacts& facts = read_.facts(n);
   const auto arguments = read_.arguments(n);
   const auto results = read_.results(n);
   std::vector<Written> written;
@@ -210,13 +209,15 @@ std::vector<Functionalizer::Written> Functionalizer::written_by(NodeId n) {
 
 // No content changes, or only what there is of it.
 bool Functionalizer::metadata(NodeId n, std::span<const Written> written) {
+  const OperatorFacts& facts = read_.facts(n);
+  if (facts.takes_storage) return true;
   const std::string& name = read_.target(n).schema().name();
-  if (name == "aten::set_" || name == "aten::set_data") return true;
   if (name == "aten::as_strided_" || name == "aten::requires_grad_") return true;
-  if (name.starts_with("aten::resize"))
+  if (facts.resizes) {
     return std::none_of(written.begin(), written.end(), [&](const Written& w) { return outgrows(w); });
-  const FunctionalForm* form = forms_.of(read_, read_.node(n).target);
-  if (form == nullptr || !form->is_view) return false;
+  }
+  const FunctionalForm* form = functional_form(read_.target(n));
+  if (form == nullptr || !form->target.facts().is_view) return false;
   read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
   return true;
 }
@@ -248,9 +249,9 @@ void Functionalizer::write(NodeId n) {
   prepare_saved(n);
   if (written.size() == 1 && write_contents(n, written.front())) return;
   // aten::resize gives a tensor of that size; what matters here is the storage, which keeps what it holds.
-  const bool resizes = read_.target(n).schema().name().starts_with("aten::resize");
-  const FunctionalForm* form = forms_.of(read_, read_.node(n).target);
-  if (form != nullptr && !resizes && !form->is_view && may_reorder(n, *form, written) &&
+  const bool resizes = read_.facts(n).resizes;
+  const FunctionalForm* form = functional_form(read_.target(n));
+  if (form != nullptr && !resizes && !form->target.facts().is_view && may_reorder(n, *form, written) &&
       write_functionally(n, *form, written)) {
     return;
   }
@@ -349,7 +350,7 @@ bool Functionalizer::may_reorder(NodeId n, const FunctionalForm& form, std::span
     storages.push_back(storage);
     if (outgrows(w) && !images_.replaces(w.after)) return false;
     if (internal_overlap(view_of(read_, w.after)) != Overlap::kNone) return false;
-    if (images_.has_bits(w.after) && !(form.pointwise && is_layout_independent(read_, n))) return false;
+    if (images_.has_bits(w.after) && !(form.target.facts().pointwise && is_layout_independent(read_, n))) return false;
   }
   if (storages.size() > 1) std::sort(storages.begin(), storages.end());
   bool good = true;
@@ -362,14 +363,19 @@ bool Functionalizer::may_reorder(NodeId n, const FunctionalForm& form, std::span
       const Value& value = read_.value(v);
       if (!value.storage.valid() || !std::binary_search(storages.begin(), storages.end(), value.storage)) return;
       const ValueId w = written.front().after;
-      good = good && form.pointwise && written.size() == 1 && value.dtype == read_.value(w).dtype &&
+      good = good && form.target.facts().pointwise && written.size() == 1 && value.dtype == read_.value(w).dtype &&
              images_.has_bits(v) == images_.has_bits(w) && same_geometry(view_of(read_, v), view_of(read_, w));
     });
   }
   return good;
 }
 
-bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> written) {
+bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> in_any_order) {
+  std::vector<Written> written;  // as the form gives them
+  for (const uint16_t position : form.written) {
+    std::copy_if(in_any_order.begin(), in_any_order.end(), std::back_inserter(written),
+                 [&](const Written& w) { return w.position == position; });
+  }
   const auto arguments = read_.arguments(n);
   std::vector<Argument> taken;
   for (const uint16_t position : form.arguments) {
@@ -395,7 +401,8 @@ bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, st
     const bool same_device = made_.value(contents[i]).device() == read_.value(written[i].after).device();
     if (!same_sizes || !same_device) return give_up();
     if (!same_layout || !same_dtype) {
-      if (!form.pointwise || form.random || !is_layout_independent(read_, n)) return give_up();
+      const OperatorFacts& facts = form.target.facts();
+      if (!facts.pointwise || facts.random || !is_layout_independent(read_, n)) return give_up();
     }
   }
   // Results that are no written argument: as the functional operator gives them, which is as they were.
@@ -426,7 +433,7 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
   ++result_.functional_calls;
   const std::vector<Argument> arguments = current_arguments(n);
   const NodeId made = emitter_.append(carried_.target(*target), arguments);
-  const OperatorFacts& facts = facts_.of(read_, read_.node(n).target);
+  const OperatorFacts& facts = read_.facts(n);
   std::vector<Argument> results;
   for (size_t r = 0; r < read_.results(n).size(); ++r) {
     const bool aliases =
@@ -590,7 +597,7 @@ void Functionalizer::node(NodeId n) {
     const StorageId storage = source.kind == ArgumentKind::kValue ? read_.value(source.ref.value).storage : StorageId();
     if (storage.valid() && images_.version(storage) != 0) return;
   }
-  const OperatorFacts& facts = facts_.of(read_, target);
+  const OperatorFacts& facts = read_.facts(target);
   if (read_.target(n).schema().name() == "aten::set_") {
     // What set_ without a source gives has no other maker; the end may be too late, behind what is written back.
     if (read_.arguments(n).size() == 1) read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
@@ -655,9 +662,8 @@ void read_signature(const Graph& graph, FunctionalizeResult& result) {
 }  // namespace
 
 NodeId first_mutation(const Graph& graph) {
-  OperatorFactsCache facts;
   const auto writes = [&](NodeId n) {
-    const OperatorFacts& f = facts.of(graph, graph.node(n).target);
+    const OperatorFacts& f = graph.facts(n);
     if (f.unknown) return true;
     if (f.written.empty() || !writes_now(graph, n, f)) return false;
     bool any = false;
@@ -673,7 +679,7 @@ NodeId first_mutation(const Graph& graph) {
   for (; last.valid(); last = graph.node(last).previous) {
     const TargetId target = graph.node(last).target;
     if (is_end(target)) continue;
-    const OperatorFacts& f = facts.of(graph, target);
+    const OperatorFacts& f = graph.facts(target);
     if (f.is_view && !f.unknown) continue;
     const std::string& name = graph.target(last).name();
     const auto arguments = graph.arguments(last);

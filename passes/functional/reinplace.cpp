@@ -11,7 +11,8 @@
 #include <utility>
 
 #include "core/replay/functional_call.h"
-#include "passes/functional/functional_form.h"
+#include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_forms.h"
 #include "passes/functional/layout_independence.h"
 #include "passes/functional/lazy_bits.h"
 #include "passes/rewrite/graph_rebuild.h"
@@ -97,8 +98,6 @@ class Reinplacer {
   std::vector<uint32_t> limit_;  // by storage: its write-back, handed down by merges; 0: none
   IdMap<NodeId, uint32_t> ordinal_;
   IdMap<NodeId, Decision> decisions_;
-  OperatorFactsCache facts_;
-  InPlaceForms forms_;
   std::vector<std::unique_ptr<const Target>> originals_;  // behind functional calls
   IdMap<TargetId, const Target*> original_of_;
   std::vector<bool> looked_for_original_;
@@ -120,7 +119,7 @@ void Reinplacer::look() {
   for (const NodeId n : read_.nodes()) {
     ordinal_[n] = ++ordinal;
     const TargetId target = read_.node(n).target;
-    const OperatorFacts& facts = facts_.of(read_, target);
+    const OperatorFacts& facts = read_.facts(target);
     const auto arguments = read_.arguments(n);
     if (is_placeholder(target)) {
       read_.for_each_output(n, [&](ValueId v) {
@@ -209,7 +208,7 @@ void Reinplacer::merge(ValueId operand, ValueId result) {
 const Target* Reinplacer::in_place(NodeId n) {
   const TargetId id = read_.node(n).target;
   const Target& target = read_.target(id);
-  if (target.kind() == TargetKind::kOperator) return forms_.of(read_, id);
+  if (target.kind() == TargetKind::kOperator) return in_place_form(target);
   // functionalize made functions of in-place operators that have no functional form (core/replay/functional_call.h); here
   // they become the operator that they were.
   if (target.kind() != TargetKind::kFunction) return nullptr;
@@ -295,7 +294,7 @@ std::optional<TensorGeometry> Reinplacer::region(NodeId n) const {
 bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
   const Target* target = in_place(n);
   if (target == nullptr) return false;
-  const OperatorFacts facts = facts_of(*target);
+  const OperatorFacts& facts = target->facts();
   const auto arguments = read_.arguments(n);
   const auto results = read_.results(n);
   if (results.size() < facts.written.size()) return false;
@@ -350,11 +349,12 @@ bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
       // Nothing may read the place between the two.
       const StorageFacts& storage = storages_[value.storage.index];
       const bool alone = storage.last_read == ordinal_[scatter] && storage.read_before <= ordinal;
-      const auto form = functional_form_of(*target);
+      const FunctionalForm* form = functional_form(*target);
       const StridedView dense = view_of(read_, made);
       const bool same_bits =
-          form && ((form->pointwise && !form->random && is_layout_independent(read_, n)) ||
-                   same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
+          form &&
+          ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(read_, n)) ||
+           same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
       const bool same_sizes =
           std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end());
       if (same_sizes && same_bits && same_geometry(there, view_of(read_, operand)) && alone &&
@@ -491,7 +491,7 @@ Graph Reinplacer::build() {
         break;
       }
       case Kind::kInPlace: {
-        const OperatorFacts facts = facts_of(*decision.target);
+        const OperatorFacts& facts = decision.target->facts();
         const NodeId node = emitter.append(carried.target(*decision.target), arguments);
         const size_t fresh = results.size() - facts.written.size();
         std::vector<Argument> copies = results_like(node, results.subspan(0, fresh), same);

@@ -17,8 +17,9 @@ bool same_numbers(std::span<const int64_t> a, std::span<const int64_t> b) {
 
 // Views whose arguments speak of the storage rather than of the source.
 bool is_absolute(const Target& target) {
+  const OperatorFacts& facts = target.facts();
   return target.name() == "aten::as_strided" || target.name() == "aten::as_strided_" || target.name() == "sg::alias" ||
-         target.name().starts_with("aten::set_") || target.name().starts_with("aten::resize_");
+         facts.takes_storage || facts.resizes;
 }
 
 bool is_scatterable(const std::string& name) {
@@ -36,8 +37,7 @@ StorageImages::StorageImages(const Graph& read, Graph& made, NodeEmitter& emitte
 // What is known of the whole program beforehand: which storages are resized, what in-place operators gave back.
 void StorageImages::find_resized() {
   for (const NodeId n : read_.nodes()) {
-    const OperatorFacts& facts = facts_.of(read_, read_.node(n).target);
-    const std::string& name = read_.target(n).name();
+    const OperatorFacts& facts = read_.facts(n);
     const auto arguments = read_.arguments(n);
     const auto results = read_.results(n);
     for (const OperatorFacts::Alias& alias : facts.aliases) {
@@ -59,7 +59,7 @@ void StorageImages::find_resized() {
         }
       });
     }
-    if (name.starts_with("aten::resize")) {
+    if (facts.resizes) {
       read_.for_each_output(n, [&](ValueId v) {
         if (read_.value(v).storage.valid()) images_[read_.value(v).storage.index].resized = true;
       });
@@ -106,7 +106,7 @@ ValueId StorageImages::latest(ValueId id) const {
 
 StorageImages::Step StorageImages::step_to(ValueId id) {
   const NodeId producer = read_.value(id).producer;
-  const OperatorFacts& facts = facts_.of(read_, read_.node(producer).target);
+  const OperatorFacts& facts = read_.facts(producer);
   const auto arguments = read_.arguments(producer);
   const auto results = read_.results(producer);
   if (facts.aliases.empty() || facts.collective || results.size() != 1 || results[0].kind != ArgumentKind::kValue)
@@ -118,8 +118,8 @@ StorageImages::Step StorageImages::step_to(ValueId id) {
   if (const ValueId origin = std::as_const(origins_)[id]; origin.valid()) return {origin, true};
   if (is_absolute(read_.target(producer))) return {};
   if (!facts.written.empty()) {
-    const FunctionalForm* form = forms_.of(read_, read_.node(producer).target);
-    if (form == nullptr || !form->is_view) return {};
+    const FunctionalForm* form = functional_form(read_.target(producer));
+    if (form == nullptr || !form->target.facts().is_view) return {};
   }
   // Other tensors among the arguments would have to be read again, too.
   uint32_t tensors = 0;
@@ -132,7 +132,7 @@ ValueId StorageImages::take(ValueId id, const Step& step) {
   const ValueId source = now_[step.source].value;
   if (step.same) return source;
   const NodeId producer = read_.value(id).producer;
-  const FunctionalForm* form = forms_.of(read_, read_.node(producer).target);
+  const FunctionalForm* form = functional_form(read_.target(producer));
   const Target& target = form != nullptr ? form->target : read_.target(producer);
   std::vector<Argument> arguments;
   for (const Argument& argument : read_.arguments(producer)) {

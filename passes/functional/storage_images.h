@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "ir/operators/operator_facts.h"
-#include "passes/functional/functional_form.h"
+#include "ir/operators/operator_forms.h"
 #include "passes/functional/lazy_bits.h"
 #include "passes/rewrite/node_emitter.h"
 #include "shadowgraph/analysis.h"
@@ -95,8 +95,6 @@ class StorageImages {
   Graph& made_;
   NodeEmitter& emitter_;
   AliasAnalysis aliases_;
-  OperatorFactsCache facts_;
-  FunctionalForms forms_;
   std::vector<Image> images_;
   IdMap<ValueId, Now> now_;
   IdMap<ValueId, uint8_t> bits_;

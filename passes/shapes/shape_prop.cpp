@@ -33,13 +33,7 @@ bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.
 
 // Operators that may change the geometry of an operand itself: the value before
 // must keep what was true then.
-bool changes_geometry(const c10::OperatorHandle& op) {
-  const std::string& name = op.operator_name().name;
-  return op.hasTag(at::Tag::inplace_view) || name.starts_with("aten::resize") || name.starts_with("aten::set_") ||
-         std::ranges::any_of(op.schema().arguments(), [](const c10::Argument& argument) {
-           return argument.is_out() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-         });
-}
+bool changes_geometry(const OperatorFacts& facts) { return facts.changes_objects || facts.is_out_variant; }
 
 }  // namespace
 
@@ -309,7 +303,7 @@ class ShapeRun {
       c10::IValue& device = stack_[static_cast<size_t>(info.device_argument)];
       if (device.isDevice()) device = state_of(mode_).default_device;
     }
-    if (info.writes && changes_geometry(info.op)) give_written_operands_a_copy(info);
+    if (info.writes && changes_geometry(info.target.facts())) give_written_operands_a_copy(info);
     const bool grad_mode = graph_.node(node).flags.grad_mode;
     if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
   }

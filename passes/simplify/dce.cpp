@@ -63,9 +63,9 @@ class DeadCode {
     int8_t& known = is_effect_[target.index];
     if (known == kUnknown) {
       const Target& t = graph_.target(target);
-      const bool gives_nothing = t.schema().returns().empty() && facts_.of(graph_, target).written.empty();
+      const bool gives_nothing = t.schema().returns().empty() && t.facts().written.empty();
       known = is_end(target) || (is_placeholder(target) && target != target_of(Builtin::kConstant)) || gives_nothing ||
-              facts_.of(graph_, target).collective;
+              t.facts().collective;
     }
     return known != 0;
   }
@@ -90,7 +90,6 @@ class DeadCode {
   const Graph& graph_;
   const Effects effects_;
   const bool drop_random_;
-  OperatorFactsCache facts_;
   std::vector<int8_t> is_effect_;  // by target
   std::vector<bool> needed_values_;
   std::vector<bool> needed_storages_;

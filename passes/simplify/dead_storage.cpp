@@ -8,7 +8,8 @@
 //     filled        %1 = empty(..) @s ... zero_(%1) / fill_(%1)   becomes zeros / full, at the place of the fill
 //     cloned        %1 = empty(..) @s ... copy_(%1, %2)           becomes clone(%2), at the place of the copy
 //
-// A write counts as a whole one if it is zero_, fill_ or copy_ to a value that covers its storage. What is never touched:
+// A write counts as a whole one if its operator overwrites what it writes (zero_, copy_, normal_: ir/operators/) and the value
+// covers its storage. What is never touched:
 // writes to storages that others hold when nothing overwrites them again, random fills, results that have another
 // geometry than their operand. Nodes that become dead (the empty of a clone) go with dce, not here.
 //
@@ -23,6 +24,7 @@
 #include <array>
 #include <limits>
 
+#include "ir/operators/operator_facts.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "passes/simplify/identity.h"
@@ -111,15 +113,14 @@ class DeadStorage {
 
   // A write of the whole storage that does not depend on what was there. The storage written; invalid if it is none.
   StorageId whole_write(NodeId n) {
-    const Kind k = kind(n);
-    if (k != kZero && k != kFill && k != kCopy) return {};
+    const OperatorFacts& facts = graph_.facts(n);
+    if (!facts.is_in_place || !is_overwritten(facts, 0)) return {};
     const ValueId self = operand(n, 0);
     if (!self.valid() || identity_.object_changes(self) || !covers_storage(self)) return {};
     const StorageId s = graph_.value(self).storage;
-    if (k != kCopy) return s;
-    const Argument& source = graph_.arguments(n)[1];
-    if (source.kind == ArgumentKind::kValue && graph_.value(source.ref.value).storage == s) return {};
-    return s;
+    bool reads = false;
+    graph_.for_each_value(graph_.arguments(n).subspan(1), [&](ValueId v) { reads |= graph_.value(v).storage == s; });
+    return reads ? StorageId() : s;
   }
 
   // A write whose result is its operand again, so that the operand can stand for it.
@@ -144,7 +145,9 @@ class DeadStorage {
     for (NodeId n = graph_.last(); n.valid();) {
       const NodeId previous = graph_.node(n).previous;
       const Kind k = kind(n);
-      const ValueId self = k == kZero || k == kFill || k == kCopy ? written_in_place(n) : ValueId();
+      const OperatorFacts& facts = graph_.facts(n);
+      const bool removable = facts.is_in_place && is_overwritten(facts, 0) && !facts.random;
+      const ValueId self = removable ? written_in_place(n) : ValueId();
       if (self.valid()) {
         const StorageId s = graph_.value(self).storage;
         if (overwritten[s.index]) {
@@ -178,7 +181,7 @@ class DeadStorage {
   }
 
   bool makes_views_only(NodeId n) {
-    bool views = facts_.of(graph_, graph_.node(n).target).is_view;
+    bool views = graph_.facts(n).is_view;
     graph_.for_each_output(n, [&](ValueId v) {
       const StorageId s = graph_.value(v).storage;
       views = views && s.valid() && graph_.storage(s).born != n;
@@ -240,6 +243,7 @@ class DeadStorage {
     // Others must not hold the tensor that the write would no longer return.
     uint32_t uses = 0;
     graph_.for_each_use(target_value, [&](NodeId user) { uses += !doomed_[user.index]; });
+    if (k != kZero && k != kFill && k != kCopy) return;
     if (k == kCopy ? !make_clone(write, uses) : !make_filled(allocation, write, uses)) return;
     mutable_storage(graph_, graph_.value(result).storage).born = write;
     doomed_[allocation.index] = true;
@@ -291,7 +295,6 @@ class DeadStorage {
   Graph& graph_;
   const Effects effects_;
   const Identity identity_;
-  OperatorFactsCache facts_;
   std::vector<bool> doomed_;
   std::vector<Kind> kinds_;       // by target
   std::vector<int64_t> covered_;  // by storage, bytes

@@ -18,12 +18,12 @@
 //
 // Cost. One walk with union-find, about 0.3 us a node. XLA and Inductor fuse likewise, with cost models; this is what
 // a cost model would be given.
-#include <ATen/core/enum_tag.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "ir/operators/operator_name.h"
 #include "passes/simplify/identity.h"
 #include "shadowgraph/passes/structure.h"
 
@@ -37,7 +37,6 @@ class Fusion {
   explicit Fusion(const Graph& graph)
       : graph_(graph),
         effects_(Effects::of(graph)),
-        pointwise_(graph.target_count(), -1),
         parent_(graph.node_capacity(), kNoGroup),
         stage_(graph.node_capacity(), 0),
         // Pseudo storages, of generators and of collectives, come after the graph's own.
@@ -71,15 +70,7 @@ class Fusion {
   }
 
   bool is_pointwise(NodeId n) {
-    const TargetId target = graph_.node(n).target;
-    int8_t& known = pointwise_[target.index];
-    if (known < 0) {
-      const std::string_view name = graph_.target(target).name();
-      const auto op = graph_.target(target).find_operator();
-      known = (op && op->hasTag(at::Tag::pointwise)) || name == "aten::_to_copy" || name == "aten::copy_" ||
-              name == "aten::fill_.Scalar" || name == "aten::zero_";
-    }
-    if (known == 0 || effects_.random(n) || effects_.host_read(n) || effects_.unknown(n)) return false;
+    if (!graph_.facts(n).pointwise || effects_.random(n) || effects_.host_read(n) || effects_.unknown(n)) return false;
     ValueId first;
     bool good = true;
     graph_.for_each_output(n, [&](ValueId v) {
@@ -178,8 +169,7 @@ class Fusion {
 
   const Graph& graph_;
   const Effects effects_;
-  std::vector<int8_t> pointwise_;  // by target, by tag and name
-  std::vector<uint32_t> parent_;   // union-find over pointwise nodes
+  std::vector<uint32_t> parent_;  // union-find over pointwise nodes
   std::vector<uint32_t> stage_;
   std::vector<Access> accesses_;  // by storage, generators included
   std::vector<NodeId> candidates_;
@@ -263,8 +253,8 @@ FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options) {
                                  gain(order[i]), group.bytes);
     constexpr size_t kMostNames = 8;
     for (size_t k = 0; k < std::min(group.nodes.size(), kMostNames); ++k) {
-      std::string_view name = graph.target(group.nodes[k]).name();
-      if (name.starts_with("aten::")) name.remove_prefix(6);
+      const std::string_view full = graph.target(group.nodes[k]).name();
+      const std::string_view name = namespace_of(full) == "aten" ? without_namespace(full) : full;
       result.report += fmt::format(" {}", name);
     }
     result.report += group.nodes.size() > kMostNames ? " ...\n" : "\n";

@@ -84,7 +84,7 @@ NodeId first_mutation(const Graph& graph);
 //     %3 = aten::slice_scatter(self=%2, src=%7, ...)   %3 = aten::slice.Tensor(self=%2, ...)
 //                                                      %4 = aten::copy_(self=%3, src=%7)
 //
-// An operator is run in place if its in-place form exists (passes/functional/functional_form.h), its result is laid out like the operand
+// An operator is run in place if its in-place form exists (ir/operators/operator_forms.h), its result is laid out like the operand
 // that it would overwrite, and nothing reads that operand's storage afterwards, by whatever view. Scatters become a write
 // through the view, or, if what they scatter is computed from that very place, the computation itself in place. A parameter
 // that an epilogue overwrites as a whole (aten::copy_) is such memory, too: an optimizer step is in place again.
