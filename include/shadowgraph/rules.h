@@ -53,7 +53,8 @@ class RuleRegistry {
     insert(rules_, operator_name, function);
   }
   // A rule for a composite operator, run in place of its decomposition, above autograd, on fake tensors that pretend to
-  // be on a CUDA device: for composites that pick a kernel by asking the device (attention, fused recurrent layers).
+  // be on a CUDA device: for composites that pick a kernel by asking the device (attention, fused recurrent layers; these
+  // two on some other devices too).
   template <class Return, class... Args>
   void add_composite(const std::string& operator_name, Return (*function)(Args...)) {
     insert(composites_, operator_name, function);
