@@ -19,8 +19,31 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What the pretended device is and can do. Hooks and rules obey it where eager would ask the driver or a library.
+// What the pretended device is and can do. Hooks and rules obey it where eager would ask the driver, the processor or a
+// library.
 
+// Of a pretended CPU. Vector units change how long a kernel takes and what scratch it has inside, which no graph shows.
+// What shows is which kernels there are, and libtorch decides that by what oneDNN can compute with:
+//   mkldnn_bf16   bfloat16: with AVX-512, or AVX-NE-CONVERT
+//   mkldnn_fp16   half: with AVX512-FP16, or AVX-NE-CONVERT
+// Where it can, in that dtype,
+//   - convolutions and their gradients are oneDNN's: strides of results, and a weight gradient nobody asked for;
+//   - at::lstm is one mkldnn_rnn_layer a layer and direction (half: only without gradients), which keeps its workspace for
+//     backward; otherwise it is its cells, each of which keeps what autograd keeps of every step;
+//   - at::mkldnn_convolution and at::mkldnn_rnn_layer run, and throw where it cannot.
+//
+//     FakeTensorMode old({.profile = {.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}});   // AVX2 and no more
+struct CpuProfile {
+  bool mkldnn_bf16 = this_machine().mkldnn_bf16;
+  bool mkldnn_fp16 = this_machine().mkldnn_fp16;
+
+  // What libtorch says here, which obeys ONEDNN_MAX_CPU_ISA. Asked once.
+  static const CpuProfile& this_machine();
+
+  bool operator==(const CpuProfile&) const = default;
+};
+
+// The members before `cpu` are of a pretended CUDA device, device_count of XPU and MPS too.
 struct DeviceProfile {
   std::string name = "NVIDIA H100";
   int device_count = 8;  // how many fake devices of the kind exist
@@ -34,6 +57,7 @@ struct DeviceProfile {
   // On Hopper and Blackwell with a recent cuDNN, libtorch takes cuDNN attention before flash.
   bool cudnn_attention = true;
   bool math_attention = true;
+  CpuProfile cpu = CpuProfile::this_machine();
 
   bool operator==(const DeviceProfile&) const = default;
 
