@@ -36,6 +36,9 @@ inline bool {SWITCH}(int number) {{
 # By folder, the programs that test it, the quickest first.
 PROGRAMS = {
     "ir/": ("ir_tests", "passes_tests", "profiler_tests", "core_tests", "replay_tests"),
+    "core/dispatch/": ("core_tests", "replay_tests", "deferred_tests"),
+    "core/mode/": ("core_tests",),
+    "core/process/": ("core_tests",),
     "core/fake/": ("core_tests", "replay_tests", "deferred_tests"),
     "core/rules/": ("core_tests",),
     "core/capture/": ("core_tests", "profiler_tests", "replay_tests"),
