@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets of build-fuzz/, each for FUZZ_SECONDS (60), from the graphs in tests/golden. A finding fails and
-# leaves its input in build-fuzz/crashes/. What was found to be interesting stays in build-fuzz/corpus/ for the next run.
+# Runs the fuzz targets of build-fuzz/, each for FUZZ_SECONDS (60), from the graphs in tests/golden and
+# tests/passes. A finding fails and leaves its input in build-fuzz/crashes/. What was found to be interesting stays in
+# build-fuzz/corpus/ for the next run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${FUZZ_SECONDS:-60}
 mkdir -p build-fuzz/crashes build-fuzz/corpus/{text,json} build-fuzz/seeds/{text,json}
 i=0
 while IFS= read -r file; do
-  cp "$file" "build-fuzz/seeds/text/$((i++))-$(basename "$file")"
-done < <(find tests/golden -name '*.sg' -size -64k | sort)
+  sed '/^====/,$d' "$file" >"build-fuzz/seeds/text/$((i++))-$(basename "$file")"
+done < <(find tests/golden tests/passes -name '*.sg' -size -64k | sort)
 find tests/golden/fuzz -name '*.json' -exec cp {} build-fuzz/seeds/json/ \; 2>/dev/null || true
 
 # libtorch's own allocations at start are not ours to account for.

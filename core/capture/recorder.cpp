@@ -436,7 +436,11 @@ void Recorder::link_recomputation(NodeId node) {
   const std::vector<NodeId>& first = checkpoints_[run.checkpoint];
   if (run.next == first.size()) return;
   const NodeId repeated = first[run.next++];
-  if (graph_.node(repeated).target != n.target) return;
+  if (graph_.node(repeated).target != n.target) {
+    // Another way: an operator that both take later on is not the same one.
+    run.next = static_cast<uint32_t>(first.size());
+    return;
+  }
   n.forward = repeated;
   n.source = graph_.node(repeated).source;
 }

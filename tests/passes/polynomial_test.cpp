@@ -67,6 +67,18 @@ TEST(Polynomial, FitsTwoSizes) {
   EXPECT_EQ(fitted([](int64_t b, int64_t s) { return s % 128; }), "none");
 }
 
+// As many samples as terms are no evidence: some polynomial goes through any of them.
+TEST(Polynomial, RefusesAsManyTermsAsSamples) {
+  const std::vector<std::vector<int64_t>> four{{2, 64}, {3, 128}, {5, 64}, {2, 192}};
+  EXPECT_FALSE(PolynomialFit(four).of({128, 384, 320, 384}));  // batch * seq: 1, batch, seq, batch * seq
+  std::vector<std::vector<int64_t>> five = four;
+  five.push_back({7, 320});
+  const auto product = PolynomialFit(five).of({128, 384, 320, 384, 2240});
+  ASSERT_TRUE(product);
+  EXPECT_EQ(product->to_text(kBatchSeq), "batch*seq");
+  EXPECT_EQ(PolynomialFit(four).of({4, 6, 10, 4})->to_text(kBatchSeq), "2*batch");
+}
+
 TEST(Polynomial, IsExactForLargeNumbers) {
   // 2 * 4096 * 14336 * batch * seq: beyond what a double holds exactly.
   const PolynomialFit fit(at({2048, 4096, 8192, 16384}));

@@ -54,6 +54,14 @@ TEST(StorageKinds, FromHowTheGraphUsesThem) {
   EXPECT_EQ(kinds[s.t.storage(s.momentum)], StorageKind::kOptimizerState);
 }
 
+TEST(StorageKinds, WhatTheOptimizerFreesIsNotItsState) {
+  const TrainingStep s;
+  TrainingStep freed;
+  freed.t.free_after(freed.step.node, {freed.t.storage(freed.momentum)});
+  EXPECT_EQ(StorageKinds::of(s.t.graph)[s.t.storage(s.momentum)], StorageKind::kOptimizerState);
+  EXPECT_EQ(StorageKinds::of(freed.t.graph)[freed.t.storage(freed.momentum)], StorageKind::kTemporary);
+}
+
 TEST(StorageKinds, AliveAtTheFirstBackwardNodeIsAnActivation) {
   TestGraph t;
   const auto x = t.input("x", {4});

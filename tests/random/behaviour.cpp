@@ -143,31 +143,35 @@ std::string difference(const Outcome& eager, const Outcome& replayed, const Comp
 }
 
 void expect_same_behaviour(const RandomProgram& program, const Rewrite& rewrite, const Comparison& comparison) {
+  expect_same_behaviour(program, rewrite ? std::vector{rewrite} : std::vector<Rewrite>(), comparison);
+}
+
+void expect_same_behaviour(const RandomProgram& program, const std::vector<Rewrite>& rewrites,
+                           const Comparison& comparison) {
   std::string graphs;
+  std::string rewritten_graph;
   try {
     const Outcome eager = run_eagerly(program);
     const Graph graph = capture(program);
     graphs = to_text(graph, PrintPreset::kCanonical);
     verify(graph);
     const Graph parsed = parse(graphs);
-    if (const auto lost = first_difference(graph, parsed)) {
-      ADD_FAILURE() << "print and parse: " << *lost << "\n" << program.describe() << graphs;
-      return;
-    }
     std::string found;
-    if (!rewrite) {
+    if (const auto lost = first_difference(graph, parsed)) found = "print and parse: " + *lost;
+    if (found.empty() && rewrites.empty())
       found = difference(eager, replay(parsed, program, comparison.geometry), comparison);
-    } else {
-      const Graph rewritten = rewrite(parsed);
-      graphs += "\nrewritten\n" + to_text(rewritten, PrintPreset::kCanonical);
+    for (size_t i = 0; i < rewrites.size() && found.empty(); ++i) {
+      rewritten_graph = "\nrewriting " + std::to_string(i) + " throws\n";
+      const Graph rewritten = rewrites[i](parsed);
+      rewritten_graph = "\nrewriting " + std::to_string(i) + " gives\n" + to_text(rewritten, PrintPreset::kCanonical);
       verify(rewritten);
       found = difference(eager, replay(rewritten, program, comparison.geometry), comparison);
     }
-    if (!found.empty()) ADD_FAILURE() << found << "\n" << program.describe() << graphs;
+    if (!found.empty()) ADD_FAILURE() << found << "\n" << program.describe() << graphs << rewritten_graph;
   } catch (const std::exception& error) {
     const auto* libtorch = dynamic_cast<const c10::Error*>(&error);
     ADD_FAILURE() << (libtorch != nullptr ? libtorch->what_without_backtrace() : error.what()) << "\n"
-                  << program.describe() << graphs;
+                  << program.describe() << graphs << rewritten_graph;
   }
 }
 
@@ -176,8 +180,9 @@ int random_program_count(int usual) {
   return wanted == nullptr ? usual : std::atoi(wanted);
 }
 
-void expect_same_behaviour_of_shard(int shard, int shards, int programs, uint64_t first_seed, const Rewrite& rewrite,
-                                    const RandomProgramOptions& options, const Comparison& comparison) {
+void expect_same_behaviour_of_shard(int shard, int shards, int programs, uint64_t first_seed,
+                                    const std::vector<Rewrite>& rewrites, const RandomProgramOptions& options,
+                                    const Comparison& comparison) {
   const char* wanted = std::getenv("SHADOWGRAPH_RANDOM_SEED");
   if (wanted != nullptr) {
     first_seed = std::strtoull(wanted, nullptr, 10);
@@ -185,7 +190,7 @@ void expect_same_behaviour_of_shard(int shard, int shards, int programs, uint64_
   }
   for (int i = shard; i < programs; i += shards) {
     const uint64_t seed = first_seed + static_cast<uint64_t>(i);
-    expect_same_behaviour(RandomProgram::make(seed, 8 + static_cast<int>(seed % 25), options), rewrite, comparison);
+    expect_same_behaviour(RandomProgram::make(seed, 8 + static_cast<int>(seed % 25), options), rewrites, comparison);
     if (::testing::Test::HasFailure()) return;  // one program with its graphs is enough to read
   }
 }

@@ -134,6 +134,35 @@ bool masked(ProgramMaker& maker, RandomInstruction& i) {
   return mask >= 0;
 }
 
+// A tensor that is read, overwritten as a whole, and what was made of it before read again.
+bool overwritten(ProgramMaker& maker, RandomInstruction& i) {
+  i.in = {maker.writable_where([](const at::Tensor& t) { return t.is_contiguous() && t.numel() != 0; })};
+  if (i.in[0] < 0) return false;
+  const at::Tensor& a = maker.tensor(i.in[0]);
+  i.in.push_back(maker.any_where([&](const at::Tensor& t) {
+    return t.sizes() == a.sizes() && at::canCast(t.scalar_type(), a.scalar_type()) && !t.is_alias_of(a);
+  }));
+  i.number = maker.random.number();
+  return i.in[1] >= 0;
+}
+
+// Two stretches of one tensor that overlap, one row apart. Eager refuses those that lie dense in memory; of the others it
+// cannot tell, and what comes out is what the kernel makes of it, the same every time.
+bool shifted(ProgramMaker& maker, RandomInstruction& i) {
+  i.in = {maker.writable_where([](const at::Tensor& t) {
+    return t.dim() > 1 && std::any_of(t.sizes().begin(), t.sizes().end(), [](int64_t size) { return size > 2; });
+  })};
+  if (i.in[0] < 0) return false;
+  const at::Tensor& a = maker.tensor(i.in[0]);
+  i.ints = {maker.random.below(a.dim()), maker.random.below(2)};
+  return a.size(i.ints[0]) > 2;
+}
+
+at::Tensor stretch(I i, R r, int64_t begin) {
+  const at::Tensor& a = r[static_cast<size_t>(i.in[0])];
+  return a.narrow(i.ints[0], begin, a.size(i.ints[0]) - 1);
+}
+
 // If it is resized, nobody knows what is in the gap.
 bool begins_after_its_storage(const at::Tensor& tensor) {
   return static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize() > tensor.storage().nbytes();
@@ -533,6 +562,16 @@ const std::vector<InstructionRow>& instruction_rows() {
       {"foreach_add_", Group::kWrite, 2, &lists_written,
        [](I i, R r) -> Results { at::_foreach_add_({at_(r, i, 0), at_(r, i, 1)}, i.number); return {}; }},
 
+      {"neg_then_copy_", Group::kWrite, 2, &overwritten,
+       [](I i, R r) -> Results {
+         const at::Tensor before = at_(r, i, 0).neg();
+         at_(r, i, 0).copy_(at_(r, i, 1));
+         return {before.mul(i.number)};
+       }},
+      {"add_shifted_", Group::kWrite, 2, &shifted,
+       [](I i, R r) -> Results { stretch(i, r, i.ints[1]).add_(stretch(i, r, 1 - i.ints[1])); return {}; }},
+      {"mul_shifted_", Group::kWrite, 1, &shifted,
+       [](I i, R r) -> Results { stretch(i, r, i.ints[1]).mul_(stretch(i, r, 1 - i.ints[1])); return {}; }},
       {"lerp_", Group::kWrite, 1, &written_and_operand,
        [](I i, R r) -> Results { at_(r, i, 0).lerp_(at_(r, i, 1), 0.25); return {}; }},
       {"eq_", Group::kWrite, 1, &written_and_operand, [](I i, R r) -> Results { at_(r, i, 0).eq_(at_(r, i, 1)); return {}; }},

@@ -6,7 +6,7 @@
 // A program is a list of instructions over tensor registers: views of views, in-place arithmetic, optimizer steps, `out=`,
 // copies, random fills, set_, resize_, `.data =`, and arithmetic that reads in between. It is made by running every instruction
 // on real tensors and dropping those that eager refuses or whose outcome is not defined (writes through a view that
-// overlaps itself, operands that overlap partly, contents that nobody wrote), so the same seed gives the same program, and
+// overlaps itself, contents that nobody wrote), so the same seed gives the same program, and
 // the program runs on real and on fake tensors. Inputs differ in dtype and shape; some are not contiguous, are expanded,
 // have no elements, or are views of one storage. Outputs may alias inputs and one another.
 #pragma once
@@ -95,6 +95,10 @@ std::string difference(const Outcome& eager, const Outcome& replayed, const Comp
 using Rewrite = std::function<Graph(const Graph&)>;
 void expect_same_behaviour(const RandomProgram& program, const Rewrite& rewrite = {},
                            const Comparison& comparison = {});
+// Each rewriting of the one capture: making, running and capturing a program takes most of the time. No rewriting at all
+// runs the graph as it was captured.
+void expect_same_behaviour(const RandomProgram& program, const std::vector<Rewrite>& rewrites,
+                           const Comparison& comparison = {});
 
 // Programs per suite: `usual`, or SHADOWGRAPH_RANDOM_PROGRAMS if that is set.
 int random_program_count(int usual);
@@ -102,7 +106,7 @@ int random_program_count(int usual);
 // The programs of shard `shard` of `shards`: seeds first_seed + shard, first_seed + shard + shards, ... With
 // SHADOWGRAPH_RANDOM_SEED set, that program alone, or SHADOWGRAPH_RANDOM_PROGRAMS of them from there.
 void expect_same_behaviour_of_shard(int shard, int shards, int programs, uint64_t first_seed,
-                                    const Rewrite& rewrite = {}, const RandomProgramOptions& options = {},
+                                    const std::vector<Rewrite>& rewrites = {}, const RandomProgramOptions& options = {},
                                     const Comparison& comparison = {});
 
 }  // namespace shadowgraph::testing

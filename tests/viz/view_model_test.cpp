@@ -118,6 +118,23 @@ TEST(ViewModel, ShapesAndConstantsAreStructure) {
   }
 }
 
+TEST(ViewModel, StridesAreStructure) {
+  for (const bool transposed : {true, false}) {
+    TestGraph t;
+    for (int i = 0; i < 2; ++i) {
+      const auto x = t.input("x" + std::to_string(i), {4, 4});
+      auto scope = t.module("block." + std::to_string(i), "Block");
+      const auto y = t.call("aten::relu", {x}, {{4, 4}});
+      const auto z = t.append(t.graph.node(y.node).target, {y});
+      const std::vector<int64_t> sizes{4, 4};
+      const std::vector<int64_t> strides{transposed && i == 1 ? 1 : 4, transposed && i == 1 ? 4 : 1};
+      const StorageId storage = t.graph.add_storage({.bytes = 64, .born = z.node});
+      t.graph.add_tensor_result(z.node, {.sizes = sizes, .strides = strides, .storage = storage});
+    }
+    EXPECT_EQ(titles(ViewModel::of(t.graph)).size(), transposed ? 3U : 1U);
+  }
+}
+
 TEST(ViewModel, RepeatedCallsOfOneModule) {
   TestGraph t;
   auto x = t.input("x", {4});

@@ -74,6 +74,19 @@ TEST(CaptureSession, ASizeAskedForIsADependency) {
   EXPECT_EQ(graph.guards[0].observed, "6");
 }
 
+TEST(CaptureSession, ASizeCountedFromTheEndIsThatDimension) {
+  CaptureSession session;
+  const at::Tensor x = at::empty({4, 6, 8});
+  session.name_input(x, "x");
+  const at::Tensor sum = x.sum() * (x.size(-2) - x.size(-1));
+  const Graph graph = session.finish({sum});
+  ASSERT_EQ(graph.guards.size(), 2);
+  EXPECT_EQ(graph.guards[0].dimension, 1);
+  EXPECT_EQ(graph.guards[0].observed, "6");
+  EXPECT_EQ(graph.guards[1].dimension, 2);
+  EXPECT_EQ(graph.guards[1].observed, "8");
+}
+
 TEST(CaptureSession, WrappedNumbersStayNumbers) {
   CaptureSession session;
   const at::Tensor x = at::empty({2});

@@ -170,6 +170,33 @@ TEST(CheckpointCaptureRegions, TheSecondRunIsBackwardLinkedToTheFirst) {
   EXPECT_GT(repeated, 6 * 8);
 }
 
+// What comes after the place where the second run goes another way repeats nothing, though the same operator may stand
+// at the same distance from the beginning.
+TEST(CheckpointCaptureRegions, LinksEndWhereTheSecondRunGoesAnotherWay) {
+  CaptureSession session;
+  const at::Tensor x = at::ones({4}).requires_grad_(true);
+  int runs = 0;
+  const at::Tensor y = checkpoint(
+      [&runs](const at::Tensor& in) {
+        const at::Tensor a = in.exp();
+        const at::Tensor b = runs++ == 0 ? a.sin() : a.cos();
+        return b.tanh();
+      },
+      x);
+  y.sum().backward();
+  const Graph graph = session.finish({y});
+  const auto again = recompute_regions(graph);
+  std::vector<std::string> linked;
+  std::vector<std::string> alone;
+  for (const NodeId n : graph.nodes()) {
+    if (!again[graph.node(n).region].valid() || graph.target(n).kind() != TargetKind::kOperator) continue;
+    (graph.node(n).forward.valid() ? linked : alone).push_back(graph.target(n).name());
+  }
+  EXPECT_EQ(runs, 2);
+  EXPECT_EQ(linked, std::vector<std::string>{"aten::exp"}) << to_text(graph);
+  EXPECT_EQ(alone, (std::vector<std::string>{"aten::cos", "aten::tanh"})) << to_text(graph);
+}
+
 TEST(CheckpointCaptureRegions, MemoryFalls) {
   const Graph plain = capture(How::kPlain);
   const Graph each = capture(How::kEach);

@@ -2,6 +2,7 @@
 // models_replay_test's business.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/DefaultDtype.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -60,6 +61,26 @@ ValueId result_of(const Graph& graph, const std::string& name) {
 const at::Tensor& ones23() {
   static const at::Tensor ones = at::ones({2, 3});
   return ones;
+}
+
+// A factory that names no dtype takes the default of the day on which it was captured.
+TEST(Interpreter, FactoriesKeepTheDefaultDtypeOfTheCapture) {
+  const auto with_default = [](caffe2::TypeMeta dtype, auto&& run) {
+    const caffe2::TypeMeta before = c10::get_default_dtype();
+    c10::set_default_dtype(dtype);
+    auto result = run();
+    c10::set_default_dtype(before);
+    return result;
+  };
+  const auto factories = [](const Tensors&) {
+    return Tensors{at::ones({2}), at::arange(3.0), at::scalar_tensor(1.5), at::full({2}, 0.5), at::rand({2})};
+  };
+  const Graph graph = with_default(caffe2::TypeMeta::Make<double>(), [&] { return captured({}, factories); });
+  for (const at::Tensor& output : Interpreter(graph).run({}).outputs) EXPECT_EQ(output.scalar_type(), at::kDouble);
+  const Graph floats = captured({}, factories);
+  const ReplayResult result =
+      with_default(caffe2::TypeMeta::Make<double>(), [&] { return Interpreter(floats).run({}); });
+  for (const at::Tensor& output : result.outputs) EXPECT_EQ(output.scalar_type(), at::kFloat);
 }
 
 // ---- Bindings

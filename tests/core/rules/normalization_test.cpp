@@ -224,6 +224,17 @@ TEST(NormalizationRules, BatchNormOnCudaElsewhereIsNative) {
   run = batch_norm_on_cuda(at::rand({6, 4}), at::kFloat, false);
   EXPECT_THAT(run.results_of("aten::native_batch_norm"),
               ElementsAre("Float[6, 4][4, 1]", "Float[4][1]", "Float[4][1]"));
+  // Nor of the operator that chooses by itself: the native kernel keeps strides that cuDNN does not.
+  const Outcome chosen = run_on_fake_cuda(
+      {at::rand({4, 6}).t(), at::rand({4}), at::rand({4}), at::rand({4}), at::rand({4})},
+      [](const Tensors& in) {
+        at::Tensor mean = in[3];
+        at::Tensor variance = in[4];
+        return Tensors{std::get<0>(at::_batch_norm_with_update(in[0], in[1], in[2], mean, variance, 0.1, 1e-5))};
+      },
+      Backward::kNo);
+  EXPECT_EQ(chosen.error, "");
+  EXPECT_THAT(chosen.results, ElementsAre("Float[6, 4][1, 6]"));
 }
 
 TEST(NormalizationRules, LayerNormOnCudaKeepsFloatStatistics) {

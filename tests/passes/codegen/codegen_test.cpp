@@ -205,6 +205,13 @@ TEST_F(EmittedCpp, SpellsEveryLiteral) {
   }
 }
 
+TEST_F(EmittedCpp, SpellsAnyName) {
+  const at::Tensor x = at::randn({3});
+  const NamedTensors outputs = emitted().at("awkward_name")({{kAwkwardName, x}});
+  ASSERT_EQ(outputs.size(), 1U);
+  EXPECT_TRUE(same_bits(x.neg(), outputs.begin()->second));
+}
+
 TEST_F(EmittedCpp, CallsFunctionsOfTheUsersOwn) {
   const at::Tensor x = at::randn({4, 4});
   const at::Tensor y = at::randn({4, 4});

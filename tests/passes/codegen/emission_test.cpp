@@ -57,6 +57,21 @@ TEST(Emission, RefusesFunctionsWhoseOperatorsAreNotKnown) {
   }
 }
 
+// A hexadecimal escape would go on over the digits that follow it, in C++.
+TEST(Emission, EndsEscapesInStrings) {
+  std::string text = kTwice;
+  text.replace(text.find("\"x\""), 3, "\"a\\x01f\"");
+  text.replace(text.find("%2 = my::twice(x=%1)"), 20, "%2 = aten::relu(self=%1)");
+  const Graph graph = parse(text);
+  const auto all_files = [](const GeneratedCode& code) {
+    std::string files;
+    for (const auto& [name, file] : code.files) files += file;
+    return files;
+  };
+  EXPECT_THAT(all_files(emit_cpp(graph)), HasSubstr("\"a\\001f\""));
+  EXPECT_THAT(all_files(emit_python(graph)), HasSubstr("\"a\\x01f\""));
+}
+
 TEST(Emission, RefusesBodiesThatDoNotFit) {
   Graph graph = parse(kTwice);
   graph.set_note(call_in(graph), kBodyNote, "no graph");
