@@ -141,7 +141,7 @@ TEST(ConvolutionRules, AProcessorWithoutLowPrecisionHasTheKernelsWithoutOnednn) 
     }
     return std::tuple(dtype, real,
                       run_fake(in, convolution.program(), Backward::kYes,
-                               {.profile = {.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}}));
+                               {.profile = DeviceProfile{.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}}));
   });
 }
 
@@ -156,7 +156,7 @@ TEST(ConvolutionRules, AProcessorWithLowPrecisionHasOnednnsKernels) {
     return std::tuple(dtype,
                       with_dtype(run_real(convolution.operands(at::kFloat), convolution.program()), "Float", name),
                       run_fake(convolution.operands(dtype), convolution.program(), Backward::kYes,
-                               {.profile = {.cpu = {.mkldnn_bf16 = true, .mkldnn_fp16 = true}}}));
+                               {.profile = DeviceProfile{.cpu = {.mkldnn_bf16 = true, .mkldnn_fp16 = true}}}));
   });
   at::set_num_threads(threads);
 }

@@ -102,7 +102,7 @@ TEST(RecurrentRules, LstmAgreesWithEager) {
 }
 
 TEST(RecurrentRules, AProcessorWithoutLowPrecisionRunsTheCells) {
-  const FakeTensorOptions plain{.profile = {.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}};
+  const FakeTensorOptions plain{.profile = DeviceProfile{.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}};
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     for (const Layer& layer : kLayers) {
       for (const bool gradients : {true, false}) {
@@ -128,7 +128,7 @@ TEST(RecurrentRules, AProcessorWithoutLowPrecisionRunsTheCells) {
 
 // Eager has float's layers on every processor.
 TEST(RecurrentRules, AProcessorWithLowPrecisionRunsOnednnsLayers) {
-  const FakeTensorOptions able{.profile = {.cpu = {.mkldnn_bf16 = true, .mkldnn_fp16 = true}}};
+  const FakeTensorOptions able{.profile = DeviceProfile{.cpu = {.mkldnn_bf16 = true, .mkldnn_fp16 = true}}};
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     for (const Layer& layer : kLayers) {
       const at::NoGradGuard no_grad;
@@ -184,7 +184,7 @@ TEST(RecurrentRules, MkldnnLayerThrowsInDtypesThatOnednnDoesNotComputeIn) {
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
     EXPECT_EQ(difference(operands(dtype), program, Backward::kNo), "") << c10::toString(dtype);
   }
-  const FakeTensorOptions plain{.profile = {.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}};
+  const FakeTensorOptions plain{.profile = DeviceProfile{.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}};
   EXPECT_EQ(run_fake(operands(at::kFloat), program, Backward::kNo, plain).error, "");
   EXPECT_NE(run_fake(operands(at::kBFloat16), program, Backward::kNo, plain).error, "");
 }
