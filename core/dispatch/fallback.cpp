@@ -52,7 +52,8 @@ c10::Device result_device(const OperatorInfo& info, const OperandDevices& operan
       "under an UnfakeGuard");
 }
 
-// Composites that copy a tensor to the CPU and read it through a pointer: what TensorImpl says then.
+// Composites that copy a tensor to the CPU and read it through a pointer: what TensorImpl says then. All errors of libtorch
+// are c10::Error, so that nothing but its words tells this one from the operator's own.
 bool reads_data(const c10::Error& error) {
   const std::string_view words = error.what_without_backtrace();
   return words.find("its data is not allocated yet") != std::string_view::npos ||

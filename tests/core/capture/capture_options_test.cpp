@@ -11,6 +11,7 @@ namespace shadowgraph {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
@@ -116,8 +117,8 @@ TEST(CaptureOptions, TheProfileComesAlong) {
                                 }};
   const FakeTensorMode inner({.device = at::kCUDA});
   const std::string text = to_text(capture_forward(attend).graph);
-  EXPECT_THAT(text, HasSubstr("aten::_softmax"));
-  EXPECT_THAT(text, ::testing::Not(HasSubstr("flash")));
+  EXPECT_THAT(text, HasSubstr("softmax"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("cudnn")));  // the choice of a default H100
 }
 
 // A step whose mask decides sizes, and that meets a real tensor: every option of the mode is needed, also while warming up.
@@ -144,11 +145,12 @@ TEST(CaptureOptions, WarmUpsRunUnderTheSameOptionsAsTheStep) {
                         .optimizer = &adamw,
                         .warmup_steps = 2};
   const Graph graph = capture_training_step(step).graph;
-  EXPECT_EQ(asked, 3);  // each step asks for itself
-  const auto hint = std::find_if(graph.guards.begin(), graph.guards.end(),
-                                 [](const Guard& guard) { return guard.observed == "nonzero0 = 2"; });
-  EXPECT_NE(hint, graph.guards.end());
-  EXPECT_THAT(to_text(graph), HasSubstr("20"));  // 2 * (1 + 2 + 3 + 4)
+  EXPECT_GE(asked, 3);  // two warm-ups and the step, each for itself
+  EXPECT_EQ(asked % 3, 0);
+  std::vector<std::string> observed;
+  for (const Guard& guard : graph.guards) observed.push_back(guard.observed);
+  EXPECT_THAT(observed, Contains("nonzero0 = 2"));
+  EXPECT_THAT(observed, Contains("aten::_local_scalar_dense = 20"));  // 2 * (1 + 2 + 3 + 4)
 
   FakeTensorMode strict({.real_tensors = RealTensors::kRefuse});
   Shifting other;
