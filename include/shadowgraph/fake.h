@@ -32,7 +32,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     backward; otherwise it is its cells, each of which keeps what autograd keeps of every step;
 //   - at::mkldnn_convolution and at::mkldnn_rnn_layer run, and throw where it cannot.
 //
-//     FakeTensorMode old({.profile = {.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}});   // AVX2 and no more
+//     FakeTensorMode old({.profile = DeviceProfile{.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}});   // AVX2 and no more
 struct CpuProfile {
   bool mkldnn_bf16 = this_machine().mkldnn_bf16;
   bool mkldnn_fp16 = this_machine().mkldnn_fp16;
