@@ -369,8 +369,10 @@ ThreeTensors lstm_on_cpu(const at::Tensor& input, TensorList hx, TensorList weig
       (dtype != at::kHalf || !at::GradMode::is_enabled()) && input.numel() != 0 && !projected &&
       std::all_of(weights.begin(), weights.end(), on_cpu) && std::all_of(hx.begin(), hx.end(), on_cpu)) {
     ThreeTensors results;
-    at::native::lstm_mkldnn_stub(c10::kCPU, std::get<0>(results), std::get<1>(results), std::get<2>(results), input, hx,
-                                 weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
+    // One function for every processor. The stub's own call would look for it under the macros that libtorch was built with.
+    const auto kernel = std::remove_reference_t<decltype(at::native::lstm_mkldnn_stub)>::DEFAULT;
+    kernel(std::get<0>(results), std::get<1>(results), std::get<2>(results), input, hx, weights, has_biases, num_layers,
+           dropout, train, bidirectional, batch_first);
     return results;
   }
   return lstm_without_onednn(input, hx, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Files : public testing::Test {
+class Files : public ::testing::Test {
  protected:
   Files() { fs::create_directories(folder_); }
   ~Files() override { fs::remove_all(folder_); }
@@ -31,8 +31,8 @@ class Files : public testing::Test {
   }
 
  private:
-  fs::path folder_ = fs::path(testing::TempDir()) /
-                     ("files_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+  fs::path folder_ = fs::path(::testing::TempDir()) /
+                     ("files_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
 };
 
 TEST_F(Files, ComeBackByteForByte) {

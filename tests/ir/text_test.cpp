@@ -311,7 +311,7 @@ TEST(IrText, FingerprintsOfRepeatedBlocksAreEqual) {
 }
 
 TEST(IrText, Files) {
-  const std::string path = testing::TempDir() + "/ir_text_test.sg";
+  const std::string path = ::testing::TempDir() + "/ir_text_test.sg";
   const Graph graph = parse(samples::kTraining);
   write_graph_file(path, graph);
   EXPECT_FALSE(first_difference(read_graph_file(path), graph));

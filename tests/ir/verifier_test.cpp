@@ -253,7 +253,7 @@ TEST(IrVerifier, NoiseNeverCrashes) {
     for (int changes = 0; changes < 3; ++changes) {
       switch (random() % 5) {
         case 0:
-          noise(graph.node(NodeId(random() % graph.node_capacity())));
+          noise(mutable_node(graph, NodeId(random() % graph.node_capacity())));
           break;
         case 1: {
           // Booleans and enumerations of a value are set by nobody but us; ids and runs are what edits get wrong.

@@ -14,9 +14,9 @@
 namespace shadowgraph {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::ThrowsMessage;
 
 TORCH_LIBRARY(sg_own, library) {
   library.def("product(Tensor x, Tensor weight) -> Tensor");

@@ -93,7 +93,7 @@ Capture capture_tiny(const std::string& name, c10::Device device) {
   return capture_training_step(models::program_of(model, &optimizer));
 }
 
-class BuiltInModel : public testing::TestWithParam<std::string> {};
+class BuiltInModel : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(BuiltInModel, CapturesWhatARealRunDoes) {
   const Graph graph = capture_tiny(GetParam(), at::kCPU).graph;
@@ -168,7 +168,7 @@ std::vector<std::string> model_names() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(Zoo, BuiltInModel, testing::ValuesIn(model_names()),
+INSTANTIATE_TEST_SUITE_P(Zoo, BuiltInModel, ::testing::ValuesIn(model_names()),
                          [](const auto& name) { return name.param; });
 
 // The counts of the papers and of torchvision and Hugging Face, not only those the registry states.

@@ -12,7 +12,7 @@
 namespace shadowgraph {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 std::vector<std::string> operators_of(const Graph& graph) {
   std::vector<std::string> names;
@@ -193,8 +193,8 @@ TEST(CaptureSession, GradientsAccumulateInPlaceAsInEager) {
   x.mm(w).sum().backward();
   x.mm(w).sum().backward();
   const Graph graph = session.finish({});
-  EXPECT_THAT(operators_of(graph), testing::Contains("aten::add_.Tensor"));
-  EXPECT_THAT(operators_of(graph), testing::Not(testing::Contains("aten::add.Tensor")));
+  EXPECT_THAT(operators_of(graph), ::testing::Contains("aten::add_.Tensor"));
+  EXPECT_THAT(operators_of(graph), ::testing::Not(::testing::Contains("aten::add.Tensor")));
 }
 
 TEST(CaptureSession, StoragesDieWhenTheProgramDropsThem) {

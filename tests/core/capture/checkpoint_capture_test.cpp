@@ -67,7 +67,7 @@ Graph capture(How how, c10::DeviceType device = c10::kCPU) {
       .graph;
 }
 
-class CheckpointCapture : public testing::TestWithParam<How> {};
+class CheckpointCapture : public ::testing::TestWithParam<How> {};
 
 TEST_P(CheckpointCapture, VerifiesAndComesBackFromItsText) {
   for (const c10::DeviceType device : {c10::kCPU, c10::kCUDA}) {
@@ -142,7 +142,7 @@ TEST_P(CheckpointCapture, ReplaysAsTheProgramRuns) {
   at::set_num_threads(threads);
 }
 
-INSTANTIATE_TEST_SUITE_P(How, CheckpointCapture, testing::Values(How::kPlain, How::kEach, How::kNested));
+INSTANTIATE_TEST_SUITE_P(How, CheckpointCapture, ::testing::Values(How::kPlain, How::kEach, How::kNested));
 
 TEST(CheckpointCaptureRegions, TheSecondRunIsBackwardLinkedToTheFirst) {
   const Graph graph = capture(How::kEach);

@@ -16,7 +16,7 @@ namespace shadowgraph {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined();

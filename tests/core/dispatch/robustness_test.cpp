@@ -17,8 +17,8 @@
 namespace shadowgraph {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 at::Tensor no_rule_cpu(const at::Tensor& x) { return x.clone(); }
 TORCH_LIBRARY(sg_test, library) {
@@ -49,7 +49,7 @@ TEST(Robustness, AnOperatorWithoutARuleIsATypedErrorThatSaysWhatToDo) {
         CaptureSession session;
         call_no_rule(at::empty({2}));
       },
-      ThrowsMessage<NoRuleError>(testing::AllOf(HasSubstr("sg_test::no_rule"), HasSubstr("register_rule"))));
+      ThrowsMessage<NoRuleError>(::testing::AllOf(HasSubstr("sg_test::no_rule"), HasSubstr("register_rule"))));
   expect_capture_works();
 }
 

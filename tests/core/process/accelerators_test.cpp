@@ -12,8 +12,8 @@
 namespace shadowgraph {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 bool has_index(c10::DeviceType type) { return type != at::kCPU && type != at::kMeta; }
 
@@ -254,7 +254,7 @@ void train_on_private_use() {
 
 TEST(FakePrivateUseDeathTest, TrainsOnceItHasAName) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(train_on_private_use(), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(train_on_private_use(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(FakePrivateUse, WithoutANameBackwardSaysWhatToDo) {

@@ -55,7 +55,7 @@ std::vector<at::Tensor> inputs_for(const GraphModule& module, const models::Buil
   return inputs;
 }
 
-class ModelAsGraphModule : public testing::TestWithParam<std::string> {
+class ModelAsGraphModule : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     threads_ = at::get_num_threads();
@@ -103,7 +103,7 @@ std::vector<std::string> model_names() {
   for (const auto& info : models::available()) names.push_back(info.name);
   return names;
 }
-INSTANTIATE_TEST_SUITE_P(Zoo, ModelAsGraphModule, testing::ValuesIn(model_names()),
+INSTANTIATE_TEST_SUITE_P(Zoo, ModelAsGraphModule, ::testing::ValuesIn(model_names()),
                          [](const auto& name) { return name.param; });
 
 // y = x @ weight + constant, captured without gradients.
@@ -127,7 +127,7 @@ Graph linear_graph(const at::Tensor& constant) {
   return graph;
 }
 
-class SavedModule : public testing::Test {
+class SavedModule : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() / ("graph_module_" + std::to_string(::getpid()));
@@ -196,7 +196,7 @@ TEST_F(SavedModule, RefusesWrongTensorsAndTrainingGraphs) {
 
 TEST(ReplayExecutor, RunsByPositionAndByNameAndOwnsItsGraph) {
   ReplayExecutor executor(linear_graph(at::arange(4, at::kFloat)));
-  EXPECT_THAT(executor.input_names(), testing::UnorderedElementsAre("x", "layer.0.weight"));
+  EXPECT_THAT(executor.input_names(), ::testing::UnorderedElementsAre("x", "layer.0.weight"));
   const at::Tensor x = at::randn({2, 3});
   const at::Tensor weight = at::randn({3, 4});
   const at::Tensor expected = at::mm(x, weight) + at::arange(4, at::kFloat);

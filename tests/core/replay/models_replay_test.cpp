@@ -56,7 +56,7 @@ void expect_same_module(const models::BuiltModel& eager, const models::BuiltMode
 }
 
 // Optimizer state that a graph made (first step) or was given (second step), as sg::constant or placeholder.
-class ModelReplay : public testing::TestWithParam<std::string> {
+class ModelReplay : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     threads_ = at::get_num_threads();
@@ -211,7 +211,7 @@ std::vector<std::string> model_names() {
   for (const auto& info : models::available()) names.push_back(info.name);
   return names;
 }
-INSTANTIATE_TEST_SUITE_P(Zoo, ModelReplay, testing::ValuesIn(model_names()),
+INSTANTIATE_TEST_SUITE_P(Zoo, ModelReplay, ::testing::ValuesIn(model_names()),
                          [](const auto& name) { return name.param; });
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace shadowgraph::testing {
 namespace {
 
-using Function = std::function<Tensors(const at::Tensor&)>;
+using ReductionFunction = std::function<Tensors(const at::Tensor&)>;
 
 template <class Pair>
 Tensors both(const Pair& pair) {
@@ -15,7 +15,7 @@ Tensors both(const Pair& pair) {
 }
 
 TEST(RulesReduction, AllOfATensor) {
-  const std::vector<std::pair<std::string, Function>> reductions = {
+  const std::vector<std::pair<std::string, ReductionFunction>> reductions = {
       {"var", [](const auto& x) { return Tensors{at::var(x)}; }},
       {"std", [](const auto& x) { return Tensors{at::std(x, false)}; }},
       {"var_mean", [](const auto& x) { return both(at::var_mean(x)); }},

@@ -4,8 +4,8 @@
 namespace shadowgraph::testing {
 namespace {
 
-using Function = std::function<at::Tensor(const at::Tensor&)>;
-using Named = std::vector<std::pair<std::string, Function>>;
+using ShapeFunction = std::function<at::Tensor(const at::Tensor&)>;
+using Named = std::vector<std::pair<std::string, ShapeFunction>>;
 
 void expect_all(const Named& functions, const Tensors& inputs, bool cuda = true) {
   for (const auto& [name, function] : functions) {
