@@ -197,7 +197,7 @@ TEST(Pipeline, EveryPassHasItsLines) {
   for (const Pass* pass : all_passes()) {
     EXPECT_FALSE(pass->summary.empty() && !pass->name.starts_with("registry-test")) << pass->name;
     EXPECT_LE(pass->summary.size(), 110U) << pass->name;
-    for (const Pass::Option& option : pass->options) EXPECT_FALSE(option.summary.empty()) << pass->name;
+    for (const PassOption& option : pass->options) EXPECT_FALSE(option.summary.empty()) << pass->name;
   }
 }
 
