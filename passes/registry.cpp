@@ -62,6 +62,7 @@ std::vector<Pass> built_in_passes() {
                "Resolves aliases and writes: no mutation but write-backs to what was given, at the end", functionalize),
       pass_row("fuse-groups", "Finds chains of elementwise operators that one kernel could do; notes fuse=\"g0\"",
                fuse_groups),
+      pass_row("merge-constants", "Of constants with the same contents, one stays", merge_constants),
       pass_row("partition", "Finds parts of given operators that can run as one; notes part=\"0\"", partition),
       pass_row("reinplace",
                "Runs operators in place where nobody needs the memory any more: the reverse of functionalize",

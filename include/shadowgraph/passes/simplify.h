@@ -93,4 +93,14 @@ struct DeadStorageResult {
 };
 DeadStorageResult dead_storage(Graph& graph);
 
+// ---------------------------------------------------------------------------------------------------------------------
+// Of constants with the same contents, one stays.
+
+struct MergeConstantsResult {
+  int64_t merged = 0;
+  int64_t bytes = 0;  // of those that went
+  PassResult summary() const;
+};
+MergeConstantsResult merge_constants(Graph& graph);
+
 }  // namespace shadowgraph

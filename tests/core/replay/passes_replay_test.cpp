@@ -24,6 +24,7 @@ const char* const kPipelines[] = {
     "const-fold",
     "canonicalize",
     "dead-storage",
+    "const-fold,merge-constants",
     "canonicalize,cse,const-fold,dead-storage,dce,canonicalize,cse,dead-storage,dce",
     "collapse{level=composite;bodies=keep}",
 };
