@@ -241,7 +241,7 @@ int main(int argc, char** argv) {
       run(state, op.make(at::TensorOptions()));
     })->Apply(often);
     benchmark::RegisterBenchmark(("recorded/" + op.name).c_str(), [op](benchmark::State& state) {
-      CaptureSession session({.device = at::kCUDA});
+      CaptureSession session({.mode = {.device = at::kCUDA}});
       run(state, op.make(at::TensorOptions()));
       const auto graph = session.finish({});
       bytes_per_node = std::max(bytes_per_node, static_cast<double>(graph.allocated_bytes()) / graph.node_count());
@@ -256,7 +256,7 @@ int main(int argc, char** argv) {
       run(state, op.make(at::TensorOptions()));
     })->Apply(seldom);
     benchmark::RegisterBenchmark(("recorded/" + op.name).c_str(), [op](benchmark::State& state) {
-      CaptureSession session({.device = at::kCUDA});
+      CaptureSession session({.mode = {.device = at::kCUDA}});
       run(state, op.make(at::TensorOptions()));
       session.finish({});
     })->Apply(seldom);

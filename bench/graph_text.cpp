@@ -106,7 +106,7 @@ void BM_Timeline(benchmark::State& state) {
   measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(MemoryTimeline::of(graph)); });
 }
 void BM_Profile(benchmark::State& state) {
-  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(Profile::of(graph)); });
+  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(profile(graph)); });
 }
 
 #define SIZES Arg(10000)->Arg(100000)->Arg(1000000)->Unit(benchmark::kMillisecond)

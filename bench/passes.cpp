@@ -110,7 +110,7 @@ Graph llama_step() {
   const FakeTensorMode mode({.device = at::kCUDA});
   const models::BuiltModel model = models::build("llama3_8b", {.training = true});
   torch::optim::AdamW adamw(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-  return capture_training_step(models::program_of(model, &adamw), {.device = at::kCUDA}).graph;
+  return capture_training_step(models::program_of(model, &adamw)).graph;
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ Graph capture(const std::string& name, int64_t batch) {
   const FakeTensorMode mode({.device = c10::kCUDA});
   const models::BuiltModel model = models::build(name, {.batch = batch});
   torch::optim::AdamW adamw(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-  return capture_training_step(models::program_of(model, &adamw), {.device = c10::kCUDA}).graph;
+  return capture_training_step(models::program_of(model, &adamw)).graph;
 }
 
 void measure(const std::string& name) {
@@ -60,7 +60,7 @@ void measure(const std::string& name) {
     Graph copy = clone(graph);
     return milliseconds(1, [&] { pass(copy); });
   };
-  const double decompose_ms = rewritten([](Graph& g) { decompose(g, OperatorSet::named("basic")); });
+  const double decompose_ms = rewritten([](Graph& g) { decompose(g, {.to = OperatorSet::named("basic")}); });
   const double split_ms = rewritten([](Graph& g) { split_bias(g); });
   std::printf(
       "%-12s %7.0f nodes, %4zu polynomials | model and capture %8.2f ms | fit of 4 %7.2f | instantiate %6.2f | in "

@@ -105,13 +105,13 @@ void profile(const ProfileRequest& request) {
   const LoadedGraph loaded = load(request.capture);
   const Progress progress("profiling " + loaded.name);
   verify(loaded.graph);
-  Profile result = Profile::of(loaded.graph);
+  Profile result = profile(loaded.graph);
   result.capture_seconds = loaded.capture_seconds;
   const nlohmann::json json = to_json(result);
   if (request.json) {
     print_text(json_text(json));
   } else {
-    print_text(to_text(SummaryTable::of(loaded.graph, summary_options(request))) + "\n" + to_text(result));
+    print_text(to_text(result.summary(summary_options(request))) + "\n" + to_text(result));
   }
   if (request.directory.empty()) return;
   const std::string folder = request.directory + "/";

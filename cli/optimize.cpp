@@ -16,7 +16,7 @@ void list_passes(bool json) {
     auto list = nlohmann::json::array();
     for (const Pass* pass : all_passes()) {
       auto options = nlohmann::json::array();
-      for (const Pass::Option& option : pass->options) {
+      for (const PassOption& option : pass->options) {
         options.push_back({{"name", option.name}, {"default", option.default_value}, {"summary", option.summary}});
       }
       list.push_back({{"name", pass->name}, {"summary", pass->summary}, {"options", std::move(options)}});
@@ -26,7 +26,7 @@ void list_passes(bool json) {
   }
   for (const Pass* pass : all_passes()) {
     fmt::print("{:<14} {}\n", pass->name, pass->summary);
-    for (const Pass::Option& option : pass->options) {
+    for (const PassOption& option : pass->options) {
       const std::string value = option.default_value.empty() ? "" : fmt::format("={}", option.default_value);
       fmt::print("{:<14}   {}{}: {}\n", "", option.name, value, option.summary);
     }

@@ -9,8 +9,8 @@
 #include <cstdio>
 
 #include "cli/progress.h"
-#include "shadowgraph/text.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -93,7 +93,7 @@ class BatchProfile {
       row.cost = sweep->at({{"batch", batch}});
     } else {
       const Graph graph = capture(batch);
-      row.cost = cost_of(graph, parse_device(graph.metadata.at("device")));
+      row.cost = size_cost(profile(graph));
       row.captured = true;
     }
     row.seconds = watch.seconds();

@@ -38,13 +38,13 @@ bool is_model(const std::string& name) {
   return std::any_of(infos.begin(), infos.end(), [&](const auto& info) { return info.name == name; });
 }
 
-CaptureOptions capture_options(const CaptureRequest& request) {
-  CaptureOptions options;
-  options.device = c10::Device(request.device);
+FakeTensorOptions mode_options(const CaptureRequest& request) {
+  FakeTensorOptions options{.device = c10::Device(request.device)};
   if (request.attention == "math") {
-    options.profile.flash_attention = false;
-    options.profile.efficient_attention = false;
-    options.profile.cudnn_attention = false;
+    DeviceProfile& profile = options.profile.emplace();
+    profile.flash_attention = false;
+    profile.efficient_attention = false;
+    profile.cudnn_attention = false;
     at::globalContext().setSDPUseFlash(false);  // what the CPU's choice asks
   }
   return options;
@@ -65,22 +65,22 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const CaptureRequest& re
   return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1e-2));
 }
 
-Capture run(ProgramToCapture program, const CaptureRequest& request, const CaptureOptions& options,
-            const Tensors& parameters) {
+Capture run(ProgramToCapture program, const CaptureRequest& request, const Tensors& parameters) {
   if (!request.train) {
     const at::NoGradGuard no_grad;
-    return capture_forward(program, options);
+    return capture_forward(program);
   }
   const auto optimizer = make_optimizer(request, parameters);
   program.optimizer = optimizer.get();
   program.warmup_steps = request.steady_state ? 1 : 0;
-  return capture_training_step(program, options);
+  return capture_training_step(program);
 }
 
-void describe(Graph& graph, const CaptureRequest& request, const std::string& name, const CaptureOptions& options) {
+void describe(Graph& graph, const CaptureRequest& request, const std::string& name) {
   graph.metadata["model"] = name;
   graph.metadata["mode"] = request.train ? "train" : "infer";
-  graph.metadata["device"] = options.device.is_cuda() && !options.device.has_index() ? "cuda:0" : options.device.str();
+  const c10::Device device(request.device);
+  graph.metadata["device"] = device.is_cuda() && !device.has_index() ? "cuda:0" : device.str();
   graph.metadata["dtype"] = request.dtype;
   if (request.train) {
     graph.metadata["optimizer"] = request.optimizer;
@@ -92,8 +92,7 @@ void describe(Graph& graph, const CaptureRequest& request, const std::string& na
 
 LoadedGraph capture_model(const CaptureRequest& request) {
   if (!request.inputs.empty()) throw Error("--input is for TorchScript files; " + request.source + " has its own");
-  const CaptureOptions options = capture_options(request);
-  const FakeTensorMode mode({.device = options.device, .profile = options.profile});
+  const FakeTensorMode mode(mode_options(request));
   models::BuiltModel model = [&] {
     const Progress progress("building " + request.source);
     return models::build(
@@ -101,8 +100,8 @@ LoadedGraph capture_model(const CaptureRequest& request) {
         {.batch = request.batch, .seq = request.seq, .dtype = dtype_of(request), .training = request.train});
   }();
   const Progress progress("capturing " + request.source);
-  Capture capture = run(models::program_of(model), request, options, model.module->parameters());
-  describe(capture.graph, request, request.source, options);
+  Capture capture = run(models::program_of(model), request, model.module->parameters());
+  describe(capture.graph, request, request.source);
   return {std::move(capture.graph), capture.seconds, request.source};
 }
 
@@ -117,21 +116,21 @@ LoadedGraph capture_script(const CaptureRequest& request) {
   }
   std::vector<TensorSpecText> specs;
   for (const std::string& text : request.inputs) specs.push_back(parse_tensor_spec(text));
-  CaptureOptions options = capture_options(request);
+  FakeTensorOptions options = mode_options(request);
   options.map_devices_to_default = true;
   ScriptProgram script = [&] {
     const Progress progress("loading " + request.source);
     return ScriptProgram::load(request.source);
   }();
-  FakeTensorMode mode({.device = options.device, .profile = options.profile, .map_devices_to_default = true});
+  FakeTensorMode mode(options);
   script.make_fake(mode, request.dtype == "bf16" ? std::optional(c10::ScalarType::BFloat16) : std::nullopt);
   script.train(request.train);
   Tensors inputs;
   for (const TensorSpecText& spec : specs) inputs.push_back(spec.make());
   const Progress progress("capturing " + request.source);
   const std::string name = std::filesystem::path(request.source).stem().string();
-  Capture capture = run(script.program(std::move(inputs)), request, options, script.parameters());
-  describe(capture.graph, request, name, options);
+  Capture capture = run(script.program(std::move(inputs)), request, script.parameters());
+  describe(capture.graph, request, name);
   return {std::move(capture.graph), capture.seconds, name};
 }
 

@@ -22,8 +22,9 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 find_program(SHADOWGRAPH_CCACHE ccache)
 if(SHADOWGRAPH_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Precompiled headers carry time stamps; without this sloppiness every unit that uses one misses the cache.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+  # Precompiled headers carry time stamps, and no two that GCC makes are the same: without this sloppiness, and the sums
+  # that shadowgraph_pch_sum (cmake/targets.cmake) writes beside them, every unit that uses one would miss the cache.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_PCH_EXTSUM=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${SHADOWGRAPH_CCACHE})
 endif()
 set(SHADOWGRAPH_GROUP_BYTES 40000 CACHE STRING

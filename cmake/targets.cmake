@@ -50,6 +50,15 @@ function(shadowgraph_group target)
   endforeach()
 endfunction()
 
+# What ccache takes for the contents of target's precompiled header: they follow from libtorch's version, the compiler and
+# the text of `header`, which includes nothing of this project. The flags are hashed with each unit.
+function(shadowgraph_pch_sum target header)
+  file(READ ${header} text)
+  get_target_property(folder ${target} BINARY_DIR)
+  file(CONFIGURE OUTPUT ${folder}/CMakeFiles/${target}.dir/cmake_pch.hxx.gch.sum @ONLY
+    CONTENT "${Libtorch_VERSION} ${Libtorch_WITH_CUDA} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_BUILD_TYPE} ${text}")
+endfunction()
+
 # The folder `name` as an object library sg_<name>. All layers share the precompiled headers of ir/, the lowest one.
 function(shadowgraph_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
@@ -60,6 +69,7 @@ function(shadowgraph_layer name)
   shadowgraph_group(sg_${name})
   if(name STREQUAL "ir")
     target_precompile_headers(sg_ir PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
+    shadowgraph_pch_sum(sg_ir ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
   else()
     target_precompile_headers(sg_${name} REUSE_FROM sg_ir)
   endif()
@@ -100,6 +110,7 @@ function(shadowgraph_torch_pch name options)
   target_link_libraries(${name} PUBLIC shadowgraph_settings)
   target_compile_options(${name} PRIVATE ${options})
   target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/torch_precompiled.h)
+  shadowgraph_pch_sum(${name} ${PROJECT_SOURCE_DIR}/cmake/torch_precompiled.h)
 endfunction()
 
 # `target` takes the precompiled <torch/torch.h> `header` and is compiled with the same `options`.

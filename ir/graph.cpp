@@ -101,7 +101,6 @@ void Graph::swap(Graph& other) noexcept {
   both(&Graph::first_note_);
   both(&Graph::saved_elsewhere_);
   both(&Graph::frees_room_);
-  both(&Graph::facts_);
   both(&Graph::recent_dims_);
   both(&Graph::first_);
   both(&Graph::last_);

@@ -2,14 +2,12 @@
 
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 
+#include "ir/operators/known_target.h"
+#include "ir/operators/operator_name.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {
-
-std::string qualified_name(const c10::FunctionSchema& schema) {
-  return schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
-}
 
 c10::FunctionSchema parse_schema(const std::string& text) {
   try {
@@ -24,15 +22,13 @@ c10::FunctionSchema parse_schema(const std::string& text) {
 Target::Target(TargetKind kind, const std::string& schema_text) : Target(kind, parse_schema(schema_text)) {}
 
 Target::Target(TargetKind kind, c10::FunctionSchema schema)
-    : kind_(kind),
-      name_(qualified_name(schema)),
-      schema_(std::make_shared<const c10::FunctionSchema>(std::move(schema))) {}
+    : kind_(kind), name_(full_name(schema)), known_(std::make_shared<KnownTarget>(std::move(schema))) {}
 
-std::string Target::schema_text() const { return toString(*schema_); }
+std::string Target::schema_text() const { return toString(schema()); }
 
 std::optional<c10::OperatorHandle> Target::find_operator() const {
   if (kind_ != TargetKind::kOperator) return std::nullopt;
-  auto found = c10::Dispatcher::singleton().findSchema(schema_->operator_name());
+  auto found = c10::Dispatcher::singleton().findSchema(schema().operator_name());
   if (!found || toString(found->schema()) != schema_text()) return std::nullopt;
   return found;
 }

@@ -2,7 +2,7 @@
 //
 //     BuiltModel model = build("gpt2", {.tiny = true});
 //     torch::optim::AdamW adamw(model.module->parameters());
-//     Capture step = capture_training_step(program_of(model, &adamw), {.device = at::kCUDA});
+//     Capture step = capture_training_step(program_of(model, &adamw));
 #pragma once
 
 #include "models/model.h"

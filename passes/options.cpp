@@ -1,4 +1,4 @@
-#include "passes/options.h"
+#include "shadowgraph/passes/options.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,31 +6,19 @@
 #include <algorithm>
 #include <charconv>
 
-namespace shadowgraph {
+#include "shadowgraph/error.h"
 
-const std::string& text_option(const PassOptions& options, std::string_view name) {
-  const auto found = options.find(name);
-  if (found == options.end()) {
-    throw Error(
-        fmt::format("option '{}' is missing: call the pass through run_pass or a Pipeline, which fill in the "
-                    "defaults",
-                    name));
-  }
-  return found->second;
-}
+namespace shadowgraph::internal {
 
-size_t choice_option(const PassOptions& options, std::string_view name,
-                     std::initializer_list<std::string_view> choices) {
-  const std::string& text = text_option(options, name);
-  const auto* found = std::find(choices.begin(), choices.end(), text);
+size_t choice_of(std::string_view name, std::string_view text, std::span<const std::string> choices) {
+  const auto found = std::find(choices.begin(), choices.end(), text);
   if (found == choices.end()) {
     throw Error(fmt::format("option {}={}: it must be one of {}", name, text, fmt::join(choices, ", ")));
   }
   return static_cast<size_t>(found - choices.begin());
 }
 
-int64_t int_option(const PassOptions& options, std::string_view name, int64_t least, int64_t most) {
-  const std::string& text = text_option(options, name);
+int64_t whole_number_of(std::string_view name, std::string_view text, int64_t least, int64_t most) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || number < least || number > most) {
@@ -40,4 +28,8 @@ int64_t int_option(const PassOptions& options, std::string_view name, int64_t le
   return number;
 }
 
-}  // namespace shadowgraph
+void refuse_option(std::string_view name) {
+  throw Error(fmt::format("there is no option '{}'; run_pass and Pipeline say which there are", name));
+}
+
+}  // namespace shadowgraph::internal

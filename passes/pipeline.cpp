@@ -55,12 +55,12 @@ const Pass& pass_named(std::string_view name) {
 
 PassOptions with_defaults(const Pass& pass, const PassOptions& given) {
   PassOptions complete;
-  for (const Pass::Option& option : pass.options) complete.emplace(option.name, option.default_value);
+  for (const PassOption& option : pass.options) complete.emplace(option.name, option.default_value);
   for (const auto& [name, value] : given) {
     const auto found = complete.find(name);
     if (found == complete.end()) {
       std::vector<std::string> names;
-      for (const Pass::Option& option : pass.options) names.push_back(option.name);
+      for (const PassOption& option : pass.options) names.push_back(option.name);
       throw PipelineError(
           fmt::format("pass '{}' has no option '{}'{}", pass.name, name, suggestion(name, names, "options")));
     }

@@ -7,9 +7,8 @@
 #include <map>
 #include <unordered_map>
 
-#include "ir/operators/operator_facts.h"
 #include "ir/text/words.h"
-#include "profiler/report/module_tree.h"
+#include "profiler/module_tree.h"
 
 namespace shadowgraph {
 namespace {
@@ -78,11 +77,7 @@ class Selector {
   }
 
  private:
-  bool is_view(TargetId target) {
-    uint8_t& known = views_[target];
-    if (known == 0) known = facts_.of(graph_, target).is_view ? 2 : 1;
-    return known == 2;
-  }
+  bool is_view(TargetId target) const { return graph_.facts(target).is_view; }
 
   bool is_drawn(TargetId target) {
     if (target == target_of(Builtin::kGradient)) return false;
@@ -105,8 +100,6 @@ class Selector {
   const ViewOptions& options_;
   DrawnGraph& drawn_;
   std::vector<uint8_t> shown_;
-  OperatorFactsCache facts_;
-  IdMap<TargetId, uint8_t> views_;
 };
 
 // Puts every drawn node into the cluster of its module call.

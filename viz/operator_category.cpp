@@ -2,7 +2,7 @@
 #include <array>
 #include <string>
 
-#include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_name.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
 #include "shadowgraph/draw.h"
@@ -81,20 +81,19 @@ const CategoryStyle& style_of(OperatorCategory category) { return kStyles[static
 
 OperatorCategory category_of(const Target& target) {
   if (target.kind() == TargetKind::kBuiltin) return target.name() == "sg::alias" ? kView : kPlaceholder;
-  std::string_view name = without_overload(target.name());
-  name.remove_prefix(std::min(name.size(), name.find("::") == name.npos ? 0 : name.find("::") + 2));
+  std::string_view name = short_name(target.name());
   for (const NameRule& rule : kNameRules) {
     if (name.find(rule.part) != name.npos) return rule.category;
   }
   if (find_flop_row(target.name()) != nullptr) return kMatmul;
   constexpr std::string_view kForeach = "_foreach_";
   if (name.starts_with(kForeach)) name.remove_prefix(kForeach.size());
-  if (name.ends_with('_') && !name.ends_with("__")) name.remove_suffix(1);
+  name = without_underscore(name);
   constexpr std::string_view kBackward = "_backward";
   if (name.ends_with(kBackward)) name.remove_suffix(kBackward.size());
   if (contains(kActivations, name)) return kActivation;
   if (contains(kReductions, name)) return kReduction;
-  const OperatorFacts facts = facts_of(target);
+  const OperatorFacts& facts = target.facts();
   if (facts.is_view) return kView;
   if (facts.random) return kRandom;
   const ElementwiseFormula formula = ElementwiseFormula::of(target);

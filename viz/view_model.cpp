@@ -5,7 +5,8 @@
 #include <map>
 #include <set>
 
-#include "profiler/report/module_tree.h"
+#include "ir/operators/operator_name.h"
+#include "profiler/module_tree.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
 #include "viz/drawn_graph.h"
@@ -23,13 +24,6 @@ std::string shortened(std::string text, size_t longest = kLongestLine) {
   size_t end = longest - 3;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // not inside a UTF-8 character
   return text.substr(0, end) + "...";
-}
-
-// "aten::native_layer_norm.out" -> "native_layer_norm"
-std::string operator_label(const std::string& name) {
-  const size_t colons = name.find("::");
-  const std::string base = colons == std::string::npos ? name : name.substr(colons + 2);
-  return base.substr(0, base.find('.'));
 }
 
 // What the operators of a cluster and of all below it come to.
@@ -238,10 +232,10 @@ class ViewBuilder {
     const Target& target = graph_.target(id);
     if (target.kind() == TargetKind::kBuiltin) {
       const std::string name = placeholder_name(graph_, id);
-      box.lines.push_back(shortened(name.empty() ? operator_label(target.name()) : name));
+      box.lines.push_back(shortened(name.empty() ? std::string(short_name(target.name())) : name));
       graph_.for_each_output(id, [&](ValueId value) { box.lines.push_back(shortened(type_label(graph_, value))); });
     } else {
-      box.lines.push_back(operator_label(target.name()));
+      box.lines.push_back(std::string(short_name(target.name())));
       if (!options_.show_parameters) add_parameters(id, box.lines);
     }
     box.tooltip = tooltip(id);

@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "core/mode/mode_options.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -18,6 +19,19 @@ void name_tensors(CaptureSession& session, const ProgramToCapture& program) {
     session.name_input(program.inputs[i],
                        i < program.input_names.size() ? program.input_names[i] : "input" + std::to_string(i));
   }
+}
+
+// As given, and what that leaves open as the program's own tensors have it.
+CaptureOptions completed(const ProgramToCapture& program, CaptureOptions options) {
+  Tensors own;
+  if (program.module != nullptr) {
+    own = program.module->parameters();
+    for (const at::Tensor& buffer : program.module->buffers()) own.push_back(buffer);
+  }
+  for (const auto& [name, tensor] : program.parameters) own.push_back(tensor);
+  for (const auto& [name, tensor] : program.buffers) own.push_back(tensor);
+  options.mode = options_around(own, program.inputs, std::move(options.mode));
+  return options;
 }
 
 class Stopwatch {
@@ -66,7 +80,7 @@ void check_parameters_are_fake(const ProgramToCapture& program) {
 
 // One training step outside any recording, for its side effects on the optimizer's state.
 void warm_up(const ProgramToCapture& program, const CaptureOptions& options) {
-  const FakeTensorMode mode({options.device, options.profile, options.map_devices_to_default, options.data_sizes});
+  const FakeTensorMode mode(options.mode);
   zero_gradients(program);
   checked_loss(program, program.forward(program.inputs)).backward();
   if (program.optimizer != nullptr) program.optimizer->step();
@@ -77,16 +91,17 @@ void warm_up(const ProgramToCapture& program, const CaptureOptions& options) {
 
 Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& options) {
   const Stopwatch watch;
-  CaptureSession session(options);
+  CaptureSession session(completed(program, options));
   name_tensors(session, program);
   const Tensors outputs = program.forward(program.inputs);
   Graph graph = session.finish(outputs);
   return {std::move(graph), watch.seconds()};
 }
 
-Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& options) {
+Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& given) {
   if (!program.loss) throw Error("a training step needs a loss function");
   check_parameters_are_fake(program);
+  const CaptureOptions options = completed(program, given);
   for (int i = 0; i < program.warmup_steps; ++i) warm_up(program, options);
   zero_gradients(program);
 

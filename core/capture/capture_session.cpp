@@ -3,6 +3,8 @@
 #include "core/capture/recorder.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
+#include "core/fake/thread_state.h"
+#include "core/mode/mode_options.h"
 #include "shadowgraph/capture.h"
 
 namespace shadowgraph {
@@ -14,45 +16,58 @@ void forget_what_it_holds(const at::Tensor& tensor) {
   if (is_fake(tensor)) forget_contents(*tensor.storage().unsafeGetStorageImpl());
 }
 
-thread_local CaptureSession* current_session = nullptr;
+Tensors tensors_of(const torch::nn::Module& root) {
+  Tensors tensors = root.parameters();
+  for (const at::Tensor& buffer : root.buffers()) tensors.push_back(buffer);
+  return tensors;
+}
 
-// Keeps names and constants of the program apart from what libtorch does around them.
-Recorder* recording() { return current_session == nullptr ? nullptr : current_session->recorder(); }
+CaptureOptions around(const torch::nn::Module& root, CaptureOptions options) {
+  options.mode = options_around(tensors_of(root), {}, std::move(options.mode));
+  return options;
+}
 
 }  // namespace
 
 CaptureSession::CaptureSession(const CaptureOptions& options)
-    : mode_({.device = options.device,
-             .profile = options.profile,
-             .map_devices_to_default = options.map_devices_to_default,
-             .data_sizes = options.data_sizes,
-             .data_size_hint = options.data_size_hint}),
-      recorder_(std::make_unique<Recorder>(mode_.state())),
-      outer_(std::exchange(current_session, this)) {
-  ModeState& state = mode_.state();
+    : mode_(options_around({}, {}, options.mode)),
+      recorder_(std::make_unique<Recorder>(state_of(mode_))),
+      outer_(std::exchange(thread_state.capture, this)) {
+  ModeState& state = state_of(mode_);
   state.observer = recorder_.get();
   state.saved_tensors = options.saved_tensors ? recorder_.get() : nullptr;
   state.watch_size_reads = options.guards;
 }
 
-CaptureSession::~CaptureSession() {
-  mode_.state().observer = nullptr;
-  mode_.state().saved_tensors = nullptr;
-  current_session = outer_;
+CaptureSession::CaptureSession(const torch::nn::Module& root, const CaptureOptions& options)
+    : CaptureSession(around(root, options)) {
+  name_module(root);
 }
 
-CaptureSession* CaptureSession::current() { return current_session; }
+CaptureSession::~CaptureSession() {
+  state_of(mode_).observer = nullptr;
+  state_of(mode_).saved_tensors = nullptr;
+  thread_state.capture = outer_;
+}
+
+CaptureSession* CaptureSession::current() { return thread_state.capture; }
+
+Recorder* current_recorder() {
+  return thread_state.capture == nullptr ? nullptr : CaptureAccess::recorder(*thread_state.capture);
+}
 
 void CaptureSession::name_parameter(const at::Tensor& tensor, const std::string& name) {
   // A tied parameter comes under several names; the first counts.
   forget_what_it_holds(tensor);
   if (!declared_.insert(tensor.unsafeGetTensorImpl()).second) return;
+  check_is_of(state_of(mode_), tensor, name);
   recorder_->name_tensor(tensor, Builtin::kParameter, name);
   recorder_->declare(tensor);
   parameters_.push_back(tensor);
 }
 
 void CaptureSession::name_buffer(const at::Tensor& tensor, const std::string& name) {
+  check_is_of(state_of(mode_), tensor, name);
   close_open_literal();
   recorder_->name_tensor(tensor, Builtin::kBuffer, name);
   recorder_->declare(tensor);
@@ -86,33 +101,33 @@ Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs) {
     if (parameter.grad().defined()) gradients.emplace_back(parameter, parameter.grad());
   }
   close_open_literal();
-  mode_.state().observer = nullptr;
-  mode_.state().saved_tensors = nullptr;
+  state_of(mode_).observer = nullptr;
+  state_of(mode_).saved_tensors = nullptr;
   finished_ = true;
   return recorder_->finish(outputs, gradients);
 }
 
-PhaseScope::PhaseScope(const std::string& name) : session_(current_session) {
-  if (Recorder* recorder = recording()) outer_ = recorder->set_phase(recorder->phase_named(name));
+PhaseScope::PhaseScope(const std::string& name) : session_(thread_state.capture) {
+  if (Recorder* recorder = current_recorder()) outer_ = recorder->set_phase(recorder->phase_named(name));
 }
 
 PhaseScope::~PhaseScope() {
-  if (session_ == current_session && recording() != nullptr) recording()->set_phase(outer_);
+  if (session_ == thread_state.capture && current_recorder() != nullptr) current_recorder()->set_phase(outer_);
 }
 
 RegionScope::RegionScope(const std::string& label) {
-  if (Recorder* recorder = recording()) {
+  if (Recorder* recorder = current_recorder()) {
     recorder->enter_region(RegionKind::kScope, label, "");
-    session_ = current_session;
+    session_ = thread_state.capture;
   }
 }
 
 RegionScope::~RegionScope() {
-  if (session_ != nullptr && recording() != nullptr) recording()->leave_region();
+  if (session_ != nullptr && current_recorder() != nullptr) current_recorder()->leave_region();
 }
 
 ModuleScope::ModuleScope(const torch::nn::Module& module) {
-  if (Recorder* recorder = recording()) {
+  if (Recorder* recorder = current_recorder()) {
     std::string class_name = module.name();
     const size_t colons = class_name.rfind("::");
     if (colons != std::string::npos) class_name.erase(0, colons + 2);
@@ -123,7 +138,7 @@ ModuleScope::ModuleScope(const torch::nn::Module& module) {
 
 ModuleScope::~ModuleScope() {
   if (!entered_) return;
-  if (Recorder* recorder = recording()) recorder->leave_region();
+  if (Recorder* recorder = current_recorder()) recorder->leave_region();
 }
 
 }  // namespace shadowgraph

@@ -293,7 +293,7 @@ Argument Recorder::result_of(const c10::IValue& value, NodeId node) {
 TargetId Recorder::target_of_operator(const OperatorInfo& info) {
   if (info.id >= targets_.size()) targets_.resize(info.id + 64);
   TargetId& target = targets_[info.id];
-  if (!target.valid()) target = graph_.intern_operator(info.op);
+  if (!target.valid()) target = graph_.intern_target(info.target);
   return target;
 }
 

@@ -19,6 +19,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/process/process_state.h"
+#include "shadowgraph/capture.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {
@@ -165,6 +166,15 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   std::vector<NodeId> sequence_owner_;  // by sequence number - base: the forward node whose grad_fn has it
   std::vector<Saved> saved_;
   std::unordered_set<uint64_t> size_reads_;
+};
+
+// Of the capture that goes on on this thread, or nullptr.
+Recorder* current_recorder();
+
+// The insides of CaptureSession, for core.
+struct CaptureAccess {
+  // nullptr after finish().
+  static Recorder* recorder(CaptureSession& session) { return session.finished_ ? nullptr : session.recorder_.get(); }
 };
 
 }  // namespace shadowgraph

@@ -6,6 +6,7 @@
 #include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
 #include "ir/records.h"
+#include "core/fake/kernel_depth.h"
 #include "shadowgraph/analysis.h"
 
 namespace shadowgraph {
@@ -80,14 +81,10 @@ void Recorder::enter_composite(const OperatorInfo& info, std::span<const CallArg
   open.region.kind = RegionKind::kComposite;
   open.region.target = target_of_operator(info);
   open.arguments.offset = static_cast<uint32_t>(composite_arguments_.size());
-  ++thread_state.kernel_depth;
-  try {
+  {
+    const KernelDepth depth;
     for (const CallArgument& argument : arguments) composite_arguments_.push_back(argument_of(argument));
-  } catch (...) {
-    --thread_state.kernel_depth;
-    throw;
   }
-  --thread_state.kernel_depth;
   open.arguments.size = static_cast<uint32_t>(composite_arguments_.size()) - open.arguments.offset;
   regions_.push_back(open);
 }

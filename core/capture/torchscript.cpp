@@ -33,7 +33,8 @@ class PlainInterpreter {
 // Nodes recorded while it lives carry the line of Python they come from.
 class ScriptLocations {
  public:
-  ScriptLocations() : recorder_(recorder()), outer_(recorder_ ? recorder_->set_locate(&script_location) : nullptr) {}
+  ScriptLocations()
+      : recorder_(current_recorder()), outer_(recorder_ ? recorder_->set_locate(&script_location) : nullptr) {}
   ~ScriptLocations() {
     if (recorder_) recorder_->set_locate(outer_);
   }
@@ -41,10 +42,6 @@ class ScriptLocations {
   ScriptLocations& operator=(const ScriptLocations&) = delete;
 
  private:
-  static Recorder* recorder() {
-    CaptureSession* session = CaptureSession::current();
-    return session != nullptr ? session->recorder() : nullptr;
-  }
   Recorder* recorder_;
   Recorder::Locate outer_;
 };

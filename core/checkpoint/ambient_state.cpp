@@ -9,14 +9,8 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/replay/random_state.h"
-#include "shadowgraph/capture.h"
 
 namespace shadowgraph {
-
-Recorder* recorder() {
-  CaptureSession* session = CaptureSession::current();
-  return session == nullptr ? nullptr : session->recorder();
-}
 
 namespace {
 
@@ -32,25 +26,26 @@ at::Tensor fake_state(c10::Device device) {
 // What the generator is left with; undefined if nothing is drawn here.
 at::Tensor take(c10::Device device) {
   if (!is_faking()) return random_state(device);
-  if (recorder() == nullptr) return {};
+  if (current_recorder() == nullptr) return {};
   at::Tensor state = fake_state(device);
-  recorder()->record_function(get_random_state(), std::array{c10::IValue(device)}, state);
+  current_recorder()->record_function(get_random_state(), std::array{c10::IValue(device)}, state);
   return state;
 }
 
 at::Tensor exchange(c10::Device device, const at::Tensor& state) {
   if (!is_fake(state)) return is_faking() ? at::Tensor() : exchange_random_state(device, state);
-  if (recorder() == nullptr) return {};
+  if (current_recorder() == nullptr) return {};
   at::Tensor before = fake_state(device);
-  recorder()->record_function(exchange_random_state(), std::array{c10::IValue(state), c10::IValue(device)}, before);
+  current_recorder()->record_function(exchange_random_state(), std::array{c10::IValue(state), c10::IValue(device)},
+                                      before);
   return before;
 }
 
 void put_back(c10::Device device, const at::Tensor& state) {
   if (!is_fake(state)) {
     exchange_random_state(device, state);
-  } else if (recorder() != nullptr) {
-    recorder()->record_function(set_random_state(), std::array{c10::IValue(state), c10::IValue(device)}, {});
+  } else if (current_recorder() != nullptr) {
+    current_recorder()->record_function(set_random_state(), std::array{c10::IValue(state), c10::IValue(device)}, {});
   }
 }
 

@@ -10,10 +10,6 @@
 
 namespace shadowgraph {
 
-class Recorder;
-// Of the capture that goes on on this thread, or nullptr.
-Recorder* recorder();
-
 class AutocastState {
  public:
   AutocastState();  // that of this thread

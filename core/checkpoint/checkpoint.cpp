@@ -20,13 +20,13 @@ using Hooks = torch::autograd::SavedVariableHooks;
 // The region of a capture; nothing without one, or when the capture has ended meanwhile.
 class CheckpointRegion {
  public:
-  CheckpointRegion(const std::string& name, uint32_t& session, uint32_t& recorded_as) : recorder_(recorder()) {
+  CheckpointRegion(const std::string& name, uint32_t& session, uint32_t& recorded_as) : recorder_(current_recorder()) {
     if (recorder_ == nullptr) return;
     session = recorder_->session();
     recorded_as = recorder_->enter_checkpoint(name);
   }
   ~CheckpointRegion() {
-    if (recorder_ != nullptr && recorder_ == recorder()) recorder_->leave_checkpoint();
+    if (recorder_ != nullptr && recorder_ == current_recorder()) recorder_->leave_checkpoint();
   }
   CheckpointRegion(const CheckpointRegion&) = delete;
   CheckpointRegion& operator=(const CheckpointRegion&) = delete;
@@ -37,12 +37,12 @@ class CheckpointRegion {
 
 class RecomputeRegion {
  public:
-  RecomputeRegion(const std::string& name, uint32_t session, uint32_t recorded_as) : recorder_(recorder()) {
+  RecomputeRegion(const std::string& name, uint32_t session, uint32_t recorded_as) : recorder_(current_recorder()) {
     if (recorder_ != nullptr && recorder_->session() != session) recorder_ = nullptr;
     if (recorder_ != nullptr) recorder_->enter_recomputation(recorded_as, name);
   }
   ~RecomputeRegion() {
-    if (recorder_ != nullptr && recorder_ == recorder()) recorder_->leave_recomputation();
+    if (recorder_ != nullptr && recorder_ == current_recorder()) recorder_->leave_recomputation();
   }
   RecomputeRegion(const RecomputeRegion&) = delete;
   RecomputeRegion& operator=(const RecomputeRegion&) = delete;

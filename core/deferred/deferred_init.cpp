@@ -6,7 +6,7 @@ namespace shadowgraph {
 DeferredInit::DeferredInit(const DeferredOptions& options) {
   if (DeferredRecord::is_recording()) return;
   mode_ = std::make_unique<FakeTensorMode>(FakeTensorOptions{.device = options.device, .profile = options.profile});
-  const auto link = DeferredRecord::begin(mode_->shared_state());
+  const auto link = DeferredRecord::begin(ModeAccess::state(*mode_));
   record_ = link->record;
   link_ = std::shared_ptr<void>(nullptr, [link](void*) {});
 }

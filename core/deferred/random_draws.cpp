@@ -206,6 +206,7 @@ bool operator==(const RandomState& a, const RandomState& b) {
 // ---- Consumption
 
 Consumption consumption_of(const Graph& graph, NodeId node) {
+  if (!graph.facts(node).draws) return {};
   const Row* row = find_row(graph.target(node).name());
   const ValueId value = filled_value(graph, node);
   if (row == nullptr || !value.valid()) return {};

@@ -9,13 +9,6 @@
 namespace shadowgraph {
 namespace {
 
-// In-place operators that write every element of self and read none.
-constexpr std::string_view kOverwriting[] = {
-    "aten::zero_",        "aten::fill_.Scalar", "aten::fill_.Tensor", "aten::copy_",        "aten::uniform_",
-    "aten::normal_",      "aten::random_",      "aten::random_.to",   "aten::random_.from", "aten::bernoulli_.float",
-    "aten::exponential_", "aten::cauchy_",      "aten::geometric_",   "aten::log_normal_",
-};
-
 // What makes linalg operators throw: run with the node whose result it looks at.
 constexpr std::string_view kCheck = "aten::_linalg_check_errors";
 
@@ -35,8 +28,8 @@ bool same_tensor(const Graph& graph, ValueId a, ValueId b) {
 }  // namespace
 
 bool Recipe::overwrites(NodeId node, StorageId storage) const {
-  const std::string& name = graph_.target(node).name();
-  if (std::find(std::begin(kOverwriting), std::end(kOverwriting), name) == std::end(kOverwriting)) return false;
+  const OperatorFacts& facts = graph_.facts(node);
+  if (!facts.is_in_place || !is_overwritten(facts, 0)) return false;
   const auto arguments = graph_.arguments(node);
   const auto results = graph_.results(node);
   if (results.size() != 1 || results[0].kind != ArgumentKind::kValue) return false;
@@ -74,13 +67,13 @@ void Recipe::add(NodeId node) {
 }
 
 void Recipe::note_origin(NodeId node) {
-  const std::string& name = graph_.target(node).name();
-  if (name == "aten::_conj" || name == "aten::_neg_view") {
+  const OperatorFacts& facts = graph_.facts(node);
+  if (facts.conjugates || facts.negates) {
     graph_.for_each_output(node, [&](ValueId value) { lazily_changed_.insert(graph_.value(value).storage); });
   }
   const auto arguments = graph_.arguments(node);
   const auto results = graph_.results(node);
-  if (!facts_of(node).is_in_place || results.size() != 1 || results[0].kind != ArgumentKind::kValue ||
+  if (!facts.is_in_place || results.size() != 1 || results[0].kind != ArgumentKind::kValue ||
       arguments[0].kind != ArgumentKind::kValue) {
     return;
   }
@@ -218,7 +211,7 @@ class Recipe::Walk {
   void visit(NodeId node, Need need) {
     const auto arguments = graph_.arguments(node);
     const auto results = graph_.results(node);
-    const OperatorFacts& facts = recipe_.facts_of(node);
+    const OperatorFacts& facts = graph_.facts(node);
     if (need == kTensor && !begins_.empty() && is_before_snapshots(node)) {
       steps_.push_back({node, Role::kSnapshot});
       return;

@@ -33,8 +33,6 @@ class Recipe {
 
   // `node` has just been appended.
   void add(NodeId node);
-  // Its facts, for whoever else needs them.
-  const OperatorFacts& facts_of(NodeId node) { return facts_.of(graph_, graph_.node(node).target); }
 
   enum class Role : uint8_t {
     kRun,
@@ -64,7 +62,7 @@ class Recipe {
   // Calls f(ValueId) for the values through which `node` writes.
   template <class F>
   void for_each_written(NodeId node, F&& f) {
-    const OperatorFacts& facts = facts_of(node);
+    const OperatorFacts& facts = graph_.facts(node);
     const auto arguments = graph_.arguments(node);
     if (facts.unknown) {
       graph_.for_each_value(arguments, f);
@@ -91,7 +89,6 @@ class Recipe {
   Reached reach(std::span<const StorageId> wanted, NodeId node, const Snapshots* snapshots);
 
   const Graph& graph_;
-  OperatorFactsCache facts_;
   std::vector<std::vector<Writer>> writers_;                    // by storage
   std::vector<int64_t> bytes_;                                  // of each storage, as last seen
   std::unordered_map<StorageId, std::vector<NodeId>> growers_;  // what made a storage larger (resize_, out=), in order

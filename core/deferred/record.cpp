@@ -197,7 +197,7 @@ void DeferredRecord::end_call(const OperatorInfo& info, std::span<const CallArgu
   recorder_.end_call(info, results);
   const NodeId node = recorder_.last_node();
   recipe_.add(node);
-  if (recipe_.facts_of(node).random) streams_.draw(node, std::exchange(generator_, std::nullopt));
+  if (graph().facts(node).random) streams_.draw(node, std::exchange(generator_, std::nullopt));
   mutex_.unlock();
 }
 

@@ -24,14 +24,11 @@ namespace {
 
 constexpr int64_t kShardWindow = int64_t{1} << 18;  // elements
 
-constexpr std::string_view kElementwise[] = {"aten::zero_", "aten::fill_.Scalar", "aten::copy_", "aten::_to_copy",
-                                             "aten::clone"};
-constexpr std::string_view kFactories[] = {
-    "aten::empty.memory_format", "aten::empty_strided", "aten::zeros",     "aten::ones",     "aten::full",
-    "aten::empty_like",          "aten::zeros_like",    "aten::ones_like", "aten::full_like"};
-
-bool contains(std::span<const std::string_view> names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+// Fresh results that are alike in every place, and whose arguments say how many places there are.
+bool is_even_factory(const Target& target) {
+  const OperatorFacts& facts = target.facts();
+  if (!facts.written.empty() || !(facts.uninitialised || facts.fills)) return false;
+  return facts.geometry_only || target.schema().argumentIndexWithName("size").has_value();
 }
 
 bool is_whole(const Graph& graph, ValueId value, int64_t numel) {
@@ -48,7 +45,7 @@ bool is_whole(const Graph& graph, ValueId value, int64_t numel) {
 }
 
 // Why `step` cannot run piece by piece; empty if it can.
-std::string obstacle(const Graph& graph, Recipe& recipe, const Recipe::Step& step, int64_t numel) {
+std::string obstacle(const Graph& graph, const Recipe::Step& step, int64_t numel) {
   if (step.role != Recipe::Role::kRun) return "";
   const Target& target = graph.target(step.node);
   if (target.kind() != TargetKind::kOperator) return target.name() + " is no operator";
@@ -57,15 +54,13 @@ std::string obstacle(const Graph& graph, Recipe& recipe, const Recipe::Step& ste
   bool whole = is_whole(graph, results[0].ref.value, numel);
   graph.for_each_input(step.node, [&](ValueId value) { whole = whole && is_whole(graph, value, numel); });
   if (!whole) return target.name() + " works on parts of tensors, or on tensors of other sizes";
-  const OperatorFacts& facts = recipe.facts_of(step.node);
+  const OperatorFacts& facts = target.facts();
   if (facts.random) {
     return random_fill_of(graph, step.node).kind != FillKind::kNone
                ? ""
                : target.name() + " draws random numbers in a way that is not known element by element";
   }
-  if (facts.is_view || contains(kElementwise, target.name()) || contains(kFactories, target.name())) return "";
-  const auto op = target.find_operator();
-  return op && op->hasTag(at::Tag::pointwise) ? "" : target.name() + " is not elementwise";
+  return facts.is_view || facts.pointwise || is_even_factory(target) ? "" : target.name() + " is not elementwise";
 }
 
 class WindowReplay final : public Interpreter {
@@ -95,11 +90,12 @@ class WindowReplay final : public Interpreter {
       draw(node, stack);
       return;
     }
-    if (contains(kFactories, graph().target(node).name())) {
+    if (is_even_factory(graph().target(node))) {
       const auto& arguments = op.schema().arguments();
       for (size_t i = 0; i < arguments.size(); ++i) {
         if (arguments[i].name() == "size") stack[i] = std::vector<int64_t>{count_};
         if (arguments[i].name() == "stride") stack[i] = std::vector<int64_t>{1};
+        if (arguments[i].name() == "physical_layout") stack[i] = std::vector<int64_t>{0};
         if (arguments[i].name() == "memory_format") stack[i] = c10::IValue();
       }
     }
@@ -194,7 +190,7 @@ class WindowReplay final : public Interpreter {
     stack.emplace_back(std::move(piece));
   }
 
-  const OperatorFacts& facts_of(NodeId node) { return record_.recipe().facts_of(piece_.of_record(node)); }
+  const OperatorFacts& facts_of(NodeId node) { return record_.graph().facts(piece_.of_record(node)); }
 
   const Piece& piece_;
   DeferredRecord& record_;
@@ -257,7 +253,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
   }
   if (record->real_storage(storage)) why = "its storage has been materialised";
   for (const Recipe::Step& step : group.steps) {
-    if (why.empty()) why = obstacle(graph, record->recipe(), step, numel);
+    if (why.empty()) why = obstacle(graph, step, numel);
   }
   if (!why.empty()) {
     if (never_whole) {

@@ -1,5 +1,5 @@
-// What every call on fake tensors goes through, boxed (fallback.cpp) or unboxed (unboxed_call.h): the state that a kernel
-// runs under, and the device of its results. Internal to core/.
+// What every call on fake tensors goes through, boxed (fallback.cpp) or unboxed (unboxed_call.h): the sequence itself
+// (carry_out), the state that a kernel runs under, and the device of its results. Internal to core/.
 #pragma once
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -7,6 +7,7 @@
 #include "core/dispatch/operator_info.h"
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/fake_tensor_impl.h"
+#include "core/fake/kernel_depth.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
@@ -22,10 +23,8 @@ class KernelScope {
     saved_keys_ = *state_.dispatch_keys;
     state_.dispatch_keys->set_included(saved_keys_.included() | c10::DispatchKeySet(kFakeKey));
     state_.dispatch_keys->set_excluded(saved_keys_.excluded() | kExcluded);
-    ++state_.kernel_depth;
   }
   ~KernelScope() {
-    --state_.kernel_depth;
     state_.set_kernel_device(saved_device_);
     *state_.dispatch_keys = saved_keys_;
   }
@@ -38,6 +37,7 @@ class KernelScope {
   ThreadState& state_;
   c10::Device saved_device_;
   c10::impl::PODLocalDispatchKeySet saved_keys_;
+  KernelDepth depth_;
 };
 
 // The device that the operands of a call agree on, as far as they do: those that do not are for fallback.cpp to judge.
@@ -101,5 +101,42 @@ class CompositeScope {
 };
 
 inline bool watches_size_reads(const ModeState* mode) { return mode != nullptr && mode->watch_size_reads; }
+
+// Whether a composite call is the program's own, to be shown and perhaps replaced by a rule, and not part of a kernel.
+inline bool takes_composites(const ModeState* mode) {
+  return mode != nullptr && mode->kind == ModeKind::kFake && thread_state.kernel_depth == 0;
+}
+
+// One call that the program made, from its operands to its results. `call` knows where they lie:
+//
+//   Result                   what run() gives and the others are handed
+//   take_operands()          real operands become fakes; contents that the call makes unknown are forgotten
+//   show_arguments(observer) begin_call
+//   makes_room_for_literal() whether at::tensor({...}) may be about to write into the result
+//   take_device(mode)        where the results will pretend to be; leaves "meta" in an explicit device argument
+//   run(device)              rule | decomposition | C++ Meta kernel
+//   wrap(result, device, watch)  results become fakes on that device
+//   show_results(observer, result)  end_call
+//   fresh(result)            the new tensor that makes_room_for_literal() was about
+template <class Call>
+C10_ALWAYS_INLINE typename Call::Result carry_out(const OperatorInfo& info, ModeState* mode, Call& call) {
+  const KernelScope kernel;
+  call.take_operands();
+  CallObserver* observer = mode != nullptr ? mode->observer : nullptr;
+  if (observer != nullptr) call.show_arguments(*observer);
+  try {
+    const bool may_hold_literal = call.makes_room_for_literal();
+    const c10::Device device = with_index(call.take_device(mode));
+    thread_state.set_kernel_device(device);
+    typename Call::Result result = call.run(device);
+    call.wrap(result, device, watches_size_reads(mode));
+    if (observer != nullptr) call.show_results(*observer, result);
+    if (may_hold_literal) open_if_literal(call.fresh(result));
+    return result;
+  } catch (...) {
+    if (observer != nullptr) observer->abandon_call(info);
+    throw;
+  }
+}
 
 }  // namespace shadowgraph

@@ -14,8 +14,8 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
 // On kCompositeKey, for CompositeImplicitAutograd operators: shows the call to the observer, then decomposes it.
 void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
-// Whether the operator's composite rule runs in place of its decomposition for tensors on `device`: on CUDA, and for
-// attention on XPU and MPS.
+// Whether the operator's composite rule runs in place of its decomposition for tensors on `device`: on CUDA, for
+// attention on XPU and MPS, for LSTMs on a CPU that is not this machine's. In a mode.
 bool composite_rule_replaces(const OperatorInfo& info, c10::DeviceType device);
 
 // Whether calls of this composite operator are shown: not those that only ask for metadata.

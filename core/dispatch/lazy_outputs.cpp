@@ -12,8 +12,6 @@
 
 namespace shadowgraph {
 
-thread_local constinit LazyOutput* lazy_output = nullptr;
-
 namespace {
 
 bool is_lazy(const c10::IValue& value) {
@@ -23,8 +21,8 @@ bool is_lazy(const c10::IValue& value) {
 
 class LazyOutputScope {
  public:
-  explicit LazyOutputScope(LazyOutput& output) : outer_(std::exchange(lazy_output, &output)) {}
-  ~LazyOutputScope() { lazy_output = outer_; }
+  explicit LazyOutputScope(LazyOutput& output) : outer_(std::exchange(thread_state.lazy_output, &output)) {}
+  ~LazyOutputScope() { thread_state.lazy_output = outer_; }
   LazyOutputScope(const LazyOutputScope&) = delete;
   LazyOutputScope& operator=(const LazyOutputScope&) = delete;
 
@@ -35,7 +33,7 @@ class LazyOutputScope {
 }  // namespace
 
 bool may_resize_output(const c10::OperatorHandle& op) {
-  if (op.hasTag(at::Tag::inplace_view) || op.schema().name() == "aten::resize_as_") return true;
+  if (op.hasTag(at::Tag::inplace_view)) return true;
   for (const c10::Argument& argument : op.schema().arguments()) {
     if (argument.is_out() && argument.type()->kind() == c10::TypeKind::TensorType) return true;
   }
@@ -57,10 +55,10 @@ void lazy_output_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }
 
 at::Tensor take_lazy_output(const OperatorInfo& info, const torch::jit::Stack& stack) {
-  if (lazy_output->op != info.key) return {};
-  const c10::IValue& written = stack[stack.size() - info.argument_count + lazy_output->position];
-  if (!written.isTensor() || written.toTensor().is_same(lazy_output->tensor)) return {};
-  return std::exchange(lazy_output, nullptr)->tensor;
+  if (thread_state.lazy_output->op != info.key) return {};
+  const c10::IValue& written = stack[stack.size() - info.argument_count + thread_state.lazy_output->position];
+  if (!written.isTensor() || written.toTensor().is_same(thread_state.lazy_output->tensor)) return {};
+  return std::exchange(thread_state.lazy_output, nullptr)->tensor;
 }
 
 void resize_like(const at::Tensor& lazy, const at::Tensor& clone) {

@@ -22,13 +22,13 @@ namespace shadowgraph {
 bool may_resize_output(const c10::OperatorHandle& op);
 void lazy_output_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
-// The lazy tensor that a call under way writes, by the operator and the position of its argument.
+// The lazy tensor that a call under way writes, by the operator and the position of its argument; in
+// ThreadState::lazy_output.
 struct LazyOutput {
   const void* op;  // OperatorInfo::key
   size_t position;
   at::Tensor tensor;
 };
-extern thread_local constinit LazyOutput* lazy_output __attribute__((tls_model("initial-exec")));
 
 // The tensor behind the clone on `stack` that `info` is about to write; undefined if there is none. Known once.
 at::Tensor take_lazy_output(const OperatorInfo& info, const torch::jit::Stack& stack);

@@ -2,12 +2,12 @@
 
 #include <ATen/core/enum_tag.h>
 #include <ATen/native/TypeProperties.h>
-#include <torch/csrc/jit/runtime/operator.h>
 
 #include <algorithm>
 #include <array>
 #include <span>
 
+#include "ir/operators/operator_forms.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph {
@@ -63,25 +63,6 @@ bool replace_operands(const OperatorInfo& info, Stack& arguments, c10::ScalarTyp
   return replaced;
 }
 
-// The overload that takes the same arguments without the `out=` ones.
-std::optional<c10::OperatorHandle> functional_overload(const OperatorInfo& info) {
-  const c10::FunctionSchema& schema = info.op.schema();
-  std::vector<c10::TypePtr> wanted;
-  for (const c10::Argument& argument : schema.arguments()) {
-    if (!argument.is_out()) wanted.push_back(argument.real_type());
-  }
-  for (const auto& op : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(schema.name()))) {
-    const auto handle = c10::Dispatcher::singleton().findSchema(op->schema().operator_name());
-    if (!handle || handle->schema().is_mutable()) continue;
-    const auto& taken = handle->schema().arguments();
-    const bool same =
-        std::equal(taken.begin(), taken.end(), wanted.begin(), wanted.end(),
-                   [](const c10::Argument& a, const c10::TypePtr& type) { return *a.real_type() == *type; });
-    if (same) return handle;
-  }
-  return std::nullopt;
-}
-
 // `out=`: checked and resized for the operands as they are; only where it is resized do strides follow from operands, and
 // then they are those of the functional overload.
 void run_with_out(const OperatorInfo& info, Stack* stack, MetaKernel kernel) {
@@ -99,9 +80,9 @@ void run_with_out(const OperatorInfo& info, Stack* stack, MetaKernel kernel) {
   const auto sizes = out.sizes().vec();
   kernel(info, stack);
   if (out.sizes() == sizes) return;
-  const auto overload = functional_overload(info);
-  if (!overload) return;
-  overload->callBoxed(functional);
+  const FreshForm* form = fresh_form(info.target);
+  if (form == nullptr || form->arguments.size() != functional.size()) return;
+  form->op.callBoxed(functional);
   out.unsafeGetTensorImpl()->set_sizes_and_strides(out.sizes(), functional[0].toTensor().strides());
 }
 

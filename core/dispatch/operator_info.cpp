@@ -9,7 +9,7 @@
 
 #include "core/dispatch/operand_copies.h"
 #include "core/fake/dispatch_keys.h"
-#include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_name.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -43,20 +43,8 @@ constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
     {"aten::is_same_size", kAnywhere},
 };
 
-// Written without being read.
-constexpr std::string_view kOverwrite[] = {"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_", "aten::copy_"};
-
-// Of whose tensor operands only the geometry counts.
-constexpr std::string_view kUnread[] = {"aten::zeros_like", "aten::ones_like", "aten::full_like",
-                                        "aten::new_zeros",  "aten::new_ones",  "aten::new_full"};
-
-// Answers that are data, without the tag.
-constexpr std::string_view kReadsData[] = {"aten::_nested_tensor_from_mask_left_aligned"};
-
-// Contents that are nobody's: memory as it was found.
-constexpr std::string_view kUninitialised[] = {"aten::empty",         "aten::new_empty", "aten::_empty",
-                                               "aten::resize",        "aten::_resize",   "aten::set_",
-                                               "aten::record_stream", "aten::_efficient"};
+// Not run for real on known contents: what they do is no result, or a tensor without memory.
+constexpr std::string_view kNotEvaluable[] = {"aten::record_stream", "aten::_efficientzerotensor"};
 
 template <class Names>
 bool is_one_of(const Names& names, std::string_view name) {
@@ -81,13 +69,6 @@ bool is_device(const c10::Type& type) {
     return is_device(*type.castRaw<c10::OptionalType>()->getElementType());
   }
   return type.kind() == c10::TypeKind::DeviceObjType;
-}
-
-bool is_generator(const c10::Type& type) {
-  if (type.kind() == c10::TypeKind::OptionalType) {
-    return is_generator(*type.castRaw<c10::OptionalType>()->getElementType());
-  }
-  return type.kind() == c10::TypeKind::GeneratorType;
 }
 
 // out= forms whose Meta kernel refuses to run or keeps strides that eager does not: core/dispatch/out_form.h is right.
@@ -130,13 +111,15 @@ void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const
 
 OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     : op(handle),
+      target(TargetKind::kOperator, handle.schema()),
       name(toString(handle.operator_name())),
       key(reinterpret_cast<const void*>(std::hash<c10::OperatorHandle>{}(handle))),
       id(dense_id),
       generation((RuleRegistry::global(), RuleRegistry::generation())) {
-  random = op.hasTag(at::Tag::nondeterministic_seeded);
+  const OperatorFacts& facts = target.facts();
+  random = facts.random;
   depends_on_data = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape) ||
-                    is_one_of(kReadsData, name);
+                    (facts.host_read && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd));
   inplace_view = op.hasTag(at::Tag::inplace_view);
   const auto& schema = op.schema();
   argument_count = static_cast<uint16_t>(schema.arguments().size());
@@ -145,30 +128,30 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     const auto& argument = schema.arguments()[i];
     if (holds_tensors(*argument.type())) tensor_arguments.push_back(i);
     if (is_device(*argument.type())) device_argument = static_cast<int16_t>(i);
-    if (is_generator(*argument.type())) random = true;
     if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
       writes = true;
       if (i == 0 && argument.type()->kind() == c10::TypeKind::ListType)
         counts_writes = name.starts_with("aten::_foreach_");
-      if (i < 64) {
-        written_arguments |= uint64_t{1} << i;
-        if (argument.kwarg_only() || is_one_of(kOverwrite, name)) overwritten_arguments |= uint64_t{1} << i;
-      }
+      if (i < 64) written_arguments |= uint64_t{1} << i;
     }
   }
   for (const auto& result : schema.returns()) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) is_view = true;
   }
-  if (is_one_of(kUnread, name)) unread_arguments = 1;
+  for (const uint16_t position : tensor_arguments) {
+    if (facts.fills && facts.geometry_only && position < 64) unread_arguments |= uint64_t{1} << position;
+  }
   touched_arguments = written_arguments;
-  for (const uint16_t position : facts_of(Target(TargetKind::kOperator, schema)).written) {
+  for (const uint16_t position : facts.written) {
     if (position < 64) touched_arguments |= uint64_t{1} << position;
+  }
+  for (const uint16_t position : facts.overwritten) {
+    if (position < 64) overwritten_arguments |= uint64_t{1} << position;
   }
   // Operators of the user's own are run for real by nobody but the user: they may have side effects.
   evaluable = name.starts_with("aten::") && !random && touched_arguments == written_arguments && !inplace_view &&
-              argument_count <= 64 &&
-              std::none_of(std::begin(kUninitialised), std::end(kUninitialised),
-                           [&](std::string_view prefix) { return name.starts_with(prefix); });
+              !facts.uninitialised && !facts.resizes && !facts.takes_storage && argument_count <= 64 &&
+              !is_one_of(kNotEvaluable, without_overload(name));
   mixes_cpu_scalars = name != "aten::nextafter" && name != "aten::nextafter_" && name != "aten::nextafter.out";
   if (device_argument >= 0) device_rule = DeviceRule::kDeviceArgument;
   if (name.starts_with("aten::_foreach_")) {

@@ -7,7 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "shadowgraph/rules.h"
+#include "core/rules/registry.h"
+#include "shadowgraph/graph/target.h"
 
 namespace shadowgraph {
 
@@ -33,6 +34,7 @@ struct OperatorInfo {
   explicit OperatorInfo(const c10::OperatorHandle& op, uint32_t id);
 
   c10::OperatorHandle op;
+  Target target;        // with the operator's facts and other forms, for all who record or run it
   std::string name;     // "aten::add.Tensor"
   const void* key;      // identity of the operator in the dispatcher
   uint32_t id;          // dense, for side tables
@@ -54,7 +56,7 @@ struct OperatorInfo {
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   // Bit i: argument i, of the first 64.
   uint64_t written_arguments = 0;
-  uint64_t touched_arguments = 0;      // written, also where the schema does not say so (ir/operators/operator_facts.h)
+  uint64_t touched_arguments = 0;      // written, also where the schema does not say so
   uint64_t overwritten_arguments = 0;  // written whatever was there: fill_, copy_, an `out=`
   uint64_t unread_arguments = 0;       // only their geometry counts: zeros_like
   std::shared_ptr<const ShapeRule> rule;

@@ -5,13 +5,24 @@
 // without that, and hand over to it whatever is not the common case: a real operand, an observed real run, a rule whose
 // C++ function does not have exactly the operator's types.
 //
-//     register_unboxed<at::_ops::mm>(library);  // library: aten on kFakeKey
+//     register_unboxed<at::_ops::mm, at::_ops::bmm>(library);  // library: aten on kFakeKey
 //
 // Internal to core/.
 #pragma once
 
-#include <ATen/Operators.h>
 #include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/ops/_to_copy_ops.h>
+#include <ATen/ops/arange_ops.h>
+#include <ATen/ops/clone_ops.h>
+#include <ATen/ops/empty_ops.h>
+#include <ATen/ops/fill_ops.h>
+#include <ATen/ops/full_ops.h>
+#include <ATen/ops/ones_like_ops.h>
+#include <ATen/ops/select_ops.h>
+#include <ATen/ops/to_ops.h>
+#include <ATen/ops/zero_ops.h>
+#include <ATen/ops/zeros_like_ops.h>
+#include <ATen/ops/zeros_ops.h>
 #include <torch/library.h>
 
 #include "core/dispatch/call.h"
@@ -116,10 +127,10 @@ inline constexpr bool kIsOperand = std::is_same_v<T, at::Tensor> || std::is_same
 
 // An explicit device becomes "meta" for the kernel.
 template <class T>
-void take_device(T& argument, c10::Device& device, const ModeState* mode, bool has_operands) {
+void take_explicit_device(T& argument, c10::Device& device, const ModeState* mode, bool has_operands) {
   if constexpr (std::is_same_v<T, std::optional<c10::Device>>) {
     if (argument.has_value()) {
-      device = mode != nullptr && mode->map_devices_to_default ? mode->default_device : *argument;
+      device = mode != nullptr && mode->maps_devices() ? mode->default_device : *argument;
     }
     if (argument.has_value() || !has_operands) argument = c10::Device(c10::DeviceType::Meta);
   }
@@ -219,37 +230,13 @@ class UnboxedCall<Operator, Return(Args...)> {
             may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
     }
-    const KernelScope kernel;
-    CallObserver* observer = mode != nullptr ? mode->observer : nullptr;
-    if (observer != nullptr) show_arguments<&CallObserver::begin_call>(*observer, *info, args...);
-    try {
-      [[maybe_unused]] bool may_hold_literal = false;
-      if constexpr (std::is_same_v<Operator, at::_ops::empty_memory_format>) {
-        may_hold_literal = ((!names_other_device(args)) && ...);
-      }
-      c10::Device device = operands.device().or_default(mode);
-      (take_device(args, device, mode, operands.device().known()), ...);
-      device = with_index(device);
-      thread_state.set_kernel_device(device);
-      if constexpr (std::is_reference_v<Return>) {
-        Return result = on_meta(*info, std::forward<Args>(args)...);
-        if (observer != nullptr) show_results(*observer, *info, result);
-        return result;
-      } else {
-        Return result = on_meta(*info, std::forward<Args>(args)...);
-        wrap_all(result, device, watches_size_reads(mode));
-        if (observer != nullptr) show_results(*observer, *info, result);
-        if constexpr (std::is_same_v<Operator, at::_ops::empty_memory_format>) {
-          if (may_hold_literal) open_if_literal(result);
-        }
-        if constexpr (std::is_same_v<Return, at::Tensor>) {
-          if (C10_UNLIKELY(is_printed)) refuse_to_print(result);
-        }
-        return result;
-      }
-    } catch (...) {
-      if (observer != nullptr) observer->abandon_call(*info);
-      throw;
+    Steps call{*info, operands, {args...}};
+    if constexpr (kIsPrintedWith<Operator>) {
+      Return result = carry_out(*info, mode, call);
+      if (C10_UNLIKELY(is_printed)) refuse_to_print(result);
+      return result;
+    } else {
+      return carry_out(*info, mode, call);
     }
   }
 
@@ -257,7 +244,7 @@ class UnboxedCall<Operator, Return(Args...)> {
   static Return composite(c10::DispatchKeySet keys, Args... args) {
     constexpr c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
     const ModeState* mode = thread_state.mode;
-    if (mode == nullptr || mode->kind != ModeKind::kFake || thread_state.kernel_depth != 0) {
+    if (!takes_composites(mode)) {
       return Operator::redispatch(keys & below, std::forward<Args>(args)...);
     }
     const OperatorInfo* info = operator_().info();
@@ -282,6 +269,48 @@ class UnboxedCall<Operator, Return(Args...)> {
   }
 
  private:
+  // The steps of carry_out, for operands that are fakes already and contents that stay as they are.
+  struct Steps {
+    using Result = Return;
+    const OperatorInfo& info;
+    const OperandView& operands;
+    std::tuple<std::remove_reference_t<Args>&...> args;
+
+    void take_operands() {}
+    void show_arguments(CallObserver& observer) {
+      std::apply(
+          [&](auto&... each) { UnboxedCall::show_arguments<&CallObserver::begin_call>(observer, info, each...); },
+          args);
+    }
+    bool makes_room_for_literal() {
+      if constexpr (std::is_same_v<Operator, at::_ops::empty_memory_format>) {
+        return std::apply([](auto&... each) { return ((!names_other_device(each)) && ...); }, args);
+      }
+      return false;
+    }
+    c10::Device take_device(const ModeState* mode) {
+      c10::Device device = operands.device().or_default(mode);
+      std::apply([&](auto&... each) { (take_explicit_device(each, device, mode, operands.device().known()), ...); },
+                 args);
+      return device;
+    }
+    Return run(c10::Device) {
+      return std::apply([&](auto&... each) -> Return { return on_meta(info, static_cast<Args&&>(each)...); }, args);
+    }
+    template <class T>
+    void wrap(T& result, c10::Device device, bool watch) {
+      if constexpr (!std::is_reference_v<Return>) wrap_all(result, device, watch);
+    }
+    template <class T>
+    void show_results(CallObserver& observer, const T& result) {
+      shadowgraph::show_results(observer, info, result);
+    }
+    const at::Tensor& fresh(const Return& result) {
+      if constexpr (std::is_same_v<std::decay_t<Return>, at::Tensor>) return result;
+      TORCH_INTERNAL_ASSERT(false);
+    }
+  };
+
   static bool may_be_printed(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
                              std::optional<c10::Layout> layout, std::optional<c10::Device> device,
                              std::optional<bool> pin_memory, bool, std::optional<c10::MemoryFormat> format) {
@@ -356,18 +385,24 @@ std::string unboxed_name() {
   return overload.empty() ? name : name + "." + std::string(overload);
 }
 
-// `library` implements the operator's namespace on kFakeKey, or on kCompositeKey.
-template <class Operator>
-void register_unboxed(torch::Library& library) {
-  library.impl(unboxed_name<Operator>().c_str(), torch::CppFunction(TORCH_FN((&UnboxedCall<Operator>::fake))));
+// `aten` implements that namespace on kFakeKey, or on kCompositeKey.
+template <class... Operators>
+void register_unboxed(torch::Library& aten) {
+  (aten.impl(unboxed_name<Operators>().c_str(), torch::CppFunction(TORCH_FN((&UnboxedCall<Operators>::fake)))), ...);
 }
-template <class Operator>
-void register_unboxed_composite(torch::Library& library) {
-  library.impl(unboxed_name<Operator>().c_str(), torch::CppFunction(TORCH_FN((&UnboxedCall<Operator>::composite))));
+template <class... Operators>
+void register_unboxed_composite(torch::Library& aten) {
+  (aten.impl(unboxed_name<Operators>().c_str(), torch::CppFunction(TORCH_FN((&UnboxedCall<Operators>::composite)))),
+   ...);
 }
 
-// The operators that have such kernels, in unboxed_operators.cpp and unboxed_composites.cpp.
-void register_unboxed_operators(torch::Library& aten);
+// The operators that have such kernels: those that programs call most, by a count over training steps of the built-in
+// models. All others come through the boxed fallback, with the same results. A file by family, since each compiles long.
+void register_unboxed_views(torch::Library& aten);
+void register_unboxed_pointwise(torch::Library& aten);
+void register_unboxed_products(torch::Library& aten);
+void register_unboxed_reductions(torch::Library& aten);
+void register_unboxed_operators(torch::Library& aten);  // all of these
 void register_unboxed_composites(torch::Library& aten);
 
 }  // namespace shadowgraph

@@ -107,7 +107,7 @@ at::Tensor detached_fake(const at::Tensor& real, ModeState* mode, c10::Device de
 
 bool takes_contents(const at::Tensor& real, const ModeState* mode) {
   if (mode == nullptr || !real.device().is_cpu() || real.storage().nbytes() > kMostKnownBytes) return false;
-  return real.numel() == 1 || (mode->real_tensors == RealTensors::kConstant && real.numel() <= kMostKnownElements);
+  return real.numel() == 1 || (mode->real_tensors() == RealTensors::kConstant && real.numel() <= kMostKnownElements);
 }
 
 void take_contents(const at::Tensor& fake, const at::Tensor& real) {
@@ -163,7 +163,7 @@ at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c
 }
 
 at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device) {
-  if (!device && mode != nullptr && mode->map_devices_to_default) device = mode->default_device;
+  if (!device && mode != nullptr && mode->maps_devices()) device = mode->default_device;
   if (real.layout() != c10::Layout::Strided || real.is_quantized() || real.is_nested()) {
     throw RealTensorError("only dense strided tensors can be made fake, not one with layout " +
                           c10::str(real.layout()) + (real.is_quantized() ? " (quantized)" : ""));

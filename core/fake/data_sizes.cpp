@@ -1,5 +1,6 @@
+#include "core/fake/data_sizes.h"
+
 #include "shadowgraph/error.h"
-#include "shadowgraph/fake.h"
 
 namespace shadowgraph {
 
@@ -37,7 +38,7 @@ int64_t DataSizes::size(const std::string& op, const std::string& question, cons
     throw DataDependentError(
         op +
         ": the result depends on the data of a fake tensor, which has none. Ways out: give its size as a hint, "
-        "FakeTensorOptions::data_sizes or CaptureOptions::data_sizes {{\"" +
+        "FakeTensorOptions::data_sizes {{\"" +
         name +
         "\", n}} or a data_size_hint; pass it in as a number; or run this part on real tensors under an UnfakeGuard");
   }

@@ -13,8 +13,6 @@
 
 namespace shadowgraph {
 
-thread_local constinit ThreadState thread_state;
-
 namespace {
 
 c10::DispatchKeySet make_key_set(c10::DispatchKey backend_key) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/fake_tensor_impl.h"
@@ -111,16 +112,16 @@ c10::impl::PODLocalDispatchKeySet keys_of_real_calls() {
 
 }  // namespace
 
-RealCalls::RealCalls() : saved_(thread_state), keys_(keys_of_real_calls()) {
-  thread_state.mode = nullptr;
-  thread_state.mode_id = 0;
-  thread_state.kernel_depth = 0;
-}
+RealCalls::RealCalls()
+    : mode_(std::exchange(thread_state.mode, nullptr)),
+      mode_id_(std::exchange(thread_state.mode_id, 0)),
+      kernel_depth_(std::exchange(thread_state.kernel_depth, 0)),
+      keys_(keys_of_real_calls()) {}
 
 RealCalls::~RealCalls() {
-  thread_state.mode = saved_.mode;
-  thread_state.mode_id = saved_.mode_id;
-  thread_state.kernel_depth = saved_.kernel_depth;
+  thread_state.mode = mode_;
+  thread_state.mode_id = mode_id_;
+  thread_state.kernel_depth = kernel_depth_;
 }
 
 bool is_known(const at::Tensor& tensor) {
@@ -229,16 +230,15 @@ void open_for_literal(const at::Tensor& fake) {
 
 namespace {
 
-// The storage whose readers are refused until the next call. Weak: who counts references must not notice. While there is
-// one, thread_state.literal is kRefused, which no tensor of a program is.
+// While the thread has a refused storage (ThreadBelongings), thread_state.literal is this, which no tensor of a program is.
 c10::TensorImpl* const kRefused = c10::UndefinedTensorImpl::singleton();
-thread_local c10::weak_intrusive_ptr<c10::StorageImpl> refused{c10::intrusive_ptr<c10::StorageImpl>()};
 std::mutex refusing;  // a storage may be printed by two threads
 
 void stop_refusing() {
   thread_state.literal = nullptr;
-  const auto storage =
-      std::exchange(refused, c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>())).lock();
+  const auto storage = std::exchange(thread_belongings().refused,
+                                     c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>()))
+                           .lock();
   if (!storage) return;
   const std::lock_guard lock(refusing);
   storage->clear_data_ptr_access_error_msg_();
@@ -259,13 +259,14 @@ void refuse_to_print(const at::Tensor& fake) {
     const std::lock_guard lock(refusing);
     storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(words);
   }
-  refused = storage.getWeakStorageImpl();
+  thread_belongings().refused = storage.getWeakStorageImpl();
   thread_state.literal = kRefused;
 }
 
 bool is_refused_to_print(const at::Tensor& fake) {
   return thread_state.literal == kRefused && as_fake(fake) != nullptr &&
-         refused._unsafe_get_target() == fake.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+         thread_belongings().refused._unsafe_get_target() ==
+             fake.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
 void close_literal() {

@@ -56,7 +56,9 @@ class RealCalls {
   RealCalls& operator=(const RealCalls&) = delete;
 
  private:
-  ThreadState saved_;
+  ModeState* mode_;
+  uint32_t mode_id_;
+  uint32_t kernel_depth_;
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 

@@ -14,6 +14,7 @@
 #include <unordered_set>
 
 #include "core/fake/call_observer.h"
+#include "core/fake/data_sizes.h"
 #include "shadowgraph/fake.h"
 
 namespace shadowgraph {
@@ -51,19 +52,26 @@ struct ConversionMemo {
 struct ModeState {
   ModeKind kind = ModeKind::kFake;
   uint32_t id = 0;  // of this mode among all of the process; 0: none (an ObserveMode)
-  RealTensors real_tensors = RealTensors::kConvert;
-  bool unknown_operators_on_zeros = false;
+  FakeTensorOptions options{.profile = DeviceProfile(), .real_tensors = RealTensors::kConvert};  // none left open
   c10::Device default_device = c10::Device(c10::DeviceType::CPU);
-  DeviceProfile profile;
   CallObserver* observer = nullptr;
   SavedTensorObserver* saved_tensors = nullptr;
   bool watch_size_reads = false;
-  bool map_devices_to_default = false;  // TorchScript traces carry the device they were made on
-  bool reads_data = false;              // the observer knows contents: it is asked to compute what depends on them
+  bool reads_data = false;  // the observer knows contents: it is asked to compute what depends on them
   ConversionMemo memo;
   std::recursive_mutex memo_mutex;  // several threads may be in one mode
   DataSizes data_sizes;
+
+  const DeviceProfile& profile() const { return *options.profile; }
+  bool maps_devices() const { return options.map_devices_to_default; }
+  RealTensors real_tensors() const { return *options.real_tensors; }
 };
+
+// The insides of FakeTensorMode, for core and passes.
+struct ModeAccess {
+  static const std::shared_ptr<ModeState>& state(FakeTensorMode& mode) { return mode.state_; }
+};
+inline ModeState& state_of(FakeTensorMode& mode) { return *ModeAccess::state(mode); }
 
 // A record that goes on after its scope (core/deferred): calls outside any mode that are given one of its tensors are
 // shown to its observer. `enter` gives the mode to run the call under, on this thread, until `leave`.

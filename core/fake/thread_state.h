@@ -1,22 +1,27 @@
-// This thread's view of fake tensors: which mode is active, and whether a kernel is running right now.
+// All that core/ keeps for a thread: which mode is active, whether a kernel is running right now, what is under way.
 //
 // Read on every operator call and on every device() of a fake tensor, hence one plain thread-local record with the
-// initial-exec model (one load, no call).
+// initial-exec model (one load, no call). What a thread must destroy when it ends is beside it, behind a call.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
+#include <c10/core/Storage.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <array>
 #include <cstdint>
-
-namespace c10 {
-struct TensorImpl;
-}
+#include <memory>
+#include <unordered_map>
 
 namespace shadowgraph {
 
 struct ModeState;
+struct LazyOutput;
+struct OperatorInfo;
 class CallObserver;
+class CaptureSession;
+class SavedTensorObserver;
 
 struct ThreadState {
   // > 0 while a Meta kernel or a rule runs: fake tensors then answer "meta" for their device, and inner calls are part
@@ -35,6 +40,16 @@ struct ThreadState {
   // look the address up at every use.
   c10::impl::PODLocalDispatchKeySet* dispatch_keys = nullptr;
 
+  // ---- What is under way, innermost first; nullptr: nothing
+  CaptureSession* capture = nullptr;
+  SavedTensorObserver* saved_tensors = nullptr;     // asked instead of the mode's (core/process/saved_tensor_scope.h)
+  LazyOutput* lazy_output = nullptr;                // core/dispatch/lazy_outputs.h
+  const OperatorInfo* run_as_functional = nullptr;  // an out= form, while its functional form runs
+
+  // ---- Pretended devices
+  c10::DeviceType backward_on = c10::DeviceType::CPU;  // the accelerator that a backward under way is on; CPU: none
+  std::array<c10::DeviceIndex, static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES)> current_device{};  // by type
+
   c10::Device kernel_device() const { return {kernel_device_type, kernel_device_index}; }
   void set_kernel_device(c10::Device device) {
     kernel_device_type = device.type();
@@ -43,5 +58,15 @@ struct ThreadState {
 };
 
 extern thread_local constinit ThreadState thread_state __attribute__((tls_model("initial-exec")));
+
+// What is destroyed with the thread.
+struct ThreadBelongings {
+  std::unordered_map<c10::Device, at::Generator> generators;  // of pretended devices
+  // The storage whose readers are refused until the next call (core/fake/known_contents.h). Weak: who counts references
+  // must not notice.
+  c10::weak_intrusive_ptr<c10::StorageImpl> refused{c10::intrusive_ptr<c10::StorageImpl>()};
+  std::shared_ptr<void> convolution_answers;  // the cache of core/rules/convolution.cpp
+};
+ThreadBelongings& thread_belongings();
 
 }  // namespace shadowgraph

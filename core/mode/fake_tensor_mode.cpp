@@ -11,6 +11,7 @@
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
+#include "core/mode/mode_options.h"
 #include "core/process/process_state.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
@@ -28,19 +29,18 @@ c10::impl::PODLocalDispatchKeySet keys_with_mode(bool on) {
   return changed;
 }
 
-std::unique_ptr<ModeState> make_state(const FakeTensorOptions& options) {
-  c10::Device device = options.device;
-  fake_key_set(device);  // throws for what cannot be pretended
+std::unique_ptr<ModeState> make_state(FakeTensorOptions options) {
+  if (!options.device) options.device = c10::Device(c10::DeviceType::CPU);
+  if (!options.profile) options.profile.emplace();
+  if (!options.real_tensors) options.real_tensors = RealTensors::kConvert;
+  fake_key_set(*options.device);  // throws for what cannot be pretended
   install_process_state();
-  if (device.is_cuda()) check_cuda_can_be_pretended();
+  if (options.device->is_cuda()) check_cuda_can_be_pretended();
   auto state = std::make_unique<ModeState>();
-  state->default_device = device;
-  state->profile = options.profile;
-  state->map_devices_to_default = options.map_devices_to_default;
+  state->default_device = *options.device;
   state->data_sizes.give(options.data_sizes);
   state->data_sizes.give(options.data_size_hint);
-  state->real_tensors = options.real_tensors;
-  state->unknown_operators_on_zeros = options.unknown_operators_on_zeros;
+  state->options = std::move(options);
   static std::atomic<uint32_t> last_id{0};
   state->id = ++last_id;
   return state;
@@ -65,7 +65,7 @@ void enter(ModeState* mode) {
 }  // namespace
 
 FakeTensorMode::FakeTensorMode(FakeTensorOptions options)
-    : state_(make_state(options)),
+    : state_(make_state(std::move(options))),
       outer_(thread_state.mode),
       outer_multithreading_(c10::AutogradState::get_tls_state().get_multithreading_enabled()),
       keys_(keys_with_mode(true)) {
@@ -97,12 +97,12 @@ FakeTensorModeScope::FakeTensorModeScope(FakeTensorMode& mode)
     : outer_(thread_state.mode),
       outer_multithreading_(c10::AutogradState::get_tls_state().get_multithreading_enabled()),
       keys_(keys_with_mode(true)) {
-  if (mode.state().observer != nullptr && thread_state.mode != &mode.state()) {
+  if (state_of(mode).observer != nullptr && thread_state.mode != &state_of(mode)) {
     throw Error(
         "this mode records, and a capture is of the thread that began it: give every thread a FakeTensorMode or a "
         "CaptureSession of its own");
   }
-  enter(&mode.state());
+  enter(&state_of(mode));
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 
@@ -127,6 +127,13 @@ UnfakeGuard::~UnfakeGuard() {
   enter(suspended_);
 }
 
+std::optional<FakeTensorOptions> options_of_mode(uint32_t id) {
+  Modes& modes = Modes::all();
+  const std::lock_guard lock(modes.mutex);
+  const auto mode = modes.by_id.find(id);
+  return mode == modes.by_id.end() ? std::nullopt : std::optional(state_of(*mode->second).options);
+}
+
 FakeTensorMode* detect_fake_mode(at::TensorList tensors) {
   FakeTensorMode* found = nullptr;
   for (const at::Tensor& tensor : tensors) {
@@ -137,7 +144,8 @@ FakeTensorMode* detect_fake_mode(at::TensorList tensors) {
     const auto mode = modes.by_id.find(fake->mode_id());
     if (mode == modes.by_id.end()) continue;
     if (found != nullptr && found != mode->second) {
-      throw Error("these tensors are of two fake tensor modes; convert some of them with FakeTensorMode::from_real");
+      throw ModeMismatchError(
+          "these tensors are of two fake tensor modes; convert some of them with FakeTensorMode::from_real");
     }
     found = mode->second;
   }

@@ -45,7 +45,7 @@ void FakeModule::undo() noexcept {
 
 FakeModule fakeify(FakeTensorMode& mode, torch::nn::Module& module) {
   auto state = std::make_unique<FakeModule::State>();
-  state->mode = &mode.state();
+  state->mode = &state_of(mode);
   std::unordered_set<const c10::TensorImpl*> seen;
   const auto keep = [&](const at::Tensor& tensor) {
     if (!tensor.defined() || is_fake(tensor) || !seen.insert(tensor.unsafeGetTensorImpl()).second) return;

@@ -22,7 +22,6 @@ namespace {
 using c10::DeviceType;
 
 constexpr DeviceType kNothing = DeviceType::CPU;
-thread_local DeviceType of_backward = kNothing;
 
 bool in_fake_mode() { return thread_state.mode != nullptr && thread_state.mode->kind == ModeKind::kFake; }
 
@@ -102,7 +101,7 @@ class PretendedXpuHooks final : public at::XPUHooksInterface {
   }
   c10::DeviceIndex getNumGPUs() const override { return deviceCount(); }
   c10::DeviceIndex deviceCount() const override {
-    return isBuilt() && in_fake_mode() ? static_cast<c10::DeviceIndex>(thread_state.mode->profile.device_count)
+    return isBuilt() && in_fake_mode() ? static_cast<c10::DeviceIndex>(thread_state.mode->profile().device_count)
                                        : c10::DeviceIndex{0};
   }
   void deviceSynchronize(c10::DeviceIndex index) const override {}
@@ -145,8 +144,7 @@ void ensure_privateuse1_hooks() {
 }  // namespace
 
 const at::Generator& pretended_generator(c10::Device device) {
-  thread_local std::unordered_map<c10::Device, at::Generator> generators;
-  const auto [entry, added] = generators.try_emplace(device);
+  const auto [entry, added] = thread_belongings().generators.try_emplace(device);
   if (added) entry->second = new_pretended_generator(device);
   return entry->second;
 }
@@ -154,14 +152,14 @@ const at::Generator& pretended_generator(c10::Device device) {
 at::Generator new_pretended_generator(c10::Device device) { return at::make_generator<PretendedGenerator>(device); }
 
 bool seems_built_for(DeviceType type) {
-  if (of_backward != kNothing) return type == of_backward;
+  if (thread_state.backward_on != kNothing) return type == thread_state.backward_on;
   if (!in_fake_mode()) return false;
   const DeviceType standard = thread_state.mode->default_device.type();
   const bool is_other = standard == DeviceType::XPU || standard == DeviceType::MPS;
   return type == (is_other ? standard : DeviceType::CUDA);
 }
 
-AcceleratorScope::AcceleratorScope(const torch::autograd::edge_list& roots) : outer_(of_backward) {
+AcceleratorScope::AcceleratorScope(const torch::autograd::edge_list& roots) : outer_(thread_state.backward_on) {
   if (!in_fake_mode() || !other_accelerators_are_pretended()) return;
   const DeviceType type = find_accelerator(roots);
   if (type == kNothing) return;
@@ -174,14 +172,14 @@ AcceleratorScope::AcceleratorScope(const torch::autograd::edge_list& roots) : ou
     }
     ensure_privateuse1_hooks();
   }
-  of_backward = type;
+  thread_state.backward_on = type;
   std::optional<DeviceType> told;
   try {
     told = at::accelerator::getAccelerator(/*checked=*/false);
   } catch (const c10::Error&) {  // "Cannot have both": another one is there for real
   }
   if (told == type) return;
-  of_backward = outer_;
+  thread_state.backward_on = outer_;
   throw EnvironmentError("backward on fake " + c10::DeviceTypeName(type, true) +
                          ": libtorch's autograd engine knows one kind of accelerator in a process, and here that is " +
                          (told ? c10::DeviceTypeName(*told, true) : "one that is there for real") +
@@ -198,7 +196,7 @@ void explain_missing_accelerator(const torch::autograd::edge_list& roots) {
       "the mode (FakeTensorModeScope enters one again)");
 }
 
-AcceleratorScope::~AcceleratorScope() { of_backward = outer_; }
+AcceleratorScope::~AcceleratorScope() { thread_state.backward_on = outer_; }
 
 void register_accelerator_hooks() {
   if (!at::XPUHooksRegistry()->Has("XPUHooks")) {

@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 #include <torch/library.h>
 
-#include <array>
 #include <mutex>
 
 #include "core/dispatch/fallback.h"
@@ -29,8 +28,9 @@ const ModeState* active_fake_mode() {
 
 // ---- Device guard
 
-thread_local std::array<c10::DeviceIndex, static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES)> current_device{};
-c10::DeviceIndex current_cuda_device() { return current_device[static_cast<size_t>(c10::DeviceType::CUDA)]; }
+c10::DeviceIndex& current_device(c10::DeviceType type) {
+  return thread_state.current_device[static_cast<size_t>(type)];
+}
 
 // Devices that a mode can pretend and that need a guard.
 constexpr c10::DeviceType kPretended[] = {c10::DeviceType::CUDA, c10::DeviceType::XPU, c10::DeviceType::MPS,
@@ -45,10 +45,10 @@ class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
     setDevice(device);
     return old;
   }
-  c10::Device getDevice() const override { return {type_, current_device[static_cast<size_t>(type_)]}; }
+  c10::Device getDevice() const override { return {type_, current_device(type_)}; }
   void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
-    if (device.has_index()) current_device[static_cast<size_t>(type_)] = device.index();
+    if (device.has_index()) current_device(type_) = device.index();
   }
   c10::Stream getStream(c10::Device device) const override { return getDefaultStream(device); }
   c10::Stream getDefaultStream(c10::Device device) const override {
@@ -59,7 +59,7 @@ class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
     const ModeState* mode = active_fake_mode();
     return mode == nullptr                 ? c10::DeviceIndex{0}
            : type_ == c10::DeviceType::MPS ? c10::DeviceIndex{1}
-                                           : static_cast<c10::DeviceIndex>(mode->profile.device_count);
+                                           : static_cast<c10::DeviceIndex>(mode->profile().device_count);
   }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex index,
               const c10::EventFlag flag) const override {}
@@ -93,10 +93,10 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
   bool hasCUDA() const override { return active_fake_mode() != nullptr; }
   bool hasCUDART() const override { return hasCUDA(); }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return active_fake_mode() != nullptr; }
-  c10::DeviceIndex current_device() const override { return current_cuda_device(); }
+  c10::DeviceIndex current_device() const override { return shadowgraph::current_device(c10::DeviceType::CUDA); }
   c10::DeviceIndex deviceCount() const override {
     const ModeState* mode = active_fake_mode();
-    return mode == nullptr ? c10::DeviceIndex{0} : static_cast<c10::DeviceIndex>(mode->profile.device_count);
+    return mode == nullptr ? c10::DeviceIndex{0} : static_cast<c10::DeviceIndex>(mode->profile().device_count);
   }
   int getNumGPUs() const override { return deviceCount(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
@@ -110,18 +110,18 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
   bool hasCuDNN() const override { return compiledWithCuDNN(); }
   bool compiledWithCuDNN() const override {
     const ModeState* mode = active_fake_mode();
-    return mode != nullptr && mode->profile.cudnn;
+    return mode != nullptr && mode->profile().cudnn;
   }
   bool supportsDilatedConvolutionWithCuDNN() const override { return compiledWithCuDNN(); }
   bool supportsDepthwiseConvolutionWithCuDNN() const override { return compiledWithCuDNN(); }
   bool supportsBFloat16ConvolutionWithCuDNNv8() const override {
     const ModeState* mode = active_fake_mode();
-    return mode != nullptr && mode->profile.cudnn && mode->profile.sm_major >= 8;
+    return mode != nullptr && mode->profile().cudnn && mode->profile().sm_major >= 8;
   }
   bool supportsBFloat16RNNWithCuDNN() const override { return supportsBFloat16ConvolutionWithCuDNNv8(); }
   long versionCuDNN() const override {
     const ModeState* mode = active_fake_mode();
-    return mode == nullptr ? 0 : mode->profile.cudnn_version;
+    return mode == nullptr ? 0 : mode->profile().cudnn_version;
   }
   long versionRuntimeCuDNN() const override { return versionCuDNN(); }
   double batchnormMinEpsilonCuDNN() const override { return 0.0; }  // CUDNN_BN_MIN_EPSILON since cuDNN 7.6
@@ -129,7 +129,7 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
 
  private:
   static c10::Device cuda_device(c10::DeviceIndex index) {
-    return {c10::DeviceType::CUDA, index < 0 ? current_cuda_device() : index};
+    return {c10::DeviceType::CUDA, index < 0 ? shadowgraph::current_device(c10::DeviceType::CUDA) : index};
   }
 };
 
@@ -161,12 +161,11 @@ bool cuda_can_be_pretended = false;
 
 // ---- Autograd engine
 
-thread_local SavedTensorObserver* scoped_observer = nullptr;
-
 class ObservingEngine final : public torch::autograd::Engine {
  public:
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    SavedTensorObserver* observer = scoped_observer != nullptr ? scoped_observer : saved_tensor_observer_of_mode();
+    SavedTensorObserver* scoped = thread_state.saved_tensors;
+    SavedTensorObserver* observer = scoped != nullptr ? scoped : saved_tensor_observer_of_mode();
     return observer == nullptr ? nullptr : observer->hooks_for_saved_tensor();
   }
   torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
@@ -243,10 +242,10 @@ void install_dispatch_keys() {
 
 SavedTensorScope::SavedTensorScope(SavedTensorObserver* observer) {
   install_process_state();
-  outer_ = std::exchange(scoped_observer, observer);
+  outer_ = std::exchange(thread_state.saved_tensors, observer);
 }
 
-SavedTensorScope::~SavedTensorScope() { scoped_observer = outer_; }
+SavedTensorScope::~SavedTensorScope() { thread_state.saved_tensors = outer_; }
 
 SavedTensorObserver* saved_tensor_observer_of_mode() {
   const ModeState* mode = thread_state.mode;

@@ -133,7 +133,7 @@ class Copies {
 
 std::optional<Target> functional_call_of(const Target& op) {
   if (op.kind() != TargetKind::kOperator) return std::nullopt;
-  const OperatorFacts facts = facts_of(op);
+  const OperatorFacts& facts = op.facts();
   if (facts.written.empty() || facts.unknown) return std::nullopt;
   const c10::FunctionSchema& schema = op.schema();
   std::vector<c10::Argument> arguments;
@@ -173,7 +173,7 @@ std::shared_ptr<const RegisteredFunction> functional_call_function(const Target&
   const auto original = operator_of_functional_call(target);
   if (!original) return nullptr;
   const auto op = original->find_operator();
-  const OperatorFacts facts = facts_of(*original);
+  const OperatorFacts facts = original->facts();
   std::vector<size_t> fresh;
   for (size_t r = 0; r < op->schema().returns().size(); ++r) {
     if (!is_written_argument(facts, r).value_or(true)) fresh.push_back(r);

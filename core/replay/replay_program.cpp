@@ -4,21 +4,16 @@
 
 #include "core/replay/body_function.h"
 #include "core/replay/slice.h"
+#include "ir/analysis/tensor_geometry.h"
 #include "ir/operators/formals.h"
 #include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_name.h"
 
 namespace shadowgraph {
 namespace {
 
 using Step = ReplayProgram::Step;
 using StepKind = ReplayProgram::StepKind;
-
-bool same_geometry(const Graph& graph, ValueId a, ValueId b) {
-  const Value& x = graph.value(a);
-  const Value& y = graph.value(b);
-  return x.storage == y.storage && x.dtype == y.dtype && x.offset == y.offset &&
-         std::ranges::equal(graph.sizes(a), graph.sizes(b)) && std::ranges::equal(graph.strides(a), graph.strides(b));
-}
 
 ValueId first_tensor(const Graph& graph, const Argument& argument) {
   ValueId first;
@@ -74,7 +69,7 @@ class Compiler {
   void find_written_storages(const std::vector<NodeId>& nodes) {
     written_.assign(graph_.storage_count(), false);
     for (const NodeId node : nodes) {
-      const OperatorFacts& facts = facts_.of(graph_, graph_.node(node).target);
+      const OperatorFacts& facts = graph_.facts(node);
       const auto arguments = graph_.arguments(node);
       const auto write = [&](ValueId value) {
         const StorageId storage = graph_.value(value).storage;
@@ -176,7 +171,7 @@ class Compiler {
   // ---- Values that are one tensor
 
   void compile_identity(Step& step) {
-    const OperatorFacts& facts = facts_.of(graph_, graph_.node(node_).target);
+    const OperatorFacts& facts = graph_.facts(node_);
     const auto arguments = graph_.arguments(node_);
     const auto results = graph_.results(node_);
     step.preserved.begin = static_cast<uint32_t>(program_->values.size());
@@ -188,14 +183,14 @@ class Compiler {
       }
       const ValueId before = arguments[argument].ref.value;
       const ValueId after = results[result].ref.value;
-      if (same_geometry(graph_, before, after)) {
+      if (same_place(graph_, before, after)) {
         join(before, after);
       } else if (written) {
         preserve(before);
       }
     };
     // An in-place operator gives its self back, also set_, which is said to alias its source.
-    const bool in_place = !facts.written.empty() && graph_.target(node_).schema().name().ends_with('_');
+    const bool in_place = !facts.written.empty() && is_in_place_name(graph_.target(node_).schema().name());
     if (in_place) follow(facts.written[0], 0, true);
     for (const auto& alias : facts.aliases) {
       if (in_place && alias.result == 0) continue;
@@ -337,7 +332,6 @@ class Compiler {
   const InterpreterOptions& options_;
   std::unique_ptr<ReplayProgram> program_;
   Formals formals_;
-  OperatorFactsCache facts_;
   NodeId node_;
   IdMap<NodeId, uint32_t> position_;   // of placeholders
   std::vector<bool> looked_up_;        // by TargetId

@@ -32,6 +32,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {

@@ -5,6 +5,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {

@@ -1,6 +1,6 @@
 // Convolutions. The kernel that eager would use decides the strides of the result and of the gradients, so that choice
-// is left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". All
-// backends give output, input gradient and weight gradient in the backend's memory format:
+// is left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". It asks this
+// machine's processor what oneDNN computes with; where the pretended CPU differs, select_backend mends that. All backends give output, input gradient and weight gradient in the backend's memory format:
 //   - CPU (oneDNN, slow_conv*, NNPACK) is compared with eager in tests/core/rules/convolution_test.cpp;
 //   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward first
 //     makes grad_output follow the input, pytorch#171622), the depthwise and slow kernels allocate contiguous;
@@ -11,12 +11,16 @@
 #include <c10/util/SmallVector.h>
 #include <c10/util/strides.h>
 
+#include "core/fake/thread_state.h"
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
+#include "core/rules/onednn.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
 namespace {
 
+using at::ScalarType;
 using at::native::ConvBackend;
 using c10::DimVector;
 using c10::IntArrayRef;
@@ -167,13 +171,38 @@ MemoryFormat overrideable_format(const at::Tensor& input, const at::Tensor& weig
   return weight.dim() == 5 ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast;
 }
 
+ConvBackend selected(const at::Tensor& input, const at::Tensor& weight, const Parameters& p) {
+  const auto symbolic = [](IntArrayRef values) { return c10::fromIntArrayRefSlow(values); };
+  return at::native::select_conv_backend(input, weight, std::nullopt, symbolic(p.stride), symbolic(p.padding),
+                                         symbolic(p.dilation), p.transposed, symbolic(p.output_padding), p.groups,
+                                         c10::OptionalArrayRef<c10::SymInt>());
+}
+
+// ConvParams::use_mkldnn of a dtype that oneDNN computes in on one CPU and not on another (bfloat16, half).
+ConvBackend select_backend(const at::Tensor& input, const at::Tensor& weight, const Parameters& p) {
+  const ScalarType dtype = input.scalar_type();
+  const CpuProfile& cpu = device_profile().cpu;
+  if (!pretended_device().is_cpu() || mkldnn_is_as_here(dtype, cpu)) return selected(input, weight, p);
+  if (!mkldnn_computes_in(dtype, cpu)) {  // as for doubles, which it never computes in
+    const auto as_double = [](const at::Tensor& tensor) {
+      return stand_in(rules::empty_strided(tensor.sizes(), tensor.strides(), at::kDouble));
+    };
+    return selected(as_double(input), as_double(weight), p);
+  }
+  const ConvBackend without = selected(input, weight, p);
+  bool big_output_padding = false;
+  for (size_t i = 0; i < p.stride.size(); ++i) big_output_padding |= p.output_padding[i] >= p.stride[i];
+  if (without == ConvBackend::Empty || !at::globalContext().userEnabledMkldnn() ||
+      (p.transposed && big_output_padding)) {
+    return without;
+  }
+  return p.transposed ? ConvBackend::MkldnnTranspose : ConvBackend::Mkldnn;
+}
+
 Choice ask_libtorch(const at::Tensor& meta_input, const at::Tensor& meta_weight, const Parameters& p) {
   const at::Tensor input = stand_in(meta_input);
   const at::Tensor weight = stand_in(meta_weight);
-  const auto symbolic = [](IntArrayRef values) { return c10::fromIntArrayRefSlow(values); };
-  const ConvBackend backend = at::native::select_conv_backend(
-      input, weight, std::nullopt, symbolic(p.stride), symbolic(p.padding), symbolic(p.dilation), p.transposed,
-      symbolic(p.output_padding), p.groups, c10::OptionalArrayRef<c10::SymInt>());
+  const ConvBackend backend = select_backend(input, weight, p);
   if (backend == ConvBackend::Empty) return {backend, MemoryFormat::Contiguous};
   if (backend == ConvBackend::Overrideable) return {backend, overrideable_format(input, weight)};
   MemoryFormat format = at::native::_determine_backend_memory_format(input, weight, backend);
@@ -190,11 +219,14 @@ Choice ask_libtorch(const at::Tensor& meta_input, const at::Tensor& meta_weight,
 // all they depend on.
 Choice choose(const at::Tensor& input, const at::Tensor& weight, const Parameters& p) {
   using Key = c10::SmallVector<int64_t, 48>;
-  struct Entry {
+  struct Answer {
     Key key;
     Choice choice;
   };
-  thread_local std::array<Entry, 128> answers;
+  using Answers = std::array<Answer, 128>;
+  std::shared_ptr<void>& kept = thread_belongings().convolution_answers;
+  if (!kept) kept = std::make_shared<Answers>();
+  Answers& answers = *static_cast<Answers*>(kept.get());
 
   const auto& context = at::globalContext();
   const DeviceProfile& device = device_profile();
@@ -203,7 +235,8 @@ Choice choose(const at::Tensor& input, const at::Tensor& weight, const Parameter
           static_cast<int64_t>(weight.scalar_type()),
           context.userEnabledCuDNN() | context.userEnabledMkldnn() << 1 | context.userEnabledNNPACK() << 2 |
               context.deterministicCuDNN() << 3 | context.deterministicAlgorithms() << 4 |
-              context.benchmarkCuDNN() << 5 | device.cudnn << 6 | p.transposed << 7,
+              context.benchmarkCuDNN() << 5 | device.cudnn << 6 | p.transposed << 7 | device.cpu.mkldnn_bf16 << 8 |
+              device.cpu.mkldnn_fp16 << 9,
           device.cudnn_version,
           device.sm_major * 10 + device.sm_minor,
           at::get_num_threads(),
@@ -215,7 +248,7 @@ Choice choose(const at::Tensor& input, const at::Tensor& weight, const Parameter
   }
   size_t hash = 0;
   for (const int64_t word : key) hash = (hash ^ static_cast<size_t>(word)) * 0x9e3779b97f4a7c15u;
-  Entry& entry = answers[(hash >> 32) % answers.size()];
+  Answer& entry = answers[(hash >> 32) % answers.size()];
   if (entry.key != key) {
     entry.choice = ask_libtorch(input, weight, p);
     entry.key = std::move(key);
@@ -362,6 +395,13 @@ at::Tensor library_convolution(const at::Tensor& input, const at::Tensor& weight
 
 at::Tensor mkldnn_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
                               IntArrayRef padding, IntArrayRef stride, IntArrayRef dilation, int64_t groups) {
+  const ScalarType dtype = input.scalar_type();
+  TORCH_CHECK(dtype != at::kBFloat16 || device_profile().cpu.mkldnn_bf16,
+              "mkldnn_convolution: bf16 path needs the cpu support avx_ne_convert or avx512bw, avx512vl and avx512dq");
+  TORCH_CHECK(dtype != at::kHalf || device_profile().cpu.mkldnn_fp16,
+              "mkldnn_convolution: fp16 path needs the cpu support avx_ne_convert or avx512_fp16");
+  TORCH_CHECK(mkldnn_computes_in(dtype, device_profile().cpu), "mkldnn_convolution: oneDNN does not compute in ",
+              dtype);
   const bool channels_last = at::native::mkldnn_conv_use_channels_last(input, weight);
   const MemoryFormat format = !channels_last      ? MemoryFormat::Contiguous
                               : weight.dim() == 5 ? MemoryFormat::ChannelsLast3d

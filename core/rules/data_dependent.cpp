@@ -6,6 +6,7 @@
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/rules.h"

@@ -4,6 +4,7 @@
 #include <ATen/native/Resize.h>
 
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {

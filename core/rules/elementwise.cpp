@@ -11,6 +11,7 @@
 
 #include "core/fake/dispatch_keys.h"
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {

@@ -1,5 +1,7 @@
 #include "core/rules/families.h"
 
+#include "core/rules/registry.h"
+
 namespace shadowgraph::rules {
 
 void register_all(RuleRegistry& registry) {

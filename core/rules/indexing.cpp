@@ -2,6 +2,7 @@
 #include <ATen/MemoryOverlap.h>
 
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/rules.h"
 

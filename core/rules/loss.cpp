@@ -3,6 +3,7 @@
 #include <ATen/native/Resize.h>
 
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/rules.h"
 

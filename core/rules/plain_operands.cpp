@@ -6,6 +6,7 @@
 #include <ATen/Operators.h>
 
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {

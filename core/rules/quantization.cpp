@@ -7,6 +7,7 @@
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/rules.h"
 

@@ -1,9 +1,10 @@
 // Recurrent layers.
 //
 // On a CPU libtorch's own composites decide: LSTMs of float and bfloat16 without projections become one
-// mkldnn_rnn_layer per layer and direction, everything else its cells. Fakes need rules for the fused operator alone.
+// mkldnn_rnn_layer per layer and direction, everything else its cells. Fakes need rules for the fused operator, and the
+// override here where the pretended CPU differs from this machine's, which the composites ask.
 //
-// On CUDA the composites call into libtorch_cuda for cuDNN, which may not be there. The overrides here make the call
+// On CUDA the composites call into libtorch_cuda for cuDNN, which may not be there. The overrides make the call
 // that native/cudnn/RNN.cpp makes, above autograd. Parameters that were flattened into one buffer
 // (_cudnn_rnn_flatten_weight) are recognised and passed as that buffer; otherwise cuDNN copies them into a new one at
 // each call, as in eager. Note that the flatten_parameters() of C++ modules gives up on fakes: it compares data
@@ -12,13 +13,24 @@
 // Sizes that only cuDNN knows are estimates: the reserve of its forward, its dropout state (eager makes one
 // per device and process, here each call makes its own). oneDNN's workspace is exact.
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/stack.h>
+#include <ATen/native/RNN.h>
 #include <ATen/ops/_cudnn_init_dropout_state.h>
 #include <ATen/ops/_cudnn_rnn.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/strides.h>
 
+#include <algorithm>
+
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
+#include "core/rules/onednn.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
@@ -37,7 +49,7 @@ int64_t gate_count(Mode mode) { return mode == Mode::kLstm ? 4 : mode == Mode::k
 
 // Bytes of what oneDNN's LSTM keeps for backward (set_offsets in its cpu/rnn/rnn_utils.cpp): seven arrays, each
 // starting on a page, rows padded to cache lines and away from multiples of 256 elements. Equal to what the installed library
-// asks for, compared on random sizes in float32 and bfloat16 (x86 with AVX-512).
+// asks for, compared on random sizes in float32 and bfloat16; the same with SSE 4.1, AVX2 and AVX-512.
 int64_t mkldnn_workspace(int64_t steps, int64_t batch, int64_t input_size, int64_t hidden, int64_t element_size) {
   constexpr int64_t kPage = 4096;
   constexpr int64_t kFloat = 4;
@@ -56,12 +68,22 @@ int64_t mkldnn_workspace(int64_t steps, int64_t batch, int64_t input_size, int64
          rounded_up(states * hidden * kFloat, kPage);                      // their gradients
 }
 
+// oneDNN has no description of an LSTM in a dtype that the processor does not compute in; its words.
+void check_has_lstm(ScalarType dtype) {
+  TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
+              "get_mkldnn_dtype: unsupported data type");
+  TORCH_CHECK(mkldnn_computes_in(dtype, device_profile().cpu),
+              "could not create a primitive descriptor for the LSTM forward propagation primitive. Run workload with "
+              "environment variable ONEDNN_VERBOSE=all to get additional diagnostic information.");
+}
+
 FourTensors mkldnn_rnn_layer(const at::Tensor& input, const at::Tensor& weight_ih, const at::Tensor& weight_hh,
                              const at::Tensor& bias_ih, const at::Tensor& bias_hh, const at::Tensor& hx,
                              const at::Tensor& cx, bool reverse, IntArrayRef batch_sizes, int64_t mode,
                              int64_t hidden_size, int64_t num_layers, bool has_biases, bool bidirectional,
                              bool batch_first, bool train) {
   TORCH_CHECK(input.dim() == 3, "mkldnn_rnn_layer: expected input of 3 dimensions, but got ", input.dim());
+  check_has_lstm(input.scalar_type());
   // The input has been made [steps, batch, features] already, whatever batch_first says.
   at::Tensor workspace;
   if (at::GradMode::is_enabled()) {
@@ -82,6 +104,7 @@ mkldnn_rnn_layer_backward(const at::Tensor& input, const at::Tensor& weight_ih, 
                           int64_t num_layers, bool has_biases, bool train, bool bidirectional, IntArrayRef batch_sizes,
                           bool batch_first, const at::Tensor& workspace) {
   if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) return {};
+  check_has_lstm(input.scalar_type());
   // Always float32. The second bias' gradient is a clone of the first's.
   const auto gradient = [](const at::Tensor& of) { return rules::empty(of.sizes(), at::kFloat); };
   const int64_t bias_size = static_cast<Mode>(mode) == Mode::kGru ? 4 * hidden_size : bias_ih.size(0);
@@ -212,7 +235,8 @@ at::Tensor cudnn_init_dropout_state(double dropout, bool train, int64_t seed, st
 
 // use_cudnn (native/RNN.cpp)
 bool uses_cudnn(const at::Tensor& input) {
-  if (!device_profile().cudnn || !at::globalContext().userEnabledCuDNN() || input.numel() == 0) return false;
+  if (!input.is_cuda() || !device_profile().cudnn || !at::globalContext().userEnabledCuDNN() || input.numel() == 0)
+    return false;
   switch (input.scalar_type()) {
     case at::kFloat:
     case at::kDouble:
@@ -262,7 +286,7 @@ FiveTensors call_cudnn(Mode mode, const at::Tensor& input, const at::Tensor& hx,
                         bidirectional, /*batch_sizes=*/{}, optional(dropout_state));
 }
 
-// The composite's own decomposition: for inputs that are not cuDNN's it asks no library.
+// The composite's own decomposition: for inputs that are not cuDNN's it asks no library, or oneDNN, which is as here.
 std::vector<at::Tensor> decomposed(const char* name, torch::jit::Stack stack) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "input");
   op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
@@ -271,9 +295,93 @@ std::vector<at::Tensor> decomposed(const char* name, torch::jit::Stack stack) {
   return results;
 }
 
+// ---- The composite on a pretended CPU
+
+struct LstmWeights {
+  at::Tensor input, hidden, input_bias, hidden_bias, projection;
+};
+
+// One layer in one direction, step by step, as LSTMCell and FullLayer of native/RNN.cpp do it on a CPU: [T, B, features] to
+// [T, B, H], the state that is left in `h` and `c`.
+at::Tensor lstm_of_cells(const at::Tensor& input, const LstmWeights& weights, bool reverse, at::Tensor& h,
+                         at::Tensor& c) {
+  const auto linear = [](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+    return at::linear(x, weight, bias.defined() ? OptionalTensor(bias) : std::nullopt);
+  };
+  std::vector<at::Tensor> steps = linear(input, weights.input, weights.input_bias).unbind(0);
+  TORCH_CHECK(!steps.empty(), "Expected sequence length to be larger than 0 in RNN");
+  if (reverse) std::reverse(steps.begin(), steps.end());
+  for (at::Tensor& step : steps) {
+    const at::Tensor gates = linear(h, weights.hidden, weights.hidden_bias).add_(step);
+    const auto parts = gates.unsafe_chunk(4, 1);
+    const at::Tensor in = parts[0].sigmoid_();
+    const at::Tensor forget = parts[1].sigmoid_();
+    const at::Tensor cell = parts[2].tanh_();
+    const at::Tensor out = parts[3].sigmoid_();
+    c = (forget * c).add_(in * cell);
+    h = out * c.tanh();
+    if (weights.projection.defined()) h = at::matmul(h, weights.projection.t());
+    step = h;
+  }
+  if (reverse) std::reverse(steps.begin(), steps.end());
+  return at::stack(steps, 0);
+}
+
+ThreeTensors lstm_without_onednn(const at::Tensor& given_input, TensorList hx, TensorList weights, bool has_biases,
+                                 int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+  at::native::check_attributes(given_input, weights, hx);
+  const bool projected = hx[0].size(2) != hx[1].size(2);
+  const size_t each = 2 + (has_biases ? 2 : 0) + (projected ? 1 : 0);
+  const size_t directions = bidirectional ? 2 : 1;
+  const size_t layers = static_cast<size_t>(num_layers);
+  TORCH_CHECK(weights.size() % each == 0, "got an incorrect number of RNN parameters");
+  at::Tensor input = batch_first ? given_input.transpose(0, 1) : given_input;
+  std::vector<at::Tensor> h = hx[0].unbind(0);
+  std::vector<at::Tensor> c = hx[1].unbind(0);
+  TORCH_CHECK(h.size() == layers * directions, "Expected more hidden states in stacked_rnn");
+  TORCH_CHECK(weights.size() == layers * directions * each, "Expected more weights in stacked_rnn");
+  for (size_t layer = 0; layer < layers; ++layer) {
+    std::vector<at::Tensor> outputs;
+    for (size_t direction = 0; direction < directions; ++direction) {
+      const size_t i = layer * directions + direction;
+      const TensorList own = weights.slice(i * each, each);
+      outputs.push_back(lstm_of_cells(input,
+                                      {.input = own[0],
+                                       .hidden = own[1],
+                                       .input_bias = has_biases ? own[2] : at::Tensor(),
+                                       .hidden_bias = has_biases ? own[3] : at::Tensor(),
+                                       .projection = projected ? own.back() : at::Tensor()},
+                                      direction == 1, h[i], c[i]));
+    }
+    input = bidirectional ? at::cat(outputs, outputs[0].dim() - 1) : outputs[0];
+    if (dropout != 0 && train && layer + 1 < layers) input = at::dropout(input, dropout, /*train=*/true);
+  }
+  return {batch_first ? input.transpose(0, 1) : input, at::stack(h, 0), at::stack(c, 0)};
+}
+
+// use_mkldnn (native/RNN.cpp), for the pretended processor.
+ThreeTensors lstm_on_cpu(const at::Tensor& input, TensorList hx, TensorList weights, bool has_biases,
+                         int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+  const auto on_cpu = [](const at::Tensor& tensor) { return tensor.is_cpu(); };
+  const ScalarType dtype = input.scalar_type();
+  const bool projected = hx[0].size(2) != hx[1].size(2);
+  if (at::globalContext().userEnabledMkldnn() && mkldnn_computes_in(dtype, device_profile().cpu) &&
+      (dtype != at::kHalf || !at::GradMode::is_enabled()) && input.numel() != 0 && !projected &&
+      std::all_of(weights.begin(), weights.end(), on_cpu) && std::all_of(hx.begin(), hx.end(), on_cpu)) {
+    ThreeTensors results;
+    at::native::lstm_mkldnn_stub(c10::kCPU, std::get<0>(results), std::get<1>(results), std::get<2>(results), input, hx,
+                                 weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
+    return results;
+  }
+  return lstm_without_onednn(input, hx, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
+}
+
 ThreeTensors lstm(const at::Tensor& input, TensorList hx, TensorList weights, bool has_biases, int64_t num_layers,
                   double dropout, bool train, bool bidirectional, bool batch_first) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
+  if (input.is_cpu() && !mkldnn_is_as_here(input.scalar_type(), device_profile().cpu)) {
+    return lstm_on_cpu(input, hx, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
+  }
   if (!uses_cudnn(input)) {
     const auto r = decomposed("aten::lstm", {input, hx.vec(), weights.vec(), has_biases, num_layers, dropout, train,
                                              bidirectional, batch_first});

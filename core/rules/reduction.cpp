@@ -7,6 +7,7 @@
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {

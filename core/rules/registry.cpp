@@ -1,5 +1,8 @@
+#include "core/rules/registry.h"
+
+#include <algorithm>
+
 #include "core/rules/families.h"
-#include "shadowgraph/rules.h"
 
 namespace shadowgraph {
 
@@ -14,9 +17,9 @@ RuleRegistry& RuleRegistry::global() {
   return *registry;
 }
 
-void RuleRegistry::insert(Table& table, const std::string& operator_name, std::shared_ptr<const ShapeRule> rule) {
+void RuleRegistry::insert_into(Table& table, const std::string& operator_name, ShapeRule rule) {
   const std::lock_guard lock(mutex_);
-  table[operator_name] = std::move(rule);
+  table[operator_name] = std::make_shared<const ShapeRule>(std::move(rule));
   generation_.fetch_add(1, std::memory_order_release);
 }
 
@@ -33,5 +36,15 @@ std::vector<std::string> RuleRegistry::names() const {
   std::sort(names.begin(), names.end());
   return names;
 }
+
+void internal::add_rule(const std::string& operator_name, ShapeRule rule) {
+  RuleRegistry::global().insert(operator_name, std::move(rule));
+}
+
+void internal::add_composite_rule(const std::string& operator_name, ShapeRule rule) {
+  RuleRegistry::global().insert_composite(operator_name, std::move(rule));
+}
+
+std::vector<std::string> operators_with_rule() { return RuleRegistry::global().names(); }
 
 }  // namespace shadowgraph

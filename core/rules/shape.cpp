@@ -10,6 +10,7 @@
 #include <ATen/ops/cat.h>
 
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {

@@ -14,7 +14,7 @@ c10::Device pretended_device() { return thread_state.kernel_device(); }
 
 const DeviceProfile& device_profile() {
   static const DeviceProfile standard;
-  return thread_state.mode != nullptr ? thread_state.mode->profile : standard;
+  return thread_state.mode != nullptr ? thread_state.mode->profile() : standard;
 }
 
 at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::Tensor& dtype_of) {

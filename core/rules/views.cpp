@@ -17,6 +17,7 @@
 #include <c10/core/WrapDimMinimal.h>
 
 #include "core/rules/families.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
@@ -26,13 +27,14 @@ using at::Tensor;
 using c10::DimVector;
 using c10::IntArrayRef;
 
-// A view's geometry, to be changed in place.
-struct Geometry {
+// A view to be: a tensor's sizes, strides and offset, to be changed in place.
+struct EditedView {
   DimVector sizes;
   DimVector strides;
   int64_t offset;
 
-  explicit Geometry(const Tensor& base) : sizes(base.sizes()), strides(base.strides()), offset(base.storage_offset()) {}
+  explicit EditedView(const Tensor& base)
+      : sizes(base.sizes()), strides(base.strides()), offset(base.storage_offset()) {}
   void drop(size_t d) {
     sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(d));
     strides.erase(strides.begin() + static_cast<std::ptrdiff_t>(d));
@@ -54,7 +56,7 @@ Tensor as_strided(const Tensor& self, IntArrayRef sizes, IntArrayRef strides, st
 Tensor transposed(const Tensor& self, int64_t dim0, int64_t dim1) {
   const auto d0 = static_cast<size_t>(c10::maybe_wrap_dim(dim0, self.dim()));
   const auto d1 = static_cast<size_t>(c10::maybe_wrap_dim(dim1, self.dim()));
-  Geometry view(self);
+  EditedView view(self);
   if (!view.sizes.empty()) {
     std::swap(view.sizes[d0], view.sizes[d1]);
     std::swap(view.strides[d0], view.strides[d1]);
@@ -95,7 +97,7 @@ Tensor permute(const Tensor& self, IntArrayRef dims) {
   const auto rank = static_cast<size_t>(self.dim());
   uint64_t seen = 0;
   if (dims.size() != rank || rank > 64) return at::_ops::permute::redispatch(kMeta, self, dims);
-  Geometry view(self);
+  EditedView view(self);
   for (size_t i = 0; i < rank; ++i) {
     const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dims[i], self.dim()));
     if ((seen >> d & 1) != 0) return at::_ops::permute::redispatch(kMeta, self, dims);
@@ -111,7 +113,7 @@ Tensor slice(const Tensor& self, int64_t dim, std::optional<int64_t> start, std:
     return at::_ops::slice_Tensor::redispatch(kMeta, self, dim, start, end, step);
   }
   const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim()));
-  Geometry view(self);
+  EditedView view(self);
   const int64_t size = view.sizes[d];
   const auto bounded = [&](int64_t position) {
     return std::clamp<int64_t>(position < 0 ? position + size : position, 0, size);
@@ -128,7 +130,7 @@ Tensor select(const Tensor& self, int64_t dim, int64_t index) {
   const auto refer = [&] { return at::_ops::select_int::redispatch(kMeta, self, dim, index); };
   if (self.dim() == 0) return refer();
   const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim()));
-  Geometry view(self);
+  EditedView view(self);
   if (index < -view.sizes[d] || index >= view.sizes[d]) return refer();
   view.offset += (index < 0 ? index + view.sizes[d] : index) * view.strides[d];
   view.drop(d);
@@ -137,7 +139,7 @@ Tensor select(const Tensor& self, int64_t dim, int64_t index) {
 
 Tensor unsqueeze(const Tensor& self, int64_t dim) {
   const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim() + 1));
-  Geometry view(self);
+  EditedView view(self);
   const int64_t stride = d < view.sizes.size() ? view.sizes[d] * view.strides[d] : 1;
   view.sizes.insert(view.sizes.begin() + static_cast<std::ptrdiff_t>(d), 1);
   view.strides.insert(view.strides.begin() + static_cast<std::ptrdiff_t>(d), stride);
@@ -146,7 +148,7 @@ Tensor unsqueeze(const Tensor& self, int64_t dim) {
 
 Tensor squeeze(const Tensor& self, int64_t dim) {
   const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim()));
-  Geometry view(self);
+  EditedView view(self);
   if (!view.sizes.empty() && view.sizes[d] == 1) view.drop(d);
   return view.of(self);
 }
@@ -154,7 +156,7 @@ Tensor squeeze(const Tensor& self, int64_t dim) {
 // As eager's resize: sizes that are there already keep their strides.
 template <class Set>
 Tensor& keeping_strides(Tensor& self, Set&& set) {
-  const Geometry before(self);
+  const EditedView before(self);
   set();
   if (self.sizes() == IntArrayRef(before.sizes)) {
     self.unsafeGetTensorImpl()->set_sizes_and_strides(before.sizes, before.strides);

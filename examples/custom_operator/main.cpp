@@ -31,12 +31,12 @@ int main() {
   const auto fused_layer = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("my::fused_layer", "")
                                .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
-  sg::CaptureSession session({.device = at::kCUDA});
+  sg::CaptureSession session({.mode = {.device = at::kCUDA}});
   const at::Tensor x = at::empty({64, 256});
   const at::Tensor weight = at::empty({256, 1024});
   const sg::Graph graph = session.finish({fused_layer.call(x, weight)});
 
-  const sg::Profile profile = sg::Profile::of(graph);
+  const sg::Profile profile = sg::profile(graph);
   std::cout << to_text(profile);
   // Operands, result and scratch are alive together; 2 FLOPs a multiply-accumulate.
   const bool right = profile.peak.bytes == (64 * 256 + 256 * 1024 + 2 * 64 * 1024) * 4 &&

@@ -15,8 +15,24 @@
 
 namespace sg = shadowgraph;
 
-sg::PassResult drop_dropout(sg::Graph& graph, const sg::PassOptions& options) {
-  const bool keep_written = options.at("written") == "keep";
+// What it takes: a field an option, and a row of the table for the text form of each.
+struct DropDropoutOptions {
+  enum class Written : uint8_t { kKeep, kDrop };
+  Written written = Written::kKeep;
+
+  static sg::OptionTable<DropDropoutOptions> table() {
+    return sg::OptionTable<DropDropoutOptions>().choice("written", &DropDropoutOptions::written, {"keep", "drop"},
+                                                        "keep, or drop: dropouts whose result is written in place");
+  }
+};
+
+// What it did: for C++, and for people.
+struct DropDropoutResult {
+  int64_t dropouts = 0;
+  sg::PassResult summary() const { return {.changed = dropouts != 0, .counters = {{"dropouts", dropouts}}}; }
+};
+
+DropDropoutResult drop_dropout(sg::Graph& graph, const DropDropoutOptions& options = {}) {
   const sg::Effects effects = sg::Effects::of(graph);
   std::vector<sg::NodeId> dead;
   for (const sg::NodeId node : graph.nodes()) {
@@ -27,12 +43,13 @@ sg::PassResult drop_dropout(sg::Graph& graph, const sg::PassOptions& options) {
     const sg::ValueId input = graph.find_argument(node, "input")->ref.value;
     // Backward reads the mask; a write to the result must not reach the input.
     if (graph.has_uses(mask)) continue;
-    if (keep_written && effects.final_version(graph.value(kept).storage) != 0) continue;
+    if (options.written == DropDropoutOptions::Written::kKeep && effects.final_version(graph.value(kept).storage) != 0)
+      continue;
     graph.replace_all_uses_with(kept, input);
     dead.push_back(node);
   }
   graph.erase(dead);
-  return {.changed = !dead.empty(), .counters = {{"dropouts", static_cast<int64_t>(dead.size())}}};
+  return {.dropouts = static_cast<int64_t>(dead.size())};
 }
 
 struct NetImpl : torch::nn::Module {
@@ -53,15 +70,13 @@ struct NetImpl : torch::nn::Module {
 TORCH_MODULE(Net);
 
 int main() {
-  sg::register_pass({.name = "drop-dropout",
-                     .summary = "Takes dropout out of a graph captured in training mode",
-                     .run = drop_dropout,
-                     .options = {{"written", "keep", "keep, or drop: dropouts whose result is written in place"}}});
+  sg::register_pass(
+      sg::pass_row("drop-dropout", "Takes dropout out of a graph captured in training mode", drop_dropout));
 
   sg::FakeTensorMode mode({.device = at::kCUDA});
   Net net;
   const at::NoGradGuard no_grad;
-  sg::Graph graph = sg::capture_forward(*net, {at::empty({8, 32})}, {.device = at::kCUDA}).graph;
+  sg::Graph graph = sg::capture_forward(*net, {at::empty({8, 32})}).graph;
 
   const auto pipeline = sg::Pipeline::parse("drop-dropout{written=keep},canonicalize,cse,dce");
   const sg::PipelineReport report = pipeline.run(graph, sg::PipelineOptions::checked());

@@ -251,9 +251,9 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     IdMap<NodeId, NodeId> dominators = immediate_dominators(graph);     // every way to n leads over dominators[n]
 //     MinCut cut = min_cut(vertices, edges, source, sink);                // which side each vertex is on
 //
-// DefUseGraph (shadowgraph/bgl.h) models the concepts directly, so anything else in Boost.Graph can be called on it. Linear, or
-// nearly, but for the transitive reduction (vertices times edges) and max-flow (fast in practice, cubic at worst). Safe on
-// millions of nodes: Boost's searches keep their own stack, and where one recurses (dominators) it gets a large one.
+// DefUseGraph models the concepts directly, so anything else in Boost.Graph can be called on it. Linear, or nearly, but for
+// max-flow (fast in practice, cubic at worst). Safe on millions of nodes: Boost's searches keep their own stack, and where
+// one recurses (dominators) it gets a large one. Orders that keep effects are in shadowgraph/analysis.h, by Boost's search.
 
 // The node over which every way from the placeholders to a node leads last; invalid for nodes that no single node
 // dominates (placeholders, what depends on two of them). Ways follow values. (boost::lengauer_tarjan_dominator_tree)
@@ -268,9 +268,6 @@ struct Components {
   uint32_t count = 0;
 };
 Components components(const Graph& graph);
-
-// The dependences that others do not imply: (user, used), in program order of the users. (boost::transitive_reduction)
-std::vector<std::pair<NodeId, NodeId>> reduced_dependences(const Graph& graph, const Dependences& dependences);
 
 // ---- Cuts. Over plain numbers, since what costs what is the caller's: remat and offload planners cut values, not nodes.
 

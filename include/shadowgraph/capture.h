@@ -24,7 +24,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 // ---------------------------------------------------------------------------------------------------------------------
 // Records a program as one graph: forward, backward and optimizer step, with regions, saved tensors and lifetimes.
 //
-//     shadowgraph::CaptureSession session({.device = at::kCUDA});
+//     shadowgraph::CaptureSession session({.mode = {.device = at::kCUDA}});
 //     Net net;                                       // made inside: fake, nothing is allocated
 //     session.name_module(net);
 //     at::Tensor loss = net.forward(at::empty({32, 3, 224, 224})).sum();
@@ -33,30 +33,37 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // A session is a FakeTensorMode plus a recorder: it records below autograd, on the thread that made it, until finish() or
 // its end of life. Modules and inputs may also have been made earlier under a FakeTensorMode; what the session meets
-// without having seen it made becomes a placeholder. capture_forward and capture_training_step (shadowgraph/capture.h)
-// wrap the usual cases.
+// without having seen it made becomes a placeholder. capture_forward and capture_training_step (below) wrap the usual
+// cases.
 
 class Recorder;
 
+// The options of the fake mode that a capture runs in, and what recording adds.
+//
+// The device is named once, where the module is made: what `mode` leaves open is as in the mode that the module's own
+// tensors were made in (without a module those of the program, then the inputs; without any fake the innermost mode of this
+// thread; without a mode FakeTensorOptions' defaults). If that mode has ended, the device is the one that those tensors are
+// on and the rest is FakeTensorOptions' defaults. Flags and sizes given here add to those of that mode. Naming a device or a
+// profile other than that mode's throws ModeMismatchError: half of the program would run elsewhere.
 struct CaptureOptions {
-  c10::Device device = c10::Device(c10::DeviceType::CPU);
-  DeviceProfile profile;
-  bool map_devices_to_default = false;  // see FakeTensorOptions
-  NamedDataSizes data_sizes = {};       // likewise; the graph lists them as guards
-  DataSizeHint data_size_hint = {};     // likewise
-  bool saved_tensors = true;            // record what autograd keeps for backward
-  bool guards = true;                   // record sizes that the program asked for
+  FakeTensorOptions mode;         // the graph lists the data sizes that were asked for as guards
+  bool saved_tensors = true;      // record what autograd keeps for backward
+  bool guards = true;  // record sizes that the program asked for
 };
 
 class CaptureSession {
  public:
+  // What the options leave open is as in the innermost mode of this thread.
   explicit CaptureSession(const CaptureOptions& options = {});
+  // For a module that is there already: as in the mode that its tensors were made in; names it, too.
+  explicit CaptureSession(const torch::nn::Module& root, const CaptureOptions& options = {});
   ~CaptureSession();  // without finish(): the record is dropped, all state is restored
   CaptureSession(const CaptureSession&) = delete;
   CaptureSession& operator=(const CaptureSession&) = delete;
 
   // Declares the module's parameters and buffers (in registration order, shared ones once) and knows its submodules'
-  // paths. The module must outlive the session.
+  // paths. The module must outlive the session. Throws ModeMismatchError, as name_parameter and name_buffer do, for tensors
+  // of a mode with another device or profile than the session's.
   void name_module(const torch::nn::Module& root);
   void name_parameter(const at::Tensor& tensor, const std::string& name);
   void name_buffer(const at::Tensor& tensor, const std::string& name);
@@ -69,10 +76,9 @@ class CaptureSession {
   FakeTensorMode& mode() { return mode_; }
   // The session recording on this thread, or nullptr.
   static CaptureSession* current();
-  // nullptr after finish().
-  Recorder* recorder() { return finished_ ? nullptr : recorder_.get(); }
 
  private:
+  friend struct CaptureAccess;
   FakeTensorMode mode_;
   std::unique_ptr<Recorder> recorder_;
   std::vector<at::Tensor> parameters_;
@@ -122,8 +128,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     auto net = std::make_shared<Net>();
 //     torch::optim::SGD sgd(net->parameters(), 0.1);
 //     auto step = shadowgraph::capture_training_step(
-//         *net, {at::empty({8, 3, 32, 32})}, [](const auto& outputs) { return outputs[0].sum(); }, sgd,
-//         {.device = at::kCUDA});
+//         *net, {at::empty({8, 3, 32, 32})}, [](const auto& outputs) { return outputs[0].sum(); }, sgd);
 //     // step.graph, step.seconds
 
 using Tensors = std::vector<at::Tensor>;
@@ -251,8 +256,7 @@ class ModuleScope {
 //     auto script = shadowgraph::ScriptProgram::load("net.pt");
 //     shadowgraph::FakeTensorMode mode({.device = at::kCUDA, .map_devices_to_default = true});
 //     script.make_fake(mode);
-//     auto capture = shadowgraph::capture_forward(script.program({shadowgraph::parse_tensor_spec("f32[8,3,224,224]").make()}),
-//                                                 {.device = at::kCUDA, .map_devices_to_default = true});
+//     auto capture = shadowgraph::capture_forward(script.program({shadowgraph::parse_tensor_spec("f32[8,3,224,224]").make()}));
 //
 // Loading reads the real weights; make_fake then replaces every parameter and buffer by a fake one and drops the data. A
 // trace carries the device it was made on as constants: map_devices_to_default maps those to the mode's device.

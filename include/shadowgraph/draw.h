@@ -61,10 +61,9 @@ OperatorCategory category_of(const Target& target);
 //             forward in a cluster of its own.
 // - plumbing  Views, detach and aliases are not drawn: their users are joined to what they are views of. Parameters,
 //             buffers and constants stand in the labels of their users.
-// - repeats   Numbered siblings (encoder.layer.0..11), adjacent in order, whose contents have the same structure are
-//             drawn once, "x12". Structure is a text: operators, constant arguments, shapes and wiring inside, compared
-//             in full. What flows from one copy to the next is a dashed edge; the edges of the whole run enter and
-//             leave the copy that is drawn.
+// - repeats   Numbered siblings (encoder.layer.0..11), adjacent in order, that do the same are drawn once, "x12":
+//             operators, constant arguments, types and wiring agree, as in summaries (shadowgraph/profile.h). What flows
+//             from one copy to the next is a dashed edge; the edges of the whole run enter and leave the copy that is drawn.
 // - depth     Modules below `depth` levels are boxes with the number of operators, FLOPs and bytes inside. Without a
 //             wish, the deepest level that keeps the picture to 120 boxes.
 // - limits    A module with more than 400 boxes directly in it is collapsed; more than 3,000 boxes in all are reduced

@@ -3,14 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <c10/core/Storage.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,8 +19,31 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What the pretended device is and can do. Hooks and rules obey it where eager would ask the driver or a library.
+// What the pretended device is and can do. Hooks and rules obey it where eager would ask the driver, the processor or a
+// library.
 
+// Of a pretended CPU. Vector units change how long a kernel takes and what scratch it has inside, which no graph shows.
+// What shows is which kernels there are, and libtorch decides that by what oneDNN can compute with:
+//   mkldnn_bf16   bfloat16: with AVX-512, or AVX-NE-CONVERT
+//   mkldnn_fp16   half: with AVX512-FP16, or AVX-NE-CONVERT
+// Where it can, in that dtype,
+//   - convolutions and their gradients are oneDNN's: strides of results, and a weight gradient nobody asked for;
+//   - at::lstm is one mkldnn_rnn_layer a layer and direction (half: only without gradients), which keeps its workspace for
+//     backward; otherwise it is its cells, each of which keeps what autograd keeps of every step;
+//   - at::mkldnn_convolution and at::mkldnn_rnn_layer run, and throw where it cannot.
+//
+//     FakeTensorMode old({.profile = {.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}});   // AVX2 and no more
+struct CpuProfile {
+  bool mkldnn_bf16 = this_machine().mkldnn_bf16;
+  bool mkldnn_fp16 = this_machine().mkldnn_fp16;
+
+  // What libtorch says here, which obeys ONEDNN_MAX_CPU_ISA. Asked once.
+  static const CpuProfile& this_machine();
+
+  bool operator==(const CpuProfile&) const = default;
+};
+
+// The members before `cpu` are of a pretended CUDA device, device_count of XPU and MPS too.
 struct DeviceProfile {
   std::string name = "NVIDIA H100";
   int device_count = 8;  // how many fake devices of the kind exist
@@ -36,6 +57,9 @@ struct DeviceProfile {
   // On Hopper and Blackwell with a recent cuDNN, libtorch takes cuDNN attention before flash.
   bool cudnn_attention = true;
   bool math_attention = true;
+  CpuProfile cpu = CpuProfile::this_machine();
+
+  bool operator==(const DeviceProfile&) const = default;
 
   static DeviceProfile h100() { return {}; }
   static DeviceProfile a100() {
@@ -73,42 +97,6 @@ struct DataSizeQuestion {
 // Nothing: the hint does not know either, and DataDependentError is thrown.
 using DataSizeHint = std::function<std::optional<int64_t>(const DataSizeQuestion&)>;
 
-class DataSizes {
- public:
-  void give(NamedDataSizes sizes) { given_.merge(sizes); }
-  void give(DataSizeHint hint) { hint_ = std::move(hint); }
-
-  // The size for `question` ("nonzero") about `tensor`. Throws DataDependentError that tells its name if none was
-  // given, and Error if it is negative or more than `most`.
-  int64_t size(const std::string& op, const std::string& question, const at::Tensor& tensor, int64_t most);
-
-  // What was asked since the last call of this, by name, again or for the first time.
-  struct Asked {
-    std::string name;
-    int64_t size = 0;
-  };
-  bool has_asked() const { return !asked_.empty(); }
-  std::vector<Asked> take_asked() { return std::exchange(asked_, {}); }
-  void forget_asked() noexcept { asked_.clear(); }
-
- private:
-  struct Known {
-    std::string question;
-    const c10::StorageImpl* address = nullptr;
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};  // alive: same storage
-    std::vector<int64_t> geometry;
-    uint32_t version = 0;
-    std::string name;
-  };
-
-  std::recursive_mutex mutex_;  // a hint may ask for another size
-  NamedDataSizes given_;
-  DataSizeHint hint_;
-  std::vector<Known> known_;  // few: programs that ask are small parts of models
-  std::map<std::string, int> count_;
-  std::vector<Asked> asked_;
-};
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Fake tensors: run a program for its shapes, dtypes, strides, aliasing and devices, with no data and no allocation.
 //
@@ -131,16 +119,19 @@ enum class RealTensors : uint8_t {
   kConstant,  // as kConvert, and small CPU tensors keep their values
 };
 
+// What is left open (nullopt, empty, false) a FakeTensorMode takes from the defaults named here, and a capture from the mode
+// that its module was made in (shadowgraph/capture.h).
 struct FakeTensorOptions {
-  // For factories that name none: CPU, CUDA, XPU, MPS, PrivateUse1 or meta. Without an index: the current one.
-  c10::Device device = c10::Device(c10::DeviceType::CPU);
-  DeviceProfile profile;  // what a pretended CUDA device can do
+  // For factories that name none: CPU, CUDA, XPU, MPS, PrivateUse1 or meta. Without an index: the current one. By default
+  // the CPU.
+  std::optional<c10::Device> device;
+  std::optional<DeviceProfile> profile;  // what a pretended device can do; by default DeviceProfile()
   // Explicit devices in factory calls mean `device`: for TorchScript traces, which carry the device they were made on.
   bool map_devices_to_default = false;
-  // Sizes of results that depend on data, by name: shadowgraph/fake.h.
+  // Sizes of results that depend on data, by name, and a function asked for the others.
   NamedDataSizes data_sizes = {};
   DataSizeHint data_size_hint = {};
-  RealTensors real_tensors = RealTensors::kConvert;
+  std::optional<RealTensors> real_tensors;  // by default kConvert
   // Operators without rule, decomposition and Meta kernel: run their CPU kernel on zeros, of the real sizes, to see what
   // comes out. Allocates real memory. Operators that index by their operands or change an operand's geometry are
   // refused: zeros could make them read out of bounds, or lie.
@@ -149,8 +140,8 @@ struct FakeTensorOptions {
 
 class FakeTensorMode {
  public:
-  // Throws EnvironmentError if libtorch in this process cannot be used (see core/process/process_state.h), and Error for a
-  // device type that cannot be pretended.
+  // Throws EnvironmentError if libtorch in this process cannot be used (another library has taken what fake tensors need),
+  // and Error for a device type that cannot be pretended.
   explicit FakeTensorMode(FakeTensorOptions options = {});
   ~FakeTensorMode();
   FakeTensorMode(const FakeTensorMode&) = delete;
@@ -164,11 +155,8 @@ class FakeTensorMode {
   // element (see RealTensors). Throws RealTensorError for layouts other than dense strided ones.
   at::Tensor from_real(const at::Tensor& real, std::optional<c10::Device> device = std::nullopt);
 
-  ModeState& state() { return *state_; }
-  // For records that go on after the mode (core/deferred).
-  const std::shared_ptr<ModeState>& shared_state() const { return state_; }
-
  private:
+  friend struct ModeAccess;
   std::shared_ptr<ModeState> state_;
   ModeState* outer_;
   bool outer_multithreading_;
@@ -209,7 +197,7 @@ class UnfakeGuard {
 bool is_fake(const at::Tensor& tensor);
 
 // The mode that the fakes among `tensors` were made in, if it is still there; otherwise this thread's, or nullptr. Throws
-// Error if they are of two modes.
+// ModeMismatchError if they are of two modes.
 FakeTensorMode* detect_fake_mode(at::TensorList tensors);
 
 // "fake Float[2, 3] on cuda:0, requires_grad"; for a real tensor the same with "real", undefined: "undefined". Printing a

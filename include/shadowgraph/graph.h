@@ -38,7 +38,6 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 class InsertionPoint;
-class OperatorFactsCache;
 
 // What the path that the program took depended on: a size, rank or host value that the program asked for.
 struct Guard {
@@ -85,6 +84,9 @@ class Graph {
   TargetId intern_operator(const c10::OperatorHandle& op);
   const Target& target(TargetId id) const { return targets_[id.index]; }
   const Target& target(NodeId id) const { return targets_[node(id).target.index]; }
+  // What a target does to its arguments, cached with it.
+  const OperatorFacts& facts(TargetId id) const { return target(id).facts(); }
+  const OperatorFacts& facts(NodeId id) const { return target(id).facts(); }
   uint32_t target_count() const { return static_cast<uint32_t>(targets_.size()); }
 
   ConstantId add_constant(at::Tensor tensor);
@@ -350,7 +352,6 @@ class Graph {
   std::unordered_map<ValueId, std::vector<NodeId>> saved_elsewhere_;
   std::unordered_map<NodeId, uint32_t> frees_room_;  // of lists that grew by edits: how long they may get in place
   std::vector<InsertionPoint*> insertion_points_;    // that stand in this graph
-  std::unique_ptr<OperatorFactsCache> facts_;        // for edits
   // Sizes and strides lately given to a value: most values look like one before, and share its place in ints_.
   struct RecentDims {
     uint32_t offset = 0;

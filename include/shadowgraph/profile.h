@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -71,6 +72,37 @@ class Flops {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
+// What calls of operators that a user registered (register_operator.h) cost: by node, and by operator.
+
+struct CustomOperatorFigures {
+  std::string op;  // with overload
+  int64_t calls = 0;
+  int64_t flops = 0;    // of all calls
+  int64_t bytes = 0;    // of all calls
+  int64_t scratch = 0;  // of the call that takes most
+  int64_t unknown = 0;  // calls for which a rule that was given had no answer
+  friend bool operator==(const CustomOperatorFigures&, const CustomOperatorFigures&) = default;
+};
+
+class CustomOperators {
+ public:
+  static CustomOperators of(const Graph& graph);
+
+  const std::vector<CustomOperatorFigures>& by_operator() const { return by_operator_; }  // by name
+  // Bytes that a node takes and gives back, in program order; nodes without scratch are left out.
+  struct Scratch {
+    NodeId node;
+    int64_t bytes = 0;
+    c10::Device device;
+  };
+  const std::vector<Scratch>& scratch() const { return scratch_; }
+
+ private:
+  std::vector<CustomOperatorFigures> by_operator_;
+  std::vector<Scratch> scratch_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Live bytes at every node, by kind, and the peak.
 //
 // The boundary rule. A step is one node in program order. The bytes *at* a node are those live while it runs: after it
@@ -102,11 +134,6 @@ constexpr int64_t rounded_bytes(int64_t bytes) {
   return (bytes + kAllocationBlock - 1) / kAllocationBlock * kAllocationBlock;
 }
 
-struct MemoryTimelineOptions {
-  // Counts only storages on this device; without index, all devices of the type. Empty: all storages there are.
-  std::optional<c10::Device> device;
-};
-
 struct MemoryPeak {
   int64_t bytes = 0;
   uint32_t step = 0;
@@ -117,9 +144,8 @@ struct MemoryPeak {
 
 class MemoryTimeline {
  public:
-  static MemoryTimeline of(const Graph& graph, const MemoryTimelineOptions& options = {});
-  static MemoryTimeline of(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
-                           const MemoryTimelineOptions& options);
+  // Of the storages on `device`; without an index, on all devices of its type. Empty: of all storages there are.
+  static MemoryTimeline of(const Graph& graph, std::optional<c10::Device> device = std::nullopt);
 
   uint32_t steps() const { return static_cast<uint32_t>(nodes_.size()); }
   NodeId node(uint32_t step) const { return nodes_[step]; }
@@ -135,6 +161,11 @@ class MemoryTimeline {
   StorageKind kind(StorageId storage) const { return kinds_[storage]; }
 
  private:
+  friend class ProgramCosts;
+  static MemoryTimeline of(const Graph& graph, std::vector<NodeId> nodes, const IdMap<NodeId, uint32_t>& order,
+                           IdMap<StorageId, StorageKind> kinds, const CustomOperators& custom,
+                           std::optional<c10::Device> device);
+
   struct Interval {
     StorageId storage;
     uint32_t born;  // first and last step live, both inclusive
@@ -265,49 +296,72 @@ std::vector<GroupFigures> group_figures(const Graph& graph, const IdMap<StorageI
                                         uint32_t group_count, std::span<const uint32_t> parents = {});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What calls of operators that a user registered (register_operator.h) cost: by node, and by operator.
+// The analyzer's table: what each module, composite call or operator costs, one row each, in program order.
+//
+//   Op type      module class, "composite" or "operator"; "x12" if the row stands for twelve equal, adjacent ones
+//   Op           module path, or operator with the path of the module it ran in
+//   Accumulate   bytes saved for backward so far: the running sum of Incremental, which ends at saved_activation_bytes
+//   Incremental  bytes this row is the first to save (exact definitions of this and the next: group_figures.h)
+//   Output       bytes its forward allocates that autograd keeps
+//   Temp         bytes its forward allocates that nobody keeps for backward
+//   Param        bytes of parameters its forward reads
+//   Backward     bytes its backward allocates
+//   Fwd FLOPs,   matrix products, convolutions, attention: 2 per MAC
+//   Bwd FLOPs
+//   Fwd elem.,   elementwise operations
+//   Bwd elem.
+//
+// All bytes are those of whole storages counted once, where ColossalAI's analyzer, whose columns these are, sums the
+// logical bytes of tensors keyed by data pointer: a view is free here, Output and Temp never overlap, a tensor that is
+// saved by the operator that made it is Output rather than dropped as an alias, and Backward is what backward really
+// allocates rather than the size of the inputs. Its FLOPs are MACs: half of ours.
 
-struct CustomOperatorFigures {
-  std::string op;  // with overload
-  int64_t calls = 0;
-  int64_t flops = 0;    // of all calls
-  int64_t bytes = 0;    // of all calls
-  int64_t scratch = 0;  // of the call that takes most
-  int64_t unknown = 0;  // calls for which a rule that was given had no answer
-  friend bool operator==(const CustomOperatorFigures&, const CustomOperatorFigures&) = default;
+enum class SummaryGrouping : uint8_t {
+  kModule,     // one row a module, down to `depth`
+  kComposite,  // one row a call: the outermost composite operator, or the operator itself outside any
+  kOperator,   // one row an operator name, composite ones first taken as in kComposite
 };
 
-class CustomOperators {
- public:
-  static CustomOperators of(const Graph& graph);
-
-  const std::vector<CustomOperatorFigures>& by_operator() const { return by_operator_; }  // by name
-  // Bytes that a node takes and gives back, in program order; nodes without scratch are left out.
-  struct Scratch {
-    NodeId node;
-    int64_t bytes = 0;
-    c10::Device device;
-  };
-  const std::vector<Scratch>& scratch() const { return scratch_; }
-
- private:
-  std::vector<CustomOperatorFigures> by_operator_;
-  std::vector<Scratch> scratch_;
+struct SummaryOptions {
+  SummaryGrouping grouping = SummaryGrouping::kModule;
+  int depth = 0;             // kModule: levels of the module tree; 0: the deepest that fits into max_rows
+  size_t max_rows = 40;      // what is beyond is summed in a last row; 0: no limit
+  bool fold_repeats = true;  // kModule: numbered siblings that do the same, as in a picture, become one row
 };
+
+struct SummaryRow {
+  std::string op_type;
+  std::string op;
+  int64_t repeats = 1;
+  int64_t accumulate = 0;
+  GroupFigures figures;  // of all repeats together
+};
+
+struct SummaryTable {
+  std::vector<SummaryRow> rows;
+  size_t left_out = 0;  // rows beyond max_rows, summed in the last one
+  int depth = 0;        // kModule: the depth shown
+};
+
+// Aligned columns, human units, lines ending in '\n'.
+std::string to_text(const SummaryTable& table);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Everything the profiler knows of a graph, as plain values, as JSON and as text.
+// Everything the profiler knows of a graph, asked for in one way.
 //
-//     const Profile profile = Profile::of(graph);
-//     std::cout << to_json(profile).dump(2);
-//     std::cout << to_text(SummaryTable::of(graph)) << to_text(profile);
+//     const Profile costs = profile(graph);
+//     costs.peak.bytes; costs.timeline().total(step); costs.of(node).matmul;
+//     std::cout << to_text(costs.summary()) << to_text(costs);
+//     std::cout << to_json(costs).dump(2);
 //
-// What is not known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero.
-// docs/profiling.md defines every figure.
+// What the figures are made of (FLOPs of nodes, kinds of storages, the tree of modules) is worked out once; the views read
+// it, and the graph, which must outlive them unchanged. The figures, text and JSON are values of their own. What is not
+// known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero. docs/profiling.md
+// defines every figure.
 
 struct ProfileOptions {
   size_t top_at_peak = 10;
-  bool timeline = false;  // live bytes of every step: large
+  bool timeline = false;  // live bytes of every step in the JSON: large
   // The device whose memory is asked for. Empty: the graph's "device" metadata, else the one with most storage bytes.
   std::optional<c10::Device> device;
 };
@@ -343,6 +397,8 @@ struct ModuleProfile {
   GroupFigures figures;            // of the module and all below it
 };
 
+class ProgramCosts;
+
 struct Profile {
   // From Graph::metadata; absent there, absent here.
   std::optional<std::string> model;
@@ -364,69 +420,30 @@ struct Profile {
   std::vector<LiveStorage> top_at_peak;
   std::vector<ModuleProfile> modules;              // [0] is the root
   std::optional<std::vector<OutputInfo>> outputs;  // absent if the graph has no sg::output
-  std::optional<MemoryTimeline> timeline;
+  bool timeline_in_json = false;
 
-  static Profile of(const Graph& graph, const ProfileOptions& options = {});
+  // ---- Views
+  // Live bytes of `device`, whose peak is `peak`; and those of another.
+  const MemoryTimeline& timeline() const { return *timeline_; }
+  MemoryTimeline timeline(c10::Device other) const;
+  const Flops& node_flops() const;
+  const NodeFlops& of(NodeId node) const { return node_flops().of(node); }
+  StorageKind kind(StorageId storage) const { return timeline_->kind(storage); }
+  SummaryTable summary(const SummaryOptions& options = {}) const;
+
+ private:
+  friend Profile profile(const Graph& graph, const ProfileOptions& options);
+  std::shared_ptr<const ProgramCosts> costs_;
+  std::shared_ptr<const MemoryTimeline> timeline_;
 };
+
+Profile profile(const Graph& graph, const ProfileOptions& options = {});
 
 nlohmann::json to_json(const Profile& profile);
 
 // The block under the summary table: sizes, saved bytes, peak by kind, FLOPs by phase, uncovered operators, the largest
 // storages at the peak.
 std::string to_text(const Profile& profile);
-
-// ---------------------------------------------------------------------------------------------------------------------
-// The analyzer's table: what each module, composite call or operator costs, one row each, in program order.
-//
-//   Op type      module class, "composite" or "operator"; "x12" if the row stands for twelve equal, adjacent ones
-//   Op           module path, or operator with the path of the module it ran in
-//   Accumulate   bytes saved for backward so far: the running sum of Incremental, which ends at saved_activation_bytes
-//   Incremental  bytes this row is the first to save (exact definitions of this and the next: group_figures.h)
-//   Output       bytes its forward allocates that autograd keeps
-//   Temp         bytes its forward allocates that nobody keeps for backward
-//   Param        bytes of parameters its forward reads
-//   Backward     bytes its backward allocates
-//   Fwd FLOPs,   matrix products, convolutions, attention: 2 per MAC
-//   Bwd FLOPs
-//   Fwd elem.,   elementwise operations
-//   Bwd elem.
-//
-// All bytes are those of whole storages counted once, where ColossalAI's analyzer, whose columns these are, sums the
-// logical bytes of tensors keyed by data pointer: a view is free here, Output and Temp never overlap, a tensor that is
-// saved by the operator that made it is Output rather than dropped as an alias, and Backward is what backward really
-// allocates rather than the size of the inputs. Its FLOPs are MACs: half of ours.
-
-enum class SummaryGrouping : uint8_t {
-  kModule,     // one row a module, down to `depth`
-  kComposite,  // one row a call: the outermost composite operator, or the operator itself outside any
-  kOperator,   // one row an operator name, composite ones first taken as in kComposite
-};
-
-struct SummaryOptions {
-  SummaryGrouping grouping = SummaryGrouping::kModule;
-  int depth = 0;             // kModule: levels of the module tree; 0: the deepest that fits into max_rows
-  size_t max_rows = 40;      // what is beyond is summed in a last row; 0: no limit
-  bool fold_repeats = true;  // kModule: adjacent numbered siblings with equal figures become one row
-};
-
-struct SummaryRow {
-  std::string op_type;
-  std::string op;
-  int64_t repeats = 1;
-  int64_t accumulate = 0;
-  GroupFigures figures;  // of all repeats together
-};
-
-struct SummaryTable {
-  std::vector<SummaryRow> rows;
-  size_t left_out = 0;  // rows beyond max_rows, summed in the last one
-  int depth = 0;        // kModule: the depth shown
-
-  static SummaryTable of(const Graph& graph, const SummaryOptions& options = {});
-};
-
-// Aligned columns, human units, lines ending in '\n'.
-std::string to_text(const SummaryTable& table);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // What a symbolic graph costs at many sizes, without capturing at any of them.
@@ -446,7 +463,7 @@ struct SizeCost {
 };
 
 // The same figures of a graph as it is.
-SizeCost cost_of(const Graph& graph, std::optional<c10::Device> device);
+SizeCost size_cost(const Profile& profile);
 
 class SizeSweep {
  public:

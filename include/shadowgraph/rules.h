@@ -10,12 +10,11 @@
 #include <c10/util/DimVector.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <typeinfo>
-#include <unordered_map>
+#include <vector>
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/fake.h"
@@ -35,65 +34,42 @@ namespace SHADOWGRAPH_API shadowgraph {
 // Rules are looked up before composite decompositions and Meta kernels, at every depth. Registering replaces an earlier
 // rule, built-in ones included; it is safe at any time, but a capture that runs meanwhile on another thread may still
 // see the old rule. Throws Error if `function` does not fit the operator's schema (checked when the operator is known).
+//
+// A composite rule is one for a composite operator, run in place of its decomposition, above autograd, on fake tensors that
+// pretend to be on a CUDA device: for composites that pick a kernel by asking the device (attention, fused recurrent layers;
+// these two on some other devices too).
 
+namespace internal {
+
+// A rule as the registry keeps it.
 struct ShapeRule {
   c10::KernelFunction kernel;
-  std::unique_ptr<c10::FunctionSchema>
-      inferred_schema;  // types of the C++ function, to be checked against the operator
+  // Types of the C++ function, to be checked against the operator.
+  std::unique_ptr<c10::FunctionSchema> inferred_schema;
   const std::type_info* function_type = nullptr;
-};
-
-class RuleRegistry {
- public:
-  // The process-wide registry, with the built-in rules of core/rules.
-  static RuleRegistry& global();
 
   template <class Return, class... Args>
-  void add(const std::string& operator_name, Return (*function)(Args...)) {
-    insert(rules_, operator_name, function);
+  static ShapeRule of(Return (*function)(Args...)) {
+    return {c10::KernelFunction::makeFromUnboxedRuntimeFunction(function),
+            std::make_unique<c10::FunctionSchema>(c10::inferFunctionSchemaFlattenedReturns<Return(Args...)>()),
+            &typeid(Return(Args...))};
   }
-  // A rule for a composite operator, run in place of its decomposition, above autograd, on fake tensors that pretend to
-  // be on a CUDA device: for composites that pick a kernel by asking the device (attention, fused recurrent layers).
-  template <class Return, class... Args>
-  void add_composite(const std::string& operator_name, Return (*function)(Args...)) {
-    insert(composites_, operator_name, function);
-  }
-
-  std::shared_ptr<const ShapeRule> find(const std::string& operator_name) const {
-    return find_in(rules_, operator_name);
-  }
-  std::shared_ptr<const ShapeRule> find_composite(const std::string& operator_name) const {
-    return find_in(composites_, operator_name);
-  }
-  // Names of all operators with a rule, sorted.
-  std::vector<std::string> names() const;
-  // Changes whenever a rule is added; facts derived from the registry are stale then.
-  static uint64_t generation() { return generation_.load(std::memory_order_acquire); }
-
- private:
-  using Table = std::unordered_map<std::string, std::shared_ptr<const ShapeRule>>;
-
-  template <class Function>
-  void insert(Table& table, const std::string& operator_name, Function* function) {
-    auto rule = std::make_shared<ShapeRule>();
-    rule->kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function);
-    rule->function_type = &typeid(Function);
-    rule->inferred_schema = std::make_unique<c10::FunctionSchema>(c10::inferFunctionSchemaFlattenedReturns<Function>());
-    insert(table, operator_name, std::move(rule));
-  }
-  void insert(Table& table, const std::string& operator_name, std::shared_ptr<const ShapeRule> rule);
-  std::shared_ptr<const ShapeRule> find_in(const Table& table, const std::string& operator_name) const;
-
-  mutable std::mutex mutex_;
-  Table rules_;
-  Table composites_;
-  static std::atomic<uint64_t> generation_;  // one registry, one count
 };
+void add_rule(const std::string& operator_name, ShapeRule rule);
+void add_composite_rule(const std::string& operator_name, ShapeRule rule);
+
+}  // namespace internal
 
 template <class Return, class... Args>
 void register_rule(const std::string& operator_name, Return (*function)(Args...)) {
-  RuleRegistry::global().add(operator_name, function);
+  internal::add_rule(operator_name, internal::ShapeRule::of(function));
 }
+template <class Return, class... Args>
+void register_composite_rule(const std::string& operator_name, Return (*function)(Args...)) {
+  internal::add_composite_rule(operator_name, internal::ShapeRule::of(function));
+}
+// Names of all operators with a rule, sorted.
+std::vector<std::string> operators_with_rule();
 
 }  // namespace shadowgraph
 

@@ -30,7 +30,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //   9  extent       A strided value fits into its storage: (offset + sum((size - 1) * stride) + 1) * itemsize <= bytes.
 //                   Sizes, strides and offset are not negative. A value without elements fits anywhere.
 //  10  alias        A result that the schema says aliases an argument has a storage of that argument (unless
-//                   operator_exceptions.cpp says it may be fresh). So in-place results share their self's storage.
+//                   ir/operators says it may be fresh). So in-place results share their self's storage.
 //  11  lifetime     A storage is used neither before the node where it was born nor after the one it was freed after.
 //  12  regions      Regions form a tree: parents have smaller indices, r0 alone has none; composite regions' arguments
 //                   are none or as many as their operator has.

@@ -1,7 +1,6 @@
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/boykov_kolmogorov_max_flow.hpp>
 #include <boost/graph/dominator_tree.hpp>
-#include <boost/graph/transitive_reduction.hpp>
 #include <boost/pending/disjoint_sets.hpp>
 
 #include <exception>
@@ -110,31 +109,6 @@ Components components(const Graph& graph) {
     result.of[def_use.nodes()[i]] = number;
   }
   return result;
-}
-
-std::vector<std::pair<NodeId, NodeId>> reduced_dependences(const Graph& graph, const Dependences& dependences) {
-  using Directed = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS>;
-  const DefUseGraph def_use(graph);
-  const size_t count = num_vertices(def_use);
-  Directed all(count);
-  for (NodeId n : def_use.nodes()) {
-    for (NodeId b : dependences.before(n)) boost::add_edge(def_use.position(b), def_use.position(n), all);
-  }
-  Directed reduced;
-  std::vector<size_t> renamed(count);
-  boost::transitive_reduction(all, reduced, renamed.data(), get(boost::vertex_index, all));
-  std::vector<size_t> original(count);
-  for (size_t i = 0; i < count; ++i) original[renamed[i]] = i;
-  std::vector<std::pair<NodeId, NodeId>> edges;
-  for (auto [e, end] = boost::edges(reduced); e != end; ++e) {
-    edges.emplace_back(def_use.nodes()[original[boost::target(*e, reduced)]],
-                       def_use.nodes()[original[boost::source(*e, reduced)]]);
-  }
-  std::sort(edges.begin(), edges.end(), [&](const auto& x, const auto& y) {
-    return std::pair(def_use.position(x.first), def_use.position(x.second)) <
-           std::pair(def_use.position(y.first), def_use.position(y.second));
-  });
-  return edges;
 }
 
 MinCut min_cut(uint32_t vertices, std::span<const FlowEdge> edges, uint32_t source, uint32_t sink) {

@@ -70,7 +70,6 @@ Effects Effects::of(const Graph& graph) {
   result.entries_.resize(graph.node_capacity());
   result.versions_.assign(graph.storage_count(), 0);
   result.reads_.reserve(size_t{graph.node_count()} * 2);
-  OperatorFactsCache cache;
   // Per storage, the last node (as 1 + ordinal) that was seen to read or write it: each storage once per node.
   std::vector<uint32_t> last_read(graph.storage_count(), 0);
   std::vector<uint32_t> last_write(graph.storage_count(), 0);
@@ -84,7 +83,7 @@ Effects Effects::of(const Graph& graph) {
     entry.reads = static_cast<uint32_t>(result.reads_.size());
     entry.writes = static_cast<uint32_t>(result.writes_.size());
     if (target.index >= graph.target_count()) continue;
-    const OperatorFacts& facts = cache.of(graph, target);
+    const OperatorFacts& facts = graph.facts(target);
     const auto arguments = graph.arguments(n);
 
     const auto read = [&](const Value& value) {

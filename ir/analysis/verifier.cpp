@@ -64,7 +64,6 @@ class Verifier {
   std::vector<Violation> found_;
   std::optional<Numbering> numbering_;
   Formals formals_;
-  OperatorFactsCache facts_;
   std::vector<NodeId> order_;
   std::vector<uint32_t> ordinals_;  // position in program order
   std::vector<bool> broken_;        // by node: a reference out of range
@@ -361,7 +360,7 @@ void Verifier::lifetime(NodeId id, ValueId v, bool as_result) {
 }
 
 void Verifier::aliases(NodeId id) {
-  const OperatorFacts& facts = facts_.of(graph_, graph_.node(id).target);
+  const OperatorFacts& facts = graph_.facts(id);
   const auto arguments = graph_.arguments(id);
   const auto results = graph_.results(id);
   const auto storage_of = [&](ValueId v) { return graph_.value(v).storage; };

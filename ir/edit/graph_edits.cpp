@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_name.h"
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/text.h"
@@ -61,9 +62,7 @@ std::vector<NodeId> Graph::users_of(ValueId id) const {
 std::vector<NodeId> nodes_calling(const Graph& graph, std::string_view name) {
   std::vector<bool> wanted(graph.target_count());
   for (uint32_t i = 0; i < graph.target_count(); ++i) {
-    const std::string_view target = graph.target(TargetId(i)).name();
-    wanted[i] = target.starts_with(name) &&
-                (target.size() == name.size() || (target[name.size()] == '.' && name.find('.') == name.npos));
+    wanted[i] = stands_for(name, graph.target(TargetId(i)).name());
   }
   std::vector<NodeId> found;
   for (NodeId n : graph.nodes()) {
@@ -455,7 +454,6 @@ void Graph::collect_arguments(std::span<Argument> arguments, NodeId user, ValueI
 
 // Finds the results, in the storage that is left, of operators that alias one of their moved operands there; and so on.
 void Graph::follow_aliases(Rehoming& rehoming) {
-  if (!facts_) facts_ = std::make_unique<OperatorFactsCache>();
   while (!rehoming.users.empty()) {
     const NodeId n = rehoming.users.back();
     rehoming.users.pop_back();
@@ -468,7 +466,7 @@ void Graph::follow_aliases(Rehoming& rehoming) {
     bool concerned = false;
     for_each_output(n, [&](ValueId v) { concerned = concerned || value(v).storage == rehoming.from; });
     if (!concerned) continue;
-    const OperatorFacts& facts = facts_->of(*this, node(n).target);
+    const OperatorFacts& facts = this->facts(n);
     const auto results = this->results(n);
     for (size_t r = 0; r < results.size(); ++r) {
       bool known = false;
@@ -676,9 +674,8 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
   }
   check_operands(arguments, id, "set arguments");
   // Which results must move: those that alias an argument that is in another storage now.
-  if (!facts_) facts_ = std::make_unique<OperatorFactsCache>();
   std::vector<Rehoming> rehomings;
-  for (const OperatorFacts::Alias& alias : facts_->of(*this, node(id).target).aliases) {
+  for (const OperatorFacts::Alias& alias : facts(id).aliases) {
     if (alias.argument >= arguments.size() || alias.result >= results(id).size()) continue;
     const Argument& old = this->arguments(id)[alias.argument];
     const Argument& now = arguments[alias.argument];

@@ -93,7 +93,7 @@ Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
   const Boundary boundary = boundary_of(graph, planned.nodes);
   const Target target(TargetKind::kFunction, group.schema);
   const TargetFormals formals = formals_of(target);
-  const OperatorFacts facts = facts_of(target);
+  const OperatorFacts& facts = target.facts();
   planned.target = graph.intern_target(target);
 
   planned.arguments = group.arguments;

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "ir/operators/formals.h"
+#include "ir/operators/operator_name.h"
 #include "ir/text/argument_reader.h"
 #include "ir/text/cursor.h"
 #include "shadowgraph/analysis.h"
@@ -109,10 +110,9 @@ TargetId PatternReader::take_target(PatternCall& call) {
       }
     }
   }
-  const size_t dot = call.target.find('.');
-  const c10::OperatorName name(call.target.substr(0, dot), dot == call.target.npos ? "" : call.target.substr(dot + 1));
-  if (const auto found = c10::Dispatcher::singleton().findSchema(name))
+  if (const auto found = c10::Dispatcher::singleton().findSchema(operator_name(call.target))) {
     return pattern_.literals->intern_operator(*found);
+  }
   cursor_.fail_at(place, "unknown operator '" + call.target + "'", "one with its overload, such as aten::add.Tensor");
 }
 

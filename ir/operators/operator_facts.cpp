@@ -6,6 +6,9 @@
 #include <algorithm>
 
 #include "ir/operators/formals.h"
+#include "ir/operators/known_target.h"
+#include "ir/operators/operator_name.h"
+#include "ir/operators/operator_table.h"
 
 namespace shadowgraph {
 namespace {
@@ -57,12 +60,11 @@ void read_schema(const c10::FunctionSchema& schema, const TargetFormals& formals
   }
 }
 
-bool row_is_for(const OperatorException& row, std::string_view name) {
-  if (!name.starts_with(row.name)) return false;
-  return name.size() == row.name.size() || (name[row.name.size()] == '.' && row.name.find('.') == row.name.npos);
+bool is_in(const std::vector<uint16_t>& positions, size_t position) {
+  return std::find(positions.begin(), positions.end(), position) != positions.end();
 }
 
-void apply(const OperatorException& row, const c10::FunctionSchema& schema, OperatorFacts& facts) {
+void apply(const OperatorRow& row, const c10::FunctionSchema& schema, OperatorFacts& facts) {
   std::string_view rest = row.writes;
   while (!rest.empty()) {
     const size_t space = std::min(rest.find(' '), rest.size());
@@ -70,7 +72,7 @@ void apply(const OperatorException& row, const c10::FunctionSchema& schema, Oper
     rest.remove_prefix(std::min(space + 1, rest.size()));
     if (position < 0) continue;
     const auto p = static_cast<uint16_t>(position);
-    if (std::find(facts.written.begin(), facts.written.end(), p) == facts.written.end()) facts.written.push_back(p);
+    if (!is_in(facts.written, p)) facts.written.push_back(p);
   }
   std::sort(facts.written.begin(), facts.written.end());
   if (!row.when.empty()) facts.write_condition = position_of(schema, row.when);
@@ -80,12 +82,45 @@ void apply(const OperatorException& row, const c10::FunctionSchema& schema, Oper
   if (const int source = position_of(schema, row.alias_of); !row.alias_of.empty() && source >= 0) {
     facts.aliases.push_back({0, static_cast<uint16_t>(source), !row.maybe_alias});
   }
-  facts.random = facts.random || row.random;
+  facts.uninitialised = facts.uninitialised || row.uninitialised;
+  facts.pointwise = facts.pointwise || row.pointwise;
+  facts.host_read = facts.host_read || row.host_read;
+  facts.resizes = facts.resizes || row.resizes;
+  facts.takes_storage = facts.takes_storage || row.takes_storage;
+  facts.conjugates = facts.conjugates || row.conjugates;
+  facts.negates = facts.negates || row.negates;
 }
 
-}  // namespace
+// What the rows of one operator say together of the contents that it does not read.
+struct Unread {
+  bool overwrites = false;
+  bool fills = false;
+  bool geometry_only = false;
+};
 
-OperatorFacts facts_of(const Target& target) {
+void conclude_contents(const c10::FunctionSchema& schema, const TargetFormals& formals, const Unread& unread,
+                       OperatorFacts& facts) {
+  for (const uint16_t position : facts.written) {
+    const c10::Argument& argument = schema.arguments()[position];
+    // Batch norm's `save_mean` stays as it is outside training.
+    const bool given_back = argument.is_out() && !facts.uninitialised && !facts.resizes && facts.write_condition < 0;
+    if (given_back || (unread.overwrites && is_written(argument))) facts.overwritten.push_back(position);
+  }
+  if (facts.is_out_variant) facts.write_condition = -1;  // results are written in any case
+  // Whether contents are read beyond those of `self`, where a row speaks of that.
+  bool reads = false;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    if (!is_tensor_like(formals.arguments[i].type) || is_in(facts.overwritten, i)) continue;
+    if (schema.arguments()[i].is_out()) continue;
+    reads = reads || !unread.geometry_only || schema.arguments()[i].name() != "self";
+  }
+  facts.fills = unread.fills && !reads;
+  facts.draws = facts.random && !reads;
+  facts.geometry_only = unread.geometry_only && !reads;
+}
+
+// `op`: the operator in this process, if it is there.
+OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHandle>& op) {
   OperatorFacts facts;
   if (target.kind() == TargetKind::kBuiltin) {
     if (target.name() == "sg::alias") {
@@ -99,25 +134,30 @@ OperatorFacts facts_of(const Target& target) {
   const TargetFormals formals = formals_of(target);
   read_schema(schema, formals, facts);
   facts.random = !facts.generators.empty();
-  for (const OperatorException& row : operator_exceptions()) {
-    if (row_is_for(row, target.name())) apply(row, schema, facts);
+  Unread unread;
+  for (const OperatorRow& row : operator_table()) {
+    if (!stands_for(row.name, target.name())) continue;
+    apply(row, schema, facts);
+    unread.overwrites = unread.overwrites || row.overwrites;
+    unread.fills = unread.fills || row.fills;
+    unread.geometry_only = unread.geometry_only || row.geometry_only;
   }
-  for (const std::string_view name : host_read_operators()) {
-    if (schema.name() == name) facts.host_read = true;
-  }
-  if (const auto op = target.find_operator()) {
+  if (op) {
     facts.random = facts.random || op->hasTag(at::Tag::nondeterministic_seeded);
     facts.host_read = facts.host_read || op->hasTag(at::Tag::data_dependent_output);
+    facts.pointwise = facts.pointwise || op->hasTag(at::Tag::pointwise);
+    facts.changes_objects = facts.resizes || facts.takes_storage || op->hasTag(at::Tag::inplace_view);
+  } else {
+    facts.changes_objects = target.kind() == TargetKind::kOperator;
   }
 
-  const std::string_view name = schema.name();
-  const auto is_in = [&](std::string_view space) { return name.substr(0, name.find("::")) == space; };
-  facts.collective = std::any_of(collective_namespaces().begin(), collective_namespaces().end(), is_in);
+  const std::string_view space = namespace_of(target.name());
+  facts.collective = std::ranges::find(collective_namespaces(), space) != collective_namespaces().end();
   // Functions that take a generator's state out and put it back (core/replay/random_state.h): ordered among the draws, and
   // what is put in decides what is drawn later, which no result shows.
-  if (is_in("sg_random")) {
+  if (space == "sg_random") {
     facts.random = true;
-    facts.host_read = name != "sg_random::get_state";
+    facts.host_read = target.name() != "sg_random::get_state";
   }
   if (target.kind() == TargetKind::kFunction) {
     for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -128,6 +168,7 @@ OperatorFacts facts_of(const Target& target) {
   facts.unknown = formals.variadic_arguments || formals.variadic_returns ||
                   std::any_of(formals.arguments.begin(), formals.arguments.end(),
                               [](const Formal& formal) { return formal.type.type == TypeClass::kAny; });
+  conclude_contents(schema, formals, unread, facts);
   size_t tensor_results = 0;
   size_t aliased_results = 0;
   for (size_t r = 0; r < formals.returns.size(); ++r) {
@@ -139,19 +180,32 @@ OperatorFacts facts_of(const Target& target) {
   // A view that may be a copy reads what it copies.
   const bool always_view = facts.is_view && std::all_of(facts.aliases.begin(), facts.aliases.end(),
                                                         [](const OperatorFacts::Alias& alias) { return alias.always; });
-  const auto listed = geometry_only_operators();
-  facts.geometry_only =
-      !facts.unknown && (always_view || std::find(listed.begin(), listed.end(), name) != listed.end());
+  facts.geometry_only = !facts.unknown && (always_view || facts.geometry_only);
   return facts;
 }
 
-bool may_change_objects(const Target& target) {
-  const auto op = target.find_operator();
-  if (!op) return target.kind() == TargetKind::kOperator;
-  if (op->hasTag(at::Tag::inplace_view)) return true;
-  const std::string_view name = target.schema().name();
-  return name.starts_with("aten::set_") || name.starts_with("aten::resize") || name.starts_with("aten::_resize");
+}  // namespace
+
+const OperatorFacts& Target::work_out_facts() const {
+  KnownTarget& known = KnownTarget::of(*this);
+  const std::lock_guard lock(known.mutex);
+  if (known.final_facts) return *known.final_facts;
+  const uint64_t generation = operator_generation();
+  if (known.facts_without_tags && known.looked_for_tags == generation) return *known.facts_without_tags;
+  const auto op = find_operator();
+  if (kind_ == TargetKind::kOperator && !op) {
+    known.looked_for_tags = generation;
+    if (!known.facts_without_tags) {
+      known.facts_without_tags = std::make_unique<const OperatorFacts>(facts_of(*this, std::nullopt));
+    }
+    return *known.facts_without_tags;
+  }
+  known.final_facts = std::make_unique<const OperatorFacts>(facts_of(*this, op));
+  known.facts.store(known.final_facts.get(), std::memory_order_release);
+  return *known.final_facts;
 }
+
+bool is_overwritten(const OperatorFacts& facts, size_t position) { return is_in(facts.overwritten, position); }
 
 bool writes_now(const Graph& graph, NodeId node, const OperatorFacts& facts) {
   if (facts.write_condition < 0) return true;

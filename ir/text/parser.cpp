@@ -1,3 +1,11 @@
+// The reader of graph text (docs/ir.md has the format by example, printer.cpp writes it).
+//
+// One pass over the lines, by recursive descent where brackets nest, with a bound on their depth: the text may be anybody's.
+// The graph is built while it is read, and ids are positions: the k-th node line is node k, so that what parse gives prints
+// back byte for byte. What a line says of later lines (values of composites' arguments, deaths and births, forward links)
+// waits in lists of (number, place) until finish(), so that its error, too, names line and column.
+//
+// Only the form is checked here, and what the graph could not hold. Whether it makes sense is the verifier's question.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -78,6 +86,8 @@ class Parser {
   // Scratch, kept to spare allocations.
   std::vector<Argument> stack_;  // elements of the lists of results being read, innermost last
   std::vector<int64_t> sizes_, strides_;
+  // A line names its results before their types, %1, [%2, %3] = ... : f32[2], [f32[3], f32[4]]; the names' brackets are kept
+  // until the types are read and must nest alike.
   struct Shape {
     enum Kind : uint8_t { kNone, kValue, kOpen, kClose } kind;
   };
@@ -125,7 +135,7 @@ Graph Parser::run() {
     } else if (cursor_.at_id('c')) {
       constant_line();
     } else {
-      node_line();
+      node_line();  // without results or number, sg::output(...), as people write it
     }
     cursor_.expect_end();
   }
@@ -162,6 +172,7 @@ void Parser::meta_line() {
   }
 }
 
+// A schema goes to libtorch's own parser, which was not written for text that means harm: bounds first.
 void Parser::target_line(TargetKind kind) {
   cursor_.peek();
   const Place place = cursor_.place();
@@ -195,6 +206,7 @@ void Parser::target_line(TargetKind kind) {
 void Parser::name_target(TargetId id) {
   const std::string& name = graph_.target(id).name();
   std::string unique = name;
+  // Two schemas of one name (a function declared again otherwise) are f and f#2, in the order of their lines.
   for (int copy = 2; !target_names_.emplace(unique, id).second; ++copy) unique = fmt::format("{}#{}", name, copy);
 }
 
@@ -239,6 +251,7 @@ void Parser::storage_line() {
                     "parameter, buffer, input, constant, activation, gradient, optimizer_state or temporary");
   }
   storage.kind = *kind;
+  // Mostly a storage is born at the first node whose result has it, and the text leaves that out; take_type fills it in.
   Born born;
   if (cursor_.eat_word("born")) {
     born.stated = true;
@@ -251,6 +264,7 @@ void Parser::storage_line() {
 void Parser::region_line() {
   const Place place = cursor_.place();
   const uint32_t number = cursor_.take_id('r', "a region");
+  // r0, the root, is in every graph; a line for it, if any, is the first and gives it a name.
   if (number != graph_.region_count() && (number != 0 || graph_.region_count() != 1)) {
     cursor_.fail_at(place, "a region out of order", fmt::format("r{}", graph_.region_count()));
   }
@@ -273,6 +287,7 @@ void Parser::region_line() {
     region.call = static_cast<uint32_t>(call);
   }
   std::span<const Argument> arguments;
+  // `in r3 inferred` may stand behind the operator or, if there is none, at once: a word that is none of these is a target.
   const auto at_tail = [&] {
     if (cursor_.eat_word("in")) region.parent = RegionId(cursor_.take_id('r', "the parent region"));
     region.inferred = cursor_.eat_word("inferred");
@@ -283,6 +298,7 @@ void Parser::region_line() {
     if (cursor_.peek() == '(') arguments = arguments_.take_arguments(region.target, true);
     at_tail();
   }
+  // So that no walk to the root goes in circles.
   if (region.parent.valid() && region.parent.index >= number) {
     cursor_.fail_at(place, "a parent that is not an earlier region", "the tree from the root on");
   }
@@ -303,7 +319,7 @@ void Parser::constant_line() {
   }
   cursor_.expect('=');
   if (cursor_.eat_word("unreadable")) {
-    graph_.add_constant(at::Tensor());
+    graph_.add_constant(at::Tensor());  // meta, sparse or the like when it was printed; its node has its type
     return;
   }
   TensorBytes tensor;
@@ -350,6 +366,7 @@ void Parser::guard_line() {
 ValueId Parser::take_value(bool forward) {
   cursor_.peek();
   const Place place = cursor_.place();
+  // Erased since: composites' arguments and guards may outlive the values they name.
   if (forward && cursor_.eat_word("%?")) return {};
   const uint32_t number = cursor_.take_id('%', "a value");
   if (number >= graph_.value_capacity()) {
@@ -475,6 +492,8 @@ void Parser::take_sizes(char open, char close, std::vector<int64_t>& sizes) {
   if (sizes.size() > UINT16_MAX) cursor_.fail_at(place, "too many dimensions", "at most 65535");
 }
 
+// f32[2,3]{1,2} @s4+6 cuda:0 grad: all but dtype and sizes may be left out, for contiguous, no storage, offset 0, the
+// storage's device, strided.
 ValueId Parser::take_type(NodeId node) {
   cursor_.peek();
   const Place place = cursor_.place();
@@ -512,7 +531,7 @@ ValueId Parser::take_type(NodeId node) {
     const std::string_view attribute = cursor_.take_name();
     if (attribute == "grad") {
       spec.requires_grad = true;
-    } else if (const auto device = parse_device(attribute); device && attribute != "mkldnn") {
+    } else if (const auto device = parse_device(attribute); device && attribute != "mkldnn") {  // a layout and a device
       spec.device = *device;
     } else if (const auto layout = parse_layout(attribute)) {
       spec.layout = *layout;
@@ -559,6 +578,7 @@ void Parser::take_attributes(NodeId node) {
   }
 }
 
+// Built-in phases are words; a user's, which may be called anything, are quoted: phase "warm up".
 void Parser::take_phase(NodeId node) {
   for (uint32_t i = 0; i <= Graph::kInit.index; ++i) {
     if (cursor_.eat_word(graph_.phase_name(PhaseId(i)))) {
@@ -601,6 +621,7 @@ void Parser::take_saved(NodeId node) {
       tensor.role = SavedRole::kArgument;
       tensor.index = static_cast<uint16_t>(formal - formals.begin());
     }
+    // An argument or result says which value it is, unless that is a list or the tensor saved is another one.
     if (cursor_.eat('=')) {
       tensor.value = take_value(true);
     } else if (tensor.role == SavedRole::kArgument && tensor.index < arguments.size() &&
@@ -621,6 +642,7 @@ void Parser::take_saved(NodeId node) {
   graph_.set_saved(node, saved);
 }
 
+// Writes follow from schemas and order; the text repeats them for its readers, and check_writes() holds them against that.
 void Parser::take_writes(NodeId node) {
   cursor_.expect('(');
   do {
@@ -691,6 +713,7 @@ void Parser::finish() {
   check_writes();
 }
 
+// Both lists are in program order, so one walk along both will do. Random numbers are no storages of the text.
 void Parser::check_writes() {
   if (writes_.empty()) return;
   const Effects effects = Effects::of(graph_);

@@ -2,6 +2,7 @@
 #include <ostream>
 
 #include "ir/operators/formals.h"
+#include "ir/operators/operator_name.h"
 #include "ir/text/tensor_bytes.h"
 #include "ir/text/words.h"
 #include "shadowgraph/analysis.h"
@@ -106,9 +107,8 @@ void Writer::value_ref(ValueId id) {
 
 void Writer::target_name(TargetId id) {
   if (id.index >= graph_.target_count()) return put("target?");
-  std::string_view name = graph_.target(id).name();
-  if (preset_ == PrintPreset::kShort && name.starts_with("aten::")) name.remove_prefix(6);
-  put(name);
+  const std::string_view name = graph_.target(id).name();
+  put(preset_ == PrintPreset::kShort && namespace_of(name) == "aten" ? without_namespace(name) : name);
   if (const uint32_t copy = numbering_.name_copy(id); copy > 1) number('#', copy);
 }
 

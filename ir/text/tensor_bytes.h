@@ -30,7 +30,8 @@ std::optional<at::Tensor> tensor_of(const TensorBytes& bytes);
 // The number of elements that sizes and strides span; empty if negative or too large for an int64.
 std::optional<int64_t> extent_of(std::span<const int64_t> sizes, std::span<const int64_t> strides);
 
-// The strides of a contiguous tensor of these sizes, into `strides`. Wraps around rather than overflows.
+// The strides of a contiguous tensor of these sizes, into `strides`. Not c10::contiguous_strides, whose product overflows,
+// which is undefined: sizes here come from files, before anybody checked them, and wrap around.
 void contiguous_strides(std::span<const int64_t> sizes, std::vector<int64_t>& strides);
 bool has_contiguous_strides(std::span<const int64_t> sizes, std::span<const int64_t> strides);
 

@@ -42,7 +42,6 @@
 
 #include "core/replay/random_state.h"
 #include "ir/records.h"
-#include "passes/builtin_passes.h"
 #include "passes/checkpoint/checkpoint_plan.h"
 #include "passes/structure/region_order.h"
 #include "shadowgraph/analysis.h"

@@ -6,8 +6,6 @@
 #include <fnmatch.h>
 #include <unordered_map>
 
-#include "passes/builtin_passes.h"
-#include "passes/options.h"
 #include "passes/simplify/identity.h"
 #include "shadowgraph/analysis.h"
 #include "shadowgraph/edit.h"
@@ -187,8 +185,8 @@ CheckpointPolicy within_budget(int64_t bytes) {
 
 // ---- Passes
 
-PassResult checkpoint_pass(Graph& graph, const PassOptions& options) {
-  const std::string& patterns = text_option(options, "modules");
+CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions& options) {
+  const std::string& patterns = options.modules;
   const auto regions = regions_named(graph, patterns);
   if (regions.empty() && !patterns.empty()) {
     std::string names;
@@ -200,36 +198,45 @@ PassResult checkpoint_pass(Graph& graph, const PassOptions& options) {
                             names.empty() ? "; the graph has no named regions" : "; among those there are:", names));
   }
   CheckpointPolicy policy;
-  switch (choice_option(options, "policy", {"each", "every", "sqrt", "budget"})) {
-    case 0:
+  switch (options.policy) {
+    case CheckpointModulesOptions::Policy::kEach:
       policy = each_region();
       break;
-    case 1:
-      policy = every_kth_region(int_option(options, "every", 1));
+    case CheckpointModulesOptions::Policy::kEvery:
+      policy = every_kth_region(options.every);
       break;
-    case 2:
+    case CheckpointModulesOptions::Policy::kSqrt:
       policy = square_root_segments();
       break;
-    default:
-      policy = within_budget(int_option(options, "bytes", 1));
+    case CheckpointModulesOptions::Policy::kBudget:
+      policy = within_budget(options.bytes);
+      break;
   }
   const std::vector<CheckpointSegment> segments = policy(graph, regions);
   const int64_t before = peak_of_live_bytes(graph);
-  const CheckpointResult done = checkpoint_segments(graph, segments);
-  PassResult result{.changed = done.segments != 0,
-                    .counters = {{"segments", done.segments},
-                                 {"recomputed", done.recomputed},
-                                 {"redirected", done.redirected},
-                                 {"kept", done.kept},
-                                 {"random_states", done.random_states}}};
+  CheckpointResult done = checkpoint_segments(graph, segments);
   if (done.segments != 0) {
-    result.report = fmt::format("peak of live bytes: {} before, {} after\n", before, peak_of_live_bytes(graph));
+    done.peak_before = before;
+    done.peak_after = peak_of_live_bytes(graph);
   }
-  for (const auto& [what, count] : done.obstacles) result.report += fmt::format("kept {} x {}\n", count, what);
-  return result;
+  return done;
 }
 
-PassResult free_at_last_use(Graph& graph, const PassOptions&) {
+PassResult CheckpointResult::summary() const {
+  PassResult summary{.changed = segments != 0,
+                     .counters = {{"segments", segments},
+                                  {"recomputed", recomputed},
+                                  {"redirected", redirected},
+                                  {"kept", kept},
+                                  {"random_states", random_states}}};
+  if (segments != 0) {
+    summary.report = fmt::format("peak of live bytes: {} before, {} after\n", peak_before, peak_after);
+  }
+  for (const auto& [what, count] : obstacles) summary.report += fmt::format("kept {} x {}\n", count, what);
+  return summary;
+}
+
+FreeAtLastUseResult free_at_last_use(Graph& graph) {
   std::vector<NodeId> last_use(graph.storage_count());
   for (const NodeId n : graph.nodes()) {
     const auto touch = [&](ValueId v) {
@@ -260,7 +267,9 @@ PassResult free_at_last_use(Graph& graph, const PassOptions&) {
     }
     for (const auto& [n, storages] : deaths) graph.set_frees(n, storages);
   }
-  return {.changed = moved != 0, .counters = {{"moved", moved}}};
+  return {.moved = moved};
 }
+
+PassResult FreeAtLastUseResult::summary() const { return {.changed = moved != 0, .counters = {{"moved", moved}}}; }
 
 }  // namespace shadowgraph

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "passes/simplify/identity.h"
 #include "shadowgraph/analysis.h"
@@ -13,11 +12,8 @@ namespace shadowgraph {
 namespace {
 
 // Gives its self another storage or geometry in a way that is not redone.
-bool changes_storage(std::string_view name) {
-  constexpr std::array kNames{"aten::set_", "aten::resize_", "aten::resize_as_", "aten::set_data"};
-  return std::any_of(kNames.begin(), kNames.end(), [&](std::string_view n) {
-    return name.starts_with(n) && (name.size() == n.size() || name[n.size()] == '.');
-  });
+bool changes_storage(const OperatorFacts& facts) {
+  return !facts.written.empty() && (facts.resizes || facts.takes_storage);
 }
 
 std::string_view text_of_name(const Graph& graph, RegionId region) {
@@ -282,7 +278,7 @@ class CheckpointPlan::Decision {
     if (effects_.unknown(n)) return name + ": nothing is known of it";
     if (effects_.host_read(n)) return name + ": reads on the host";
     if (effects_.collective(n)) return name + ": a collective";
-    if (changes_storage(name)) return name + ": changes a tensor's storage";
+    if (changes_storage(graph_.facts(n))) return name + ": changes a tensor's storage";
     std::string reason;
     graph_.for_each_output(n, [&](ValueId v) {
       if (graph_.value(v).kind == ValueKind::kTensor && !graph_.value(v).storage.valid()) {

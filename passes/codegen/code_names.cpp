@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "ir/operators/operator_name.h"
+
 namespace shadowgraph {
 
 std::string short_operator_name(const std::string& target) {
-  std::string_view name = target;
-  if (const size_t colons = name.find("::"); colons != std::string_view::npos) name.remove_prefix(colons + 2);
-  name = name.substr(0, name.find('.'));
+  std::string_view name = short_name(target);
   while (name.starts_with('_')) name.remove_prefix(1);
   while (name.ends_with('_')) name.remove_suffix(1);
   return std::string(name);

@@ -156,7 +156,7 @@ class CodePlanner {
   }
 
   void take_results(NodeId node, CodeStep& made, uint32_t number) {
-    const OperatorFacts& facts = facts_.of(graph_, graph_.node(node).target);
+    const OperatorFacts& facts = graph_.facts(node);
     const auto arguments = graph_.arguments(node);
     const auto results = graph_.results(node);
     for (const uint16_t written : facts.written) {
@@ -195,7 +195,7 @@ class CodePlanner {
       const bool written = std::ranges::find(facts.written, alias.argument) != facts.written.end();
       if (!written || argument.kind != ArgumentKind::kValue) continue;
       if (graph_.value(argument.ref.value).storage == graph_.value(result.ref.value).storage &&
-          same_geometry(graph_, argument.ref.value, result.ref.value)) {
+          same_type_and_offset(graph_, argument.ref.value, result.ref.value)) {
         return latest_[argument.ref.value.index];
       }
     }
@@ -218,7 +218,6 @@ class CodePlanner {
   const CodegenOptions& options_;
   const std::vector<ValueId> only_;
   CodePlan plan_;
-  OperatorFactsCache facts_;
   int constants_ = 0;
   int returned_ = 0;
   std::vector<uint32_t> latest_;  // by value: variable now

@@ -72,7 +72,7 @@ CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
   }
   if (const auto op = operator_of_functional_call(target)) {
     needs_.helpers.insert("functional_call");
-    const OperatorFacts facts = facts_of(*op);
+    const OperatorFacts& facts = op->facts();
     return boxed_call(fmt::format("functional_call({}, {}, {{{}}}, {{{}}}, ", cpp::quoted(op->schema().name()),
                                   cpp::quoted(op->schema().overload_name()), fmt::join(facts.written, ", "),
                                   fmt::join(fresh_results(facts, op->schema().returns().size()), ", ")),

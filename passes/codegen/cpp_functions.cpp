@@ -277,7 +277,7 @@ std::string CppFunctions::results_of(uint32_t number, const CppCalls::Call& call
     return fmt::format("  {} {} = {};\n", type_of(variable), names.of(variable), call.expression);
   }
   // Several. References to operands (out= forms) are not to be bound: letting go of one would take the operand away.
-  const OperatorFacts& facts = facts_.of(graph_, graph_.node(step.node).target);
+  const OperatorFacts& facts = graph_.facts(step.node);
   if (graph_.target(step.node).kind() == TargetKind::kOperator && !facts.written.empty() && !facts.aliases.empty()) {
     text += "  " + call.expression + ";\n";
     for (size_t i = 0; i < results.size(); ++i) {
@@ -318,7 +318,7 @@ std::string CppFunctions::results_of(uint32_t number, const CppCalls::Call& call
 // The operand that result `position` is.
 std::string CppFunctions::operand(uint32_t number, size_t position, BlockNames& names) {
   const NodeId node = plan_.steps[number].node;
-  for (const auto& alias : facts_.of(graph_, graph_.node(node).target).aliases) {
+  for (const auto& alias : graph_.facts(node).aliases) {
     const auto arguments = graph_.arguments(node);
     if (alias.result != position || arguments[alias.argument].kind != ArgumentKind::kValue) continue;
     return names.of(plan_.variable_of(arguments[alias.argument].ref.value, number));

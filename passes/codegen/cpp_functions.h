@@ -57,7 +57,6 @@ class CppFunctions {
   const CodegenOptions& options_;
   CppNeeds& needs_;
   CppCalls calls_;
-  OperatorFactsCache facts_;
   std::vector<Function> functions_;  // by block
   std::vector<Written> written_;
   std::unordered_map<std::string, size_t> by_text_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ir/operators/operator_name.h"
+
 namespace shadowgraph {
 namespace {
 
@@ -11,13 +13,10 @@ constexpr CppOperator kOperators[] = {
 
 }  // namespace
 
-std::string CppOperator::function() const {
-  std::string_view base = name.substr(name.find("::") + 2);
-  return std::string(base.substr(0, base.find('.')));
-}
+std::string CppOperator::function() const { return std::string(short_name(name)); }
 
 std::string CppOperator::record() const {
-  std::string text(name.substr(name.find("::") + 2));
+  std::string text(without_namespace(name));
   std::replace(text.begin(), text.end(), '.', '_');
   return text;
 }
@@ -25,9 +24,7 @@ std::string CppOperator::record() const {
 std::string CppOperator::header_name() const {
   if (form == 'o') return (header.empty() ? function() : std::string(header)) + "_ops";
   if (!header.empty()) return std::string(header);
-  std::string base = function();
-  if (base.ends_with('_') && !base.ends_with("__")) base.pop_back();
-  return base;
+  return std::string(without_underscore(short_name(name)));
 }
 
 const CppOperator* find_cpp_operator(std::string_view name) {

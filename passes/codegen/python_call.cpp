@@ -145,7 +145,7 @@ std::string PythonCalls::function_call(NodeId node, const Target& target) {
   }
   if (const auto op = operator_of_functional_call(target)) {
     helpers_.insert("functional_call");
-    const OperatorFacts facts = facts_of(*op);
+    const OperatorFacts& facts = op->facts();
     return fmt::format("functional_call({}, [{}], [{}], [{}])", operator_text(op->schema()),
                        fmt::join(facts.written, ", "),
                        fmt::join(fresh_results(facts, op->schema().returns().size()), ", "), arguments);

@@ -7,18 +7,15 @@
 
 #include <fstream>
 
+#include "ir/operators/operator_name.h"
 #include "passes/decompose/decompositions.h"
 #include "passes/decompose/expansion.h"
 
 namespace shadowgraph {
 namespace {
 
-std::string without_overload(const std::string& name) { return name.substr(0, name.find('.')); }
-
 bool is_core(const std::string& name) {
-  const size_t dot = name.find('.');
-  const auto op = c10::Dispatcher::singleton().findSchema(
-      {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+  const auto op = c10::Dispatcher::singleton().findSchema(operator_name(name));
   return op && op->hasTag(at::Tag::core);
 }
 
@@ -30,7 +27,7 @@ bool is_fused(const std::string& name) {
                                                     "aten::addcmul_", "aten::addcdiv_", "aten::lerp",
                                                     "aten::lerp_",    "aten::rsub",     "aten::_addmm_activation"};
   return name.starts_with("aten::_foreach_") || name.starts_with("aten::_fused_") ||
-         name.starts_with("aten::_scaled_dot_product_") || kWithAddend.contains(without_overload(name));
+         name.starts_with("aten::_scaled_dot_product_") || kWithAddend.contains(std::string(without_overload(name)));
 }
 
 std::set<std::string> names_in_file(const std::string& path) {
@@ -47,16 +44,23 @@ std::set<std::string> names_in_file(const std::string& path) {
 }  // namespace
 
 OperatorSet OperatorSet::of(std::set<std::string> names) {
-  return OperatorSet([names = std::move(names)](const std::string& name) {
-    return names.contains(name) || names.contains(without_overload(name));
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : "+") + name;
+  return OperatorSet(std::move(text), [names = std::move(names)](const std::string& name) {
+    return find_by_operator(names, name) != names.end();
   });
 }
 
 OperatorSet OperatorSet::named(const std::string& text) {
-  if (text == "core-aten") return OperatorSet(&is_core);
-  if (text == "no-fused") return OperatorSet([](const std::string& name) { return !is_fused(name); });
-  if (text == "basic") return OperatorSet([](const std::string& name) { return !decompositions::all().has(name); });
-  if (text.starts_with('@')) return of(names_in_file(text.substr(1)));
+  if (text == "core-aten") return OperatorSet(text, &is_core);
+  if (text == "no-fused") return OperatorSet(text, [](const std::string& name) { return !is_fused(name); });
+  if (text == "basic")
+    return OperatorSet(text, [](const std::string& name) { return !decompositions::all().has(name); });
+  if (text.starts_with('@')) {
+    OperatorSet set = of(names_in_file(text.substr(1)));
+    set.text_ = text;
+    return set;
+  }
   std::set<std::string> names;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find('+', at), text.size());
@@ -74,7 +78,8 @@ OperatorSet OperatorSet::named(const std::string& text) {
 
 std::vector<std::string> decomposable_operators() { return decompositions::all().names(); }
 
-DecomposeResult decompose(Graph& graph, const OperatorSet& keep) {
+DecomposeResult decompose(Graph& graph, const DecomposeOptions& options) {
+  const OperatorSet& keep = options.to;
   DecomposeResult result;
   const ExpansionTable& table = decompositions::all();
   enum class Verdict : uint8_t { kUnknown, kStays, kExpand };
@@ -116,21 +121,19 @@ DecomposeResult decompose(Graph& graph, const OperatorSet& keep) {
   return result;
 }
 
-PassResult decompose_pass(Graph& graph, const PassOptions& options) {
-  const DecomposeResult done = decompose(graph, OperatorSet::named(options.at("to")));
-  PassResult result;
-  result.changed = !done.expanded.empty();
-  int64_t expanded = 0;
-  int64_t remaining = 0;
-  for (const auto& [name, count] : done.expanded) expanded += count;
-  for (const auto& [name, count] : done.remaining) {
-    remaining += count;
-    const auto why = done.why.find(name);
-    result.report += "remains: " + name + " x " + std::to_string(count) +
-                     (why == done.why.end() ? "\n" : ", because " + why->second + "\n");
+PassResult DecomposeResult::summary() const {
+  PassResult summary{.changed = !expanded.empty()};
+  int64_t gone = 0;
+  int64_t left = 0;
+  for (const auto& [name, count] : expanded) gone += count;
+  for (const auto& [name, count] : remaining) {
+    left += count;
+    const auto reason = why.find(name);
+    summary.report += "remains: " + name + " x " + std::to_string(count) +
+                      (reason == why.end() ? "\n" : ", because " + reason->second + "\n");
   }
-  result.counters = {{"expanded", expanded}, {"outside_the_set", remaining}};
-  return result;
+  summary.counters = {{"expanded", gone}, {"outside_the_set", left}};
+  return summary;
 }
 
 }  // namespace shadowgraph

@@ -73,7 +73,7 @@ class Expander::Recording final : public CallObserver {
     for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument.value()));
   }
   void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override {
-    const NodeId node = at_.insert(graph_.intern_operator(info.op), arguments_);
+    const NodeId node = at_.insert(graph_.intern_target(info.target), arguments_);
     inserted_.push_back(node);
     std::vector<Argument> made;
     for (const CallArgument& result : results) made.push_back(result_of(result.value(), node));
@@ -149,8 +149,8 @@ namespace {
 
 class Observed {
  public:
-  Observed(FakeTensorMode& mode, CallObserver& observer) : mode_(mode) { mode_.state().observer = &observer; }
-  ~Observed() { mode_.state().observer = nullptr; }
+  Observed(FakeTensorMode& mode, CallObserver& observer) : mode_(mode) { state_of(mode_).observer = &observer; }
+  ~Observed() { state_of(mode_).observer = nullptr; }
   Observed(const Observed&) = delete;
   Observed& operator=(const Observed&) = delete;
 
@@ -167,7 +167,7 @@ std::optional<std::string> Expander::expand(NodeId node) {
   bool saved_elsewhere = false;
   graph_.for_each_output(node, [&](ValueId value) {
     saved_elsewhere |= graph_.is_saved_elsewhere(value);
-    if (graph_.value(value).kind == ValueKind::kTensor) mode_.state().default_device = graph_.value(value).device();
+    if (graph_.value(value).kind == ValueKind::kTensor) state_of(mode_).default_device = graph_.value(value).device();
   });
   if (saved_elsewhere) return "another node says that autograd keeps its result";
 

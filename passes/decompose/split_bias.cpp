@@ -17,7 +17,7 @@ const ExpansionTable& table() {
 
 }  // namespace
 
-int64_t split_bias(Graph& graph) {
+SplitBiasResult split_bias(Graph& graph) {
   std::vector<NodeId> candidates;
   for (const NodeId node : graph.nodes()) {
     const Target& target = graph.target(node);
@@ -25,19 +25,16 @@ int64_t split_bias(Graph& graph) {
     const Argument* bias = graph.find_argument(node, "bias");
     if (bias == nullptr || bias->kind == ArgumentKind::kValue) candidates.push_back(node);
   }
-  if (candidates.empty()) return 0;
+  SplitBiasResult result;
+  if (candidates.empty()) return result;
   Expander expander(graph, table());
-  int64_t split = 0;
   for (const NodeId node : candidates) {
-    if (!expander.expand(node)) ++split;
+    if (!expander.expand(node)) ++result.split;
   }
   expander.relink();
-  return split;
+  return result;
 }
 
-PassResult split_bias_pass(Graph& graph, const PassOptions&) {
-  const int64_t split = split_bias(graph);
-  return {.changed = split > 0, .counters = {{"split", split}}};
-}
+PassResult SplitBiasResult::summary() const { return {.changed = split > 0, .counters = {{"split", split}}}; }
 
 }  // namespace shadowgraph

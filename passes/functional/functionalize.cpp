@@ -18,13 +18,16 @@
 // Why layout matters: kernels may sum in another order for other strides, and random fills draw in order of memory, or by
 // another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever appended, so
 // every step is as simple and as cheap as recording.
+#include <c10/util/strides.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
 
 #include "core/replay/functional_call.h"
+#include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_forms.h"
 #include "ir/records.h"
-#include "passes/functional/functional_form.h"
 #include "passes/functional/layout_independence.h"
 #include "passes/functional/storage_images.h"
 #include "passes/rewrite/graph_rebuild.h"
@@ -105,8 +108,6 @@ class Functionalizer {
   Graph made_;
   NodeEmitter emitter_;
   StorageImages images_;
-  OperatorFactsCache facts_;
-  FunctionalForms forms_;
   GraphRebuild carried_;
   std::vector<Extent> writes_;
   std::vector<NodeId> placeholders_;
@@ -185,7 +186,7 @@ void Functionalizer::keep_saved(NodeId n, NodeId made) {
 // ---- Nodes that write
 
 std::vector<Functionalizer::Written> Functionalizer::written_by(NodeId n) {
-  const OperatorFacts& facts = facts_.of(read_, read_.node(n).target);
+  const OperatorFacts& facts = read_.facts(n);
   const auto arguments = read_.arguments(n);
   const auto results = read_.results(n);
   std::vector<Written> written;
@@ -208,13 +209,15 @@ std::vector<Functionalizer::Written> Functionalizer::written_by(NodeId n) {
 
 // No content changes, or only what there is of it.
 bool Functionalizer::metadata(NodeId n, std::span<const Written> written) {
+  const OperatorFacts& facts = read_.facts(n);
+  if (facts.takes_storage) return true;
   const std::string& name = read_.target(n).schema().name();
-  if (name == "aten::set_" || name == "aten::set_data") return true;
   if (name == "aten::as_strided_" || name == "aten::requires_grad_") return true;
-  if (name.starts_with("aten::resize"))
+  if (facts.resizes) {
     return std::none_of(written.begin(), written.end(), [&](const Written& w) { return outgrows(w); });
-  const FunctionalForm* form = forms_.of(read_, read_.node(n).target);
-  if (form == nullptr || !form->is_view) return false;
+  }
+  const FunctionalForm* form = functional_form(read_.target(n));
+  if (form == nullptr || !form->target.facts().is_view) return false;
   read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
   return true;
 }
@@ -246,9 +249,9 @@ void Functionalizer::write(NodeId n) {
   prepare_saved(n);
   if (written.size() == 1 && write_contents(n, written.front())) return;
   // aten::resize gives a tensor of that size; what matters here is the storage, which keeps what it holds.
-  const bool resizes = read_.target(n).schema().name().starts_with("aten::resize");
-  const FunctionalForm* form = forms_.of(read_, read_.node(n).target);
-  if (form != nullptr && !resizes && !form->is_view && may_reorder(n, *form, written) &&
+  const bool resizes = read_.facts(n).resizes;
+  const FunctionalForm* form = functional_form(read_.target(n));
+  if (form != nullptr && !resizes && !form->target.facts().is_view && may_reorder(n, *form, written) &&
       write_functionally(n, *form, written)) {
     return;
   }
@@ -321,11 +324,11 @@ bool Functionalizer::write_contents(NodeId n, const Written& written) {
     return false;
   } else {
     const Argument number = emitter_.mapped(source, [&](ValueId v) { return images_.current(v); });
-    Geometry geometry;
+    TensorGeometry geometry;
     geometry.dtype = value.dtype;
     geometry.device = value.device();
     geometry.sizes.assign(sizes.begin(), sizes.end());
-    geometry.strides = contiguous_strides(sizes);
+    geometry.strides = c10::contiguous_strides(sizes);
     content = emitter_.call(emitter_.target("aten::full"),
                             {made_.int_list(sizes), number, Argument::of_int(static_cast<int64_t>(value.dtype)),
                              Argument::none(), Argument::of_device(value.device()), Argument::none()},
@@ -347,7 +350,7 @@ bool Functionalizer::may_reorder(NodeId n, const FunctionalForm& form, std::span
     storages.push_back(storage);
     if (outgrows(w) && !images_.replaces(w.after)) return false;
     if (internal_overlap(view_of(read_, w.after)) != Overlap::kNone) return false;
-    if (images_.has_bits(w.after) && !(form.pointwise && is_layout_independent(read_, n))) return false;
+    if (images_.has_bits(w.after) && !(form.target.facts().pointwise && is_layout_independent(read_, n))) return false;
   }
   if (storages.size() > 1) std::sort(storages.begin(), storages.end());
   bool good = true;
@@ -360,14 +363,19 @@ bool Functionalizer::may_reorder(NodeId n, const FunctionalForm& form, std::span
       const Value& value = read_.value(v);
       if (!value.storage.valid() || !std::binary_search(storages.begin(), storages.end(), value.storage)) return;
       const ValueId w = written.front().after;
-      good = good && form.pointwise && written.size() == 1 && value.dtype == read_.value(w).dtype &&
+      good = good && form.target.facts().pointwise && written.size() == 1 && value.dtype == read_.value(w).dtype &&
              images_.has_bits(v) == images_.has_bits(w) && same_geometry(view_of(read_, v), view_of(read_, w));
     });
   }
   return good;
 }
 
-bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> written) {
+bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> in_any_order) {
+  std::vector<Written> written;  // as the form gives them
+  for (const uint16_t position : form.written) {
+    std::copy_if(in_any_order.begin(), in_any_order.end(), std::back_inserter(written),
+                 [&](const Written& w) { return w.position == position; });
+  }
   const auto arguments = read_.arguments(n);
   std::vector<Argument> taken;
   for (const uint16_t position : form.arguments) {
@@ -393,7 +401,8 @@ bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, st
     const bool same_device = made_.value(contents[i]).device() == read_.value(written[i].after).device();
     if (!same_sizes || !same_device) return give_up();
     if (!same_layout || !same_dtype) {
-      if (!form.pointwise || form.random || !is_layout_independent(read_, n)) return give_up();
+      const OperatorFacts& facts = form.target.facts();
+      if (!facts.pointwise || facts.random || !is_layout_independent(read_, n)) return give_up();
     }
   }
   // Results that are no written argument: as the functional operator gives them, which is as they were.
@@ -424,7 +433,7 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
   ++result_.functional_calls;
   const std::vector<Argument> arguments = current_arguments(n);
   const NodeId made = emitter_.append(carried_.target(*target), arguments);
-  const OperatorFacts& facts = facts_.of(read_, read_.node(n).target);
+  const OperatorFacts& facts = read_.facts(n);
   std::vector<Argument> results;
   for (size_t r = 0; r < read_.results(n).size(); ++r) {
     const bool aliases =
@@ -440,7 +449,7 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
     const auto written_value = [&]() -> Argument {
       const Written& w = written[next++];
       const StorageId storage = read_.value(w.before).storage;
-      Geometry geometry = geometry_of(read_, w.after);
+      TensorGeometry geometry = TensorGeometry::of(read_, w.after);
       auto known = std::find_if(storages.begin(), storages.end(), [&](const auto& s) { return s.first == storage; });
       if (known == storages.end()) {
         const int64_t bytes = made_.storage(made_.value(images_.base(storage)).storage).bytes;
@@ -483,7 +492,7 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
 // A row over the storage of a placeholder, which is resized to `bytes`; the placeholder's own geometry stays.
 ValueId Functionalizer::longer(ValueId placeholder, int64_t before, int64_t bytes) {
   const StorageId storage = made_.value(placeholder).storage;
-  Geometry row = geometry_of(made_, placeholder);
+  TensorGeometry row = TensorGeometry::of(made_, placeholder);
   row.strides = {1};
   row.offset = 0;
   ValueId alias = placeholder;
@@ -521,14 +530,14 @@ void Functionalizer::write_back(NodeId placeholder) {
   const bool fits = !grown && internal_overlap(view) == Overlap::kNone &&
                     ((!extent.several && same_geometry(view, view_of(read_, extent.only))) ||
                      (is_dense(view) && begin <= extent.begin && extent.end <= end));
-  const Geometry geometry = geometry_of(made_, target);
+  const TensorGeometry geometry = TensorGeometry::of(made_, target);
   ValueId to = target;
   ValueId from;
   if (fits) {
     from = images_.current(id);
   } else {
     // The bytes written, as rows: what lies between the views is copied with them, and is what it was.
-    Geometry row = geometry;
+    TensorGeometry row = geometry;
     row.strides = {1};
     row.offset = 0;
     if (grown) to = longer(target, images_.first_bytes(storage), images_.bytes(storage));
@@ -546,7 +555,7 @@ void Functionalizer::write_back(NodeId placeholder) {
     to = emitter_.as_strided(to, row);
     from = images_.row(storage, row.dtype, first, row.sizes[0]);
   }
-  const Geometry to_geometry = geometry_of(made_, to);
+  const TensorGeometry to_geometry = TensorGeometry::of(made_, to);
   const NodeId node = emitter_.append(emitter_.target("aten::copy_"),
                                       {Argument::of_value(to), Argument::of_value(from), Argument::of_bool(false)});
   emitter_.add_result(node, to_geometry, made_.value(target).storage);
@@ -588,7 +597,7 @@ void Functionalizer::node(NodeId n) {
     const StorageId storage = source.kind == ArgumentKind::kValue ? read_.value(source.ref.value).storage : StorageId();
     if (storage.valid() && images_.version(storage) != 0) return;
   }
-  const OperatorFacts& facts = facts_.of(read_, target);
+  const OperatorFacts& facts = read_.facts(target);
   if (read_.target(n).schema().name() == "aten::set_") {
     // What set_ without a source gives has no other maker; the end may be too late, behind what is written back.
     if (read_.arguments(n).size() == 1) read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
@@ -653,9 +662,8 @@ void read_signature(const Graph& graph, FunctionalizeResult& result) {
 }  // namespace
 
 NodeId first_mutation(const Graph& graph) {
-  OperatorFactsCache facts;
   const auto writes = [&](NodeId n) {
-    const OperatorFacts& f = facts.of(graph, graph.node(n).target);
+    const OperatorFacts& f = graph.facts(n);
     if (f.unknown) return true;
     if (f.written.empty() || !writes_now(graph, n, f)) return false;
     bool any = false;
@@ -671,7 +679,7 @@ NodeId first_mutation(const Graph& graph) {
   for (; last.valid(); last = graph.node(last).previous) {
     const TargetId target = graph.node(last).target;
     if (is_end(target)) continue;
-    const OperatorFacts& f = facts.of(graph, target);
+    const OperatorFacts& f = graph.facts(target);
     if (f.is_view && !f.unknown) continue;
     const std::string& name = graph.target(last).name();
     const auto arguments = graph.arguments(last);
@@ -708,17 +716,14 @@ FunctionalizeResult functionalize(Graph& graph) {
   return result;
 }
 
-PassResult functionalize_pass(Graph& graph, const PassOptions&) {
-  const FunctionalizeResult result = functionalize(graph);
-  PassResult summary;
-  summary.changed = result.changed;
-  summary.counters = {{"writes", result.writes},
-                      {"scatters", result.scatters},
-                      {"views", result.views},
-                      {"functional_calls", result.functional_calls},
-                      {"write_backs", static_cast<int64_t>(result.mutated.size())},
-                      {"aliased_outputs", static_cast<int64_t>(result.aliased.size())}};
-  return summary;
+PassResult FunctionalizeResult::summary() const {
+  return {.changed = changed,
+          .counters = {{"writes", writes},
+                       {"scatters", scatters},
+                       {"views", views},
+                       {"functional_calls", functional_calls},
+                       {"write_backs", static_cast<int64_t>(mutated.size())},
+                       {"aliased_outputs", static_cast<int64_t>(aliased.size())}}};
 }
 
 }  // namespace shadowgraph

@@ -4,6 +4,8 @@
 #include <array>
 #include <string_view>
 
+#include "ir/operators/operator_name.h"
+
 namespace shadowgraph {
 namespace {
 
@@ -51,10 +53,8 @@ bool is_layout_independent(const Graph& graph, NodeId node) {
   graph.for_each_output(node, see);
   if (!floating) return true;
   const c10::FunctionSchema& schema = graph.target(node).schema();
-  std::string_view name = schema.name();
-  if (!name.starts_with("aten::")) return false;
-  name.remove_prefix(std::string_view("aten::").size());
-  if (name.ends_with('_') && !name.ends_with("__")) name.remove_suffix(1);
+  if (namespace_of(schema.name()) != "aten") return false;
+  const std::string_view name = without_underscore(without_namespace(schema.name()));
   if (schema.overload_name().find("mode") != std::string::npos) return false;  // div's
   const auto arguments = graph.arguments(node);
   for (size_t i = 0; i < arguments.size() && i < schema.arguments().size(); ++i) {

@@ -11,7 +11,8 @@
 #include <utility>
 
 #include "core/replay/functional_call.h"
-#include "passes/functional/functional_form.h"
+#include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_forms.h"
 #include "passes/functional/layout_independence.h"
 #include "passes/functional/lazy_bits.h"
 #include "passes/rewrite/graph_rebuild.h"
@@ -53,7 +54,12 @@ class Reinplacer {
   ReinplaceResult result;
 
  private:
-  enum class Kind : uint8_t { kCopy, kInPlace, kView, kGone };
+  enum class Kind : uint8_t {
+    kCopy,     // the node as it is
+    kInPlace,  // its in-place form
+    kView,     // a scatter: the view that it scatters to, and a copy to that
+    kGone,     // nothing: its first operand holds its result already
+  };
   struct Decision {
     Kind kind = Kind::kCopy;
     const Target* target = nullptr;  // kInPlace
@@ -80,7 +86,8 @@ class Reinplacer {
   bool decide_operator(NodeId n, uint32_t ordinal);
   bool decide_scatter(NodeId n, uint32_t ordinal);
   bool decide_write_back(NodeId n);
-  std::optional<Geometry> region(NodeId scatter) const;
+  // Where a scatter writes, as a view of its first operand; nothing for dimensions that are not there.
+  std::optional<TensorGeometry> region(NodeId scatter) const;
   NodeId only_scatter(ValueId value) const;
   const Target* in_place(NodeId n);
 
@@ -91,8 +98,6 @@ class Reinplacer {
   std::vector<uint32_t> limit_;  // by storage: its write-back, handed down by merges; 0: none
   IdMap<NodeId, uint32_t> ordinal_;
   IdMap<NodeId, Decision> decisions_;
-  OperatorFactsCache facts_;
-  InPlaceForms forms_;
   std::vector<std::unique_ptr<const Target>> originals_;  // behind functional calls
   IdMap<TargetId, const Target*> original_of_;
   std::vector<bool> looked_for_original_;
@@ -114,7 +119,7 @@ void Reinplacer::look() {
   for (const NodeId n : read_.nodes()) {
     ordinal_[n] = ++ordinal;
     const TargetId target = read_.node(n).target;
-    const OperatorFacts& facts = facts_.of(read_, target);
+    const OperatorFacts& facts = read_.facts(target);
     const auto arguments = read_.arguments(n);
     if (is_placeholder(target)) {
       read_.for_each_output(n, [&](ValueId v) {
@@ -163,8 +168,11 @@ bool Reinplacer::is_dead_after(ValueId value, uint32_t ordinal, NodeId except) {
   if (!id.valid()) return false;
   const StorageFacts& storage = storages_[id.index];
   const uint32_t last = except.valid() ? ordinal_[except] : ordinal;
+  // Who writes to it himself counts on what is there, in ways that `last_read` does not tell.
   if (storage.written || storage.last_read > last) return false;
+  // What the caller gave may only be written if the program would have overwritten it in the end, and has not done so yet.
   if (storage.given && (storage.write_back == 0 || storage.write_back < ordinal)) return false;
+  // Kept for a backward that this graph does not have, or that has not read it: somebody may still run it.
   return !storage.saved || storage.read_in_backward;
 }
 
@@ -176,6 +184,8 @@ bool Reinplacer::may_take(ValueId operand, ValueId result, uint32_t ordinal, Nod
   }
   // Through it the result would be stored as its conjugate or negative.
   if (bits_[operand] != 0) return false;
+  // The result must be able to live in the operand's place as it is: same geometry, no element twice (a write through
+  // expand() would hit one element several times), as many bytes, nobody else's memory.
   if (a.dtype != b.dtype || a.device() != b.device() ||
       !same_geometry(view_of(read_, operand), view_of(read_, result)) ||
       internal_overlap(view_of(read_, operand)) != Overlap::kNone ||
@@ -198,7 +208,9 @@ void Reinplacer::merge(ValueId operand, ValueId result) {
 const Target* Reinplacer::in_place(NodeId n) {
   const TargetId id = read_.node(n).target;
   const Target& target = read_.target(id);
-  if (target.kind() == TargetKind::kOperator) return forms_.of(read_, id);
+  if (target.kind() == TargetKind::kOperator) return in_place_form(target);
+  // functionalize made functions of in-place operators that have no functional form (core/replay/functional_call.h); here
+  // they become the operator that they were.
   if (target.kind() != TargetKind::kFunction) return nullptr;
   if (!looked_for_original_[id.index]) {
     looked_for_original_[id.index] = true;
@@ -210,7 +222,7 @@ const Target* Reinplacer::in_place(NodeId n) {
   return original_of_[id];
 }
 
-// The scatter that alone uses `value`, as its source.
+// The scatter that alone uses `value`, as its source (and not, also, as its base).
 NodeId Reinplacer::only_scatter(ValueId value) const {
   NodeId found;
   uint32_t uses = 0;
@@ -224,13 +236,14 @@ NodeId Reinplacer::only_scatter(ValueId value) const {
 }
 
 // Where a scatter writes, in its own result.
-std::optional<Geometry> Reinplacer::region(NodeId n) const {
+std::optional<TensorGeometry> Reinplacer::region(NodeId n) const {
   const auto arguments = read_.arguments(n);
   const ValueId base = arguments[0].ref.value;
-  Geometry geometry = geometry_of(read_, base);
+  TensorGeometry geometry = TensorGeometry::of(read_, base);
   const std::string& name = read_.target(n).name();
   const auto rank = static_cast<int64_t>(geometry.sizes.size());
   const auto wrapped = [&](int64_t dim) { return dim < 0 ? dim + rank : dim; };
+  // as_strided counts from the storage's begin, whatever the base's offset; the others from the base.
   if (name == "aten::as_strided_scatter") {
     const auto sizes = read_.ints(arguments[2]);
     const auto strides = read_.ints(arguments[3]);
@@ -281,10 +294,11 @@ std::optional<Geometry> Reinplacer::region(NodeId n) const {
 bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
   const Target* target = in_place(n);
   if (target == nullptr) return false;
-  const OperatorFacts facts = facts_of(*target);
+  const OperatorFacts& facts = target->facts();
   const auto arguments = read_.arguments(n);
   const auto results = read_.results(n);
   if (results.size() < facts.written.size()) return false;
+  // A functional call gives its results first, then what it wrote: the last results stand for the written arguments.
   const size_t fresh = results.size() - facts.written.size();
   std::vector<std::pair<ValueId, ValueId>> pairs;
   for (size_t w = 0; w < facts.written.size(); ++w) {
@@ -300,6 +314,7 @@ bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
   NodeId scatter;
   if (pairs.size() == 1 && !read_.has_uses(pairs[0].second)) return false;
   if (pairs.size() == 1) scatter = only_scatter(pairs[0].second);
+  // Whether a written storage is an operand elsewhere, too: add_(x, x.t()) reads what it has written already.
   const auto overlaps = [&](const std::vector<std::pair<ValueId, ValueId>>& writes) {
     bool found = false;
     for (size_t i = 0; i < arguments.size(); ++i) {
@@ -317,6 +332,8 @@ bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
   };
   if (overlaps(pairs)) return false;
   if (scatter.valid()) {
+    // %2 = mul(%1, 2), %3 = slice_scatter(%0, %2), where %1 is that slice of %0: mul_(%1, 2) alone, if %1 is laid out as the
+    // slice is and the kernel gives the same bits there (some sum in another order when strides differ).
     const auto [operand, made] = pairs[0];
     const auto arguments_of = read_.arguments(scatter);
     const auto place = region(scatter);
@@ -332,11 +349,12 @@ bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
       // Nothing may read the place between the two.
       const StorageFacts& storage = storages_[value.storage.index];
       const bool alone = storage.last_read == ordinal_[scatter] && storage.read_before <= ordinal;
-      const auto form = functional_form_of(*target);
+      const FunctionalForm* form = functional_form(*target);
       const StridedView dense = view_of(read_, made);
       const bool same_bits =
-          form && ((form->pointwise && !form->random && is_layout_independent(read_, n)) ||
-                   same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
+          form &&
+          ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(read_, n)) ||
+           same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
       const bool same_sizes =
           std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end());
       if (same_sizes && same_bits && same_geometry(there, view_of(read_, operand)) && alone &&
@@ -370,6 +388,7 @@ bool Reinplacer::decide_scatter(NodeId n, uint32_t ordinal) {
   const ValueId source = arguments[1].ref.value;
   const ValueId whole = read_.results(n).front().ref.value;
   const StorageId from = read_.value(source).storage;
+  // A source that was merged into the base's memory would be overwritten while it is read.
   if (!region(n) || !from.valid() || !may_take(base, whole, ordinal) ||
       merged(from) == merged(read_.value(base).storage)) {
     return false;
@@ -404,7 +423,7 @@ bool Reinplacer::decide() {
   uint32_t ordinal = 0;
   for (const NodeId n : read_.nodes()) {
     ++ordinal;
-    if (std::as_const(decisions_)[n].kind != Kind::kCopy) continue;
+    if (std::as_const(decisions_)[n].kind != Kind::kCopy) continue;  // a scatter that went with its source
     if (!decide_operator(n, ordinal) && !decide_scatter(n, ordinal)) decide_write_back(n);
   }
   result.changed = result.operators + result.scatters + result.write_backs > 0;
@@ -420,6 +439,7 @@ Graph Reinplacer::build() {
   IdMap<ValueId, ValueId> now;
   IdMap<StorageId, StorageId> storages;
   const auto value_of = [&](ValueId v) { return std::as_const(now)[v]; };
+  // Merged storages are one, made where the first of them was born.
   const auto storage_of = [&](StorageId old, NodeId born) {
     StorageId& storage = storages[merged(old)];
     if (!storage.valid()) storage = carried.storage(merged(old), born);
@@ -471,7 +491,7 @@ Graph Reinplacer::build() {
         break;
       }
       case Kind::kInPlace: {
-        const OperatorFacts facts = facts_of(*decision.target);
+        const OperatorFacts& facts = decision.target->facts();
         const NodeId node = emitter.append(carried.target(*decision.target), arguments);
         const size_t fresh = results.size() - facts.written.size();
         std::vector<Argument> copies = results_like(node, results.subspan(0, fresh), same);
@@ -479,6 +499,8 @@ Graph Reinplacer::build() {
           std::vector<ValueId> operands;
           read_.for_each_value(read_.arguments(n).subspan(facts.written[w], 1),
                                [&](ValueId v) { operands.push_back(v); });
+          // relu_ returns its operand, a value of its own here; _foreach_add_ returns nothing, and later readers of the result
+          // read the operand.
           const bool returned = std::any_of(facts.aliases.begin(), facts.aliases.end(),
                                             [&](const auto& a) { return a.argument == facts.written[w]; });
           size_t next = 0;
@@ -496,7 +518,7 @@ Graph Reinplacer::build() {
       }
       case Kind::kView: {
         const Scatter& scatter = *scatter_of(read_.target(n));
-        const Geometry place = *region(n);
+        const TensorGeometry place = *region(n);
         const Argument source = arguments[1];
         const ValueId base = arguments[0].ref.value;
         arguments.erase(arguments.begin() + 1);
@@ -529,13 +551,9 @@ ReinplaceResult reinplace(Graph& graph) {
   return reinplacer.result;
 }
 
-PassResult reinplace_pass(Graph& graph, const PassOptions&) {
-  const ReinplaceResult result = reinplace(graph);
-  PassResult summary;
-  summary.changed = result.changed;
-  summary.counters = {
-      {"operators", result.operators}, {"scatters", result.scatters}, {"write_backs", result.write_backs}};
-  return summary;
+PassResult ReinplaceResult::summary() const {
+  return {.changed = changed,
+          .counters = {{"operators", operators}, {"scatters", scatters}, {"write_backs", write_backs}}};
 }
 
 }  // namespace shadowgraph

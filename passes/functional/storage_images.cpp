@@ -1,5 +1,7 @@
 #include "passes/functional/storage_images.h"
 
+#include <c10/util/strides.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -15,8 +17,9 @@ bool same_numbers(std::span<const int64_t> a, std::span<const int64_t> b) {
 
 // Views whose arguments speak of the storage rather than of the source.
 bool is_absolute(const Target& target) {
+  const OperatorFacts& facts = target.facts();
   return target.name() == "aten::as_strided" || target.name() == "aten::as_strided_" || target.name() == "sg::alias" ||
-         target.name().starts_with("aten::set_") || target.name().starts_with("aten::resize_");
+         facts.takes_storage || facts.resizes;
 }
 
 bool is_scatterable(const std::string& name) {
@@ -34,8 +37,7 @@ StorageImages::StorageImages(const Graph& read, Graph& made, NodeEmitter& emitte
 // What is known of the whole program beforehand: which storages are resized, what in-place operators gave back.
 void StorageImages::find_resized() {
   for (const NodeId n : read_.nodes()) {
-    const OperatorFacts& facts = facts_.of(read_, read_.node(n).target);
-    const std::string& name = read_.target(n).name();
+    const OperatorFacts& facts = read_.facts(n);
     const auto arguments = read_.arguments(n);
     const auto results = read_.results(n);
     for (const OperatorFacts::Alias& alias : facts.aliases) {
@@ -57,7 +59,7 @@ void StorageImages::find_resized() {
         }
       });
     }
-    if (name.starts_with("aten::resize")) {
+    if (facts.resizes) {
       read_.for_each_output(n, [&](ValueId v) {
         if (read_.value(v).storage.valid()) images_[read_.value(v).storage.index].resized = true;
       });
@@ -104,7 +106,7 @@ ValueId StorageImages::latest(ValueId id) const {
 
 StorageImages::Step StorageImages::step_to(ValueId id) {
   const NodeId producer = read_.value(id).producer;
-  const OperatorFacts& facts = facts_.of(read_, read_.node(producer).target);
+  const OperatorFacts& facts = read_.facts(producer);
   const auto arguments = read_.arguments(producer);
   const auto results = read_.results(producer);
   if (facts.aliases.empty() || facts.collective || results.size() != 1 || results[0].kind != ArgumentKind::kValue)
@@ -116,8 +118,8 @@ StorageImages::Step StorageImages::step_to(ValueId id) {
   if (const ValueId origin = std::as_const(origins_)[id]; origin.valid()) return {origin, true};
   if (is_absolute(read_.target(producer))) return {};
   if (!facts.written.empty()) {
-    const FunctionalForm* form = forms_.of(read_, read_.node(producer).target);
-    if (form == nullptr || !form->is_view) return {};
+    const FunctionalForm* form = functional_form(read_.target(producer));
+    if (form == nullptr || !form->target.facts().is_view) return {};
   }
   // Other tensors among the arguments would have to be read again, too.
   uint32_t tensors = 0;
@@ -130,7 +132,7 @@ ValueId StorageImages::take(ValueId id, const Step& step) {
   const ValueId source = now_[step.source].value;
   if (step.same) return source;
   const NodeId producer = read_.value(id).producer;
-  const FunctionalForm* form = forms_.of(read_, read_.node(producer).target);
+  const FunctionalForm* form = functional_form(read_.target(producer));
   const Target& target = form != nullptr ? form->target : read_.target(producer);
   std::vector<Argument> arguments;
   for (const Argument& argument : read_.arguments(producer)) {
@@ -142,7 +144,8 @@ ValueId StorageImages::take(ValueId id, const Step& step) {
   }
   ++views_;
   const NodeId node = emitter_.append(made_.intern_target(target), arguments);
-  return emitter_.add_result(node, geometry_of(read_, id), made_.value(source).storage, read_.value(id).requires_grad);
+  return emitter_.add_result(node, TensorGeometry::of(read_, id), made_.value(source).storage,
+                             read_.value(id).requires_grad);
 }
 
 // The image as a tensor of `dtype` from which views of the first `bytes` can be taken. A storage that is resized is known
@@ -163,7 +166,7 @@ ValueId StorageImages::base_as(StorageId storage, c10::ScalarType dtype, int64_t
 
 ValueId StorageImages::row(StorageId storage, c10::ScalarType dtype, int64_t first, int64_t count) {
   const ValueId base = base_as(storage, dtype, (first + count) * static_cast<int64_t>(c10::elementSize(dtype)));
-  Geometry row;
+  TensorGeometry row;
   row.dtype = dtype;
   row.device = made_.value(base).device();
   row.sizes = {count};
@@ -176,16 +179,16 @@ ValueId StorageImages::from_base(ValueId id) {
   const Value& value = read_.value(id);
   ++views_;
   ValueId result = emitter_.as_strided(base_as(value.storage, value.dtype, view_of(read_, id).bytes().second),
-                                       geometry_of(read_, id));
+                                       TensorGeometry::of(read_, id));
   const uint8_t bits = std::as_const(bits_)[id];
   const StorageId storage = made_.value(result).storage;
   if (bits & kConjugateBit) {
-    result =
-        emitter_.call(emitter_.target("aten::_conj"), {Argument::of_value(result)}, geometry_of(read_, id), storage);
+    result = emitter_.call(emitter_.target("aten::_conj"), {Argument::of_value(result)}, TensorGeometry::of(read_, id),
+                           storage);
   }
   if (bits & kNegativeBit) {
-    result = emitter_.call(emitter_.target("aten::_neg_view"), {Argument::of_value(result)}, geometry_of(read_, id),
-                           storage);
+    result = emitter_.call(emitter_.target("aten::_neg_view"), {Argument::of_value(result)},
+                           TensorGeometry::of(read_, id), storage);
   }
   return result;
 }
@@ -198,7 +201,7 @@ ValueId StorageImages::base_of_nothing(ValueId id) {
                                  "; give its contents by an operator or as an input of the program",
                              value.producer);
   }
-  Geometry geometry = geometry_of(read_, id);
+  TensorGeometry geometry = TensorGeometry::of(read_, id);
   const NodeId node = emitter_.append(emitter_.target("aten::empty_strided"),
                                       {made_.int_list(read_.sizes(id)), made_.int_list(read_.strides(id)),
                                        Argument::of_int(static_cast<int64_t>(value.dtype)), Argument::none(),
@@ -292,7 +295,7 @@ std::optional<ValueId> StorageImages::scatter_by_view(ValueId view, ValueId cont
   if (!is_scatterable(name) || std::as_const(bits_)[view] != 0) return std::nullopt;
   const Step step = step_to(view);
   if (!step.source.valid() || !covers(step.source) || std::as_const(bits_)[step.source] != 0) return std::nullopt;
-  if (ends_within(read_.value(view).storage, geometry_of(read_, view).itemsize())) return std::nullopt;
+  if (ends_within(read_.value(view).storage, TensorGeometry::of(read_, view).itemsize())) return std::nullopt;
   const ValueId whole = current(step.source);
   std::vector<Argument> arguments;
   for (const Argument& argument : read_.arguments(producer)) {
@@ -308,7 +311,7 @@ std::optional<ValueId> StorageImages::scatter_by_view(ValueId view, ValueId cont
                         : name == "aten::select.int" ? "aten::select_scatter"
                                                      : "aten::diagonal_scatter";
   const NodeId node = emitter_.append(emitter_.target(scatter), arguments);
-  const Geometry geometry = geometry_of(made_, whole);
+  const TensorGeometry geometry = TensorGeometry::of(made_, whole);
   const StorageId storage = emitter_.add_storage(node, geometry, made_.storage(made_.value(whole).storage).bytes);
   return emitter_.add_result(node, geometry, storage);
 }
@@ -317,18 +320,18 @@ std::optional<ValueId> StorageImages::scatter_by_view(ValueId view, ValueId cont
 ValueId StorageImages::clone_with_strides_of(ValueId view, ValueId content) {
   const auto sizes = read_.sizes(view);
   const auto strides = read_.strides(view);
-  const auto contiguous = contiguous_strides(sizes);
+  const auto contiguous = c10::contiguous_strides(sizes);
   const StridedView wanted{sizes, strides, 0, 1};
   if (!same_elements(wanted, {sizes, {contiguous.data(), contiguous.size()}, 0, 1})) return {};
   return emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(content), Argument::of_int(0)});
 }
 
 // A tensor and where it is to go, both with one dimension more, which runs over the bytes of an element.
-ValueId StorageImages::in_bytes(ValueId content, Geometry& target) {
+ValueId StorageImages::in_bytes(ValueId content, TensorGeometry& target) {
   const int64_t item = target.itemsize();
   content = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(content), Argument::of_int(0)});
   const StorageId storage = made_.value(content).storage;
-  Geometry bytes = geometry_of(made_, content);
+  TensorGeometry bytes = TensorGeometry::of(made_, content);
   bytes.sizes.push_back(1);
   bytes.strides.push_back(1);
   content = emitter_.call(emitter_.target("aten::unsqueeze"),
@@ -377,7 +380,7 @@ bool StorageImages::write(ValueId view, ValueId content) {
   }
   const int64_t end = view_of(read_, view).bytes().second;
   // Scatters copy the storage as elements of its dtype: one that holds no whole number of them is written in smaller pieces.
-  Geometry target = geometry_of(read_, view);
+  TensorGeometry target = TensorGeometry::of(read_, view);
   if (ends_within(storage, target.itemsize())) content = in_bytes(content, target);
   ValueId base = base_as(storage, target.dtype, end);
   if (internal_overlap(view_of(made_, base)) != Overlap::kNone) {
@@ -388,7 +391,7 @@ bool StorageImages::write(ValueId view, ValueId content) {
       {Argument::of_value(base), Argument::of_value(content),
        made_.int_list({target.sizes.data(), target.sizes.size()}),
        made_.int_list({target.strides.data(), target.strides.size()}), Argument::of_int(target.offset)});
-  const Geometry result = geometry_of(made_, base);
+  const TensorGeometry result = TensorGeometry::of(made_, base);
   const StorageId made_storage = emitter_.add_storage(node, result, made_.storage(made_.value(base).storage).bytes);
   replace(storage, emitter_.add_result(node, result, made_storage));
   return true;

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "ir/operators/operator_facts.h"
-#include "passes/functional/functional_form.h"
+#include "ir/operators/operator_forms.h"
 #include "passes/functional/lazy_bits.h"
 #include "passes/rewrite/node_emitter.h"
 #include "shadowgraph/analysis.h"
@@ -86,7 +86,7 @@ class StorageImages {
   ValueId from_base(ValueId value);
   ValueId base_as(StorageId storage, c10::ScalarType dtype, int64_t bytes);
   ValueId base_of_nothing(ValueId value);
-  ValueId in_bytes(ValueId content, Geometry& target);
+  ValueId in_bytes(ValueId content, TensorGeometry& target);
   bool ends_within(StorageId storage, int64_t item) const;
   std::optional<ValueId> scatter_by_view(ValueId view, ValueId content);
   ValueId clone_with_strides_of(ValueId view, ValueId content);
@@ -95,8 +95,6 @@ class StorageImages {
   Graph& made_;
   NodeEmitter& emitter_;
   AliasAnalysis aliases_;
-  OperatorFactsCache facts_;
-  FunctionalForms forms_;
   std::vector<Image> images_;
   IdMap<ValueId, Now> now_;
   IdMap<ValueId, uint8_t> bits_;

@@ -18,6 +18,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/replay/call_templates.h"
 #include "ir/operators/formals.h"
 #include "shadowgraph/graph.h"
 
@@ -26,11 +27,11 @@ namespace shadowgraph {
 class NodeCalls {
  public:
   // `graph` must outlive this; nodes and targets may be added meanwhile.
-  explicit NodeCalls(const Graph& graph) : graph_(graph) {}
+  explicit NodeCalls(const Graph& graph) : graph_(graph), arguments_(graph) {}
 
   using TensorOf = c10::function_ref<const at::Tensor&(ValueId)>;
-  // Numbers that stand for tensors become wrapped numbers, generators become None (the default one). Throws Error for
-  // arguments that no text form holds (custom classes).
+  // As the interpreter makes them (core/replay/call_templates.h). Throws Error for arguments that no text form holds (custom
+  // classes), and for numbers that other nodes compute.
   void push_arguments(NodeId node, TensorOf tensor_of, torch::jit::Stack& stack);
   // A registered function's shape rule is called, so its tensors must be fake. Throws Error if this process does not
   // have the operator or function, and what that throws.
@@ -40,10 +41,8 @@ class NodeCalls {
   const TargetFormals& formals_of(NodeId node) { return formals_.of(graph_, graph_.node(node).target); }
 
  private:
-  c10::IValue ivalue_of(NodeId node, const Argument& argument, const Formal& formal, TensorOf tensor_of);
-  c10::IValue list_of(NodeId node, const Argument& argument, const Formal& formal, TensorOf tensor_of);
-
   const Graph& graph_;
+  CallTemplates arguments_;  // of one node at a time
   Formals formals_;
   std::vector<std::optional<c10::OperatorHandle>> operators_;  // by TargetId
 };

@@ -60,25 +60,6 @@ void put_arguments(std::string& key, const Graph& graph, std::span<const Argumen
 
 }  // namespace
 
-int64_t Geometry::numel() const {
-  int64_t count = 1;
-  for (const int64_t size : sizes) count *= size;
-  return count;
-}
-
-Geometry geometry_of(const Graph& graph, ValueId id) {
-  const Value& value = graph.value(id);
-  const auto sizes = graph.sizes(id);
-  const auto strides = graph.strides(id);
-  return {value.dtype, {sizes.begin(), sizes.end()}, {strides.begin(), strides.end()}, value.offset, value.device()};
-}
-
-c10::SmallVector<int64_t, 6> contiguous_strides(std::span<const int64_t> sizes) {
-  c10::SmallVector<int64_t, 6> strides(sizes.size(), 1);
-  for (size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(sizes[i], 1);
-  return strides;
-}
-
 TargetId NodeEmitter::target(const char* name, const char* overload) {
   TargetId& id = targets_[std::string(name) + "." + overload];
   if (!id.valid()) id = made_.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
@@ -116,7 +97,7 @@ NodeId NodeEmitter::append(TargetId target, std::span<const Argument> arguments)
   return id;
 }
 
-StorageId NodeEmitter::add_storage(NodeId born, const Geometry& geometry, int64_t bytes) {
+StorageId NodeEmitter::add_storage(NodeId born, const TensorGeometry& geometry, int64_t bytes) {
   Storage storage;
   storage.born = born;
   storage.device_type = geometry.device.type();
@@ -128,7 +109,7 @@ StorageId NodeEmitter::add_storage(NodeId born, const Geometry& geometry, int64_
   return made_.add_storage(storage);
 }
 
-ValueId NodeEmitter::add_result(NodeId node, const Geometry& geometry, StorageId storage, bool requires_grad) {
+ValueId NodeEmitter::add_result(NodeId node, const TensorGeometry& geometry, StorageId storage, bool requires_grad) {
   TensorMeta spec;
   spec.dtype = geometry.dtype;
   spec.sizes = {geometry.sizes.data(), geometry.sizes.size()};
@@ -140,7 +121,7 @@ ValueId NodeEmitter::add_result(NodeId node, const Geometry& geometry, StorageId
   return made_.add_tensor_result(node, spec);
 }
 
-ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> arguments, const Geometry& geometry,
+ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> arguments, const TensorGeometry& geometry,
                           StorageId storage) {
   const NodeId node = append(target, arguments);
   return add_result(node, geometry, storage.valid() ? storage : add_storage(node, geometry));
@@ -232,7 +213,7 @@ ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> argum
   return made_.results(node).front().ref.value;
 }
 
-ValueId NodeEmitter::as_strided(ValueId source, const Geometry& geometry) {
+ValueId NodeEmitter::as_strided(ValueId source, const TensorGeometry& geometry) {
   const Argument arguments[] = {
       Argument::of_value(source), made_.int_list({geometry.sizes.data(), geometry.sizes.size()}),
       made_.int_list({geometry.strides.data(), geometry.strides.size()}), Argument::of_int(geometry.offset)};
@@ -242,7 +223,7 @@ ValueId NodeEmitter::as_strided(ValueId source, const Geometry& geometry) {
 
 ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) {
   const StorageId storage = made_.value(source).storage;
-  Geometry row;
+  TensorGeometry row;
   row.dtype = made_.value(source).dtype;
   row.device = made_.value(source).device();
   row.strides = {1};
@@ -261,7 +242,7 @@ ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) 
 }
 
 ValueId NodeEmitter::expand(ValueId source, std::span<const int64_t> sizes) {
-  Geometry geometry = geometry_of(made_, source);
+  TensorGeometry geometry = TensorGeometry::of(made_, source);
   if (std::equal(sizes.begin(), sizes.end(), geometry.sizes.begin(), geometry.sizes.end())) return source;
   const size_t added = sizes.size() - geometry.sizes.size();
   c10::SmallVector<int64_t, 6> strides(sizes.size(), 0);

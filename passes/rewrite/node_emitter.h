@@ -5,8 +5,6 @@
 // geometry and arguments.
 #pragma once
 
-#include <c10/util/SmallVector.h>
-
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,25 +12,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ir/analysis/tensor_geometry.h"
 #include "passes/rewrite/node_call.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {
-
-// A tensor value's geometry, by value.
-struct Geometry {
-  c10::ScalarType dtype = c10::ScalarType::Float;
-  c10::SmallVector<int64_t, 6> sizes;
-  c10::SmallVector<int64_t, 6> strides;
-  int64_t offset = 0;
-  c10::Device device = c10::Device(c10::DeviceType::CPU);
-
-  int64_t itemsize() const { return static_cast<int64_t>(c10::elementSize(dtype)); }
-  int64_t numel() const;
-};
-Geometry geometry_of(const Graph& graph, ValueId value);
-c10::SmallVector<int64_t, 6> contiguous_strides(std::span<const int64_t> sizes);
 
 class NodeEmitter {
  public:
@@ -75,20 +60,21 @@ class NodeEmitter {
   // A call whose one result is a fresh tensor. Throws what the operator throws.
   ValueId call(TargetId target, std::initializer_list<Argument> arguments);
   // A call whose one result has this geometry in `storage`.
-  ValueId call(TargetId target, std::initializer_list<Argument> arguments, const Geometry& geometry, StorageId storage);
-  ValueId add_result(NodeId node, const Geometry& geometry, StorageId storage, bool requires_grad = false);
+  ValueId call(TargetId target, std::initializer_list<Argument> arguments, const TensorGeometry& geometry,
+               StorageId storage);
+  ValueId add_result(NodeId node, const TensorGeometry& geometry, StorageId storage, bool requires_grad = false);
   // A storage for what has this geometry, `bytes` long or longer.
-  StorageId add_storage(NodeId born, const Geometry& geometry, int64_t bytes = 0);
+  StorageId add_storage(NodeId born, const TensorGeometry& geometry, int64_t bytes = 0);
 
   // ---- Views
-  ValueId as_strided(ValueId source, const Geometry& geometry);
+  ValueId as_strided(ValueId source, const TensorGeometry& geometry);
   // The first `bytes` of the storage that holds `source`, as one row of `dtype`; as many as make whole elements.
   ValueId flat(ValueId source, c10::ScalarType dtype, int64_t bytes);
   ValueId expand(ValueId source, std::span<const int64_t> sizes);
 
  private:
   struct Found {
-    Geometry geometry;
+    TensorGeometry geometry;
     int64_t bytes = 0;
   };
   struct Results {

@@ -20,7 +20,6 @@
 #include "core/capture/call_record.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "ir/records.h"
-#include "passes/options.h"
 #include "passes/rewrite/fake_of.h"
 #include "passes/rewrite/node_call.h"
 #include "shadowgraph/edit.h"
@@ -473,22 +472,22 @@ RewriteResult rewrite(Graph& graph, std::span<const RewriteRule> rules) {
   return result;
 }
 
-PassResult rewrite_pass(Graph& graph, const PassOptions& options) {
-  const std::string& file = text_option(options, "file");
-  std::string text = text_option(options, "rules");
+RewriteResult rewrite(Graph& graph, const RewriteOptions& options) {
+  const std::string& file = options.file;
+  std::string text = options.rules;
   if (file.empty() == text.empty()) throw Error("rewrite: give rules=.. or file=.., one of them");
   if (!file.empty()) {
     text = read_file(file);
   } else {
     std::replace(text.begin(), text.end(), ';', '\n');
   }
-  const auto rules = parse_rules(text, &graph, file.empty() ? "<rules>" : file);
-  const RewriteResult done = rewrite(graph, rules);
-  PassResult result;
-  result.changed = done.replaced > 0 || done.moved > 0;
-  result.counters = {{"replaced", done.replaced}, {"refused", done.refused}};
-  for (const std::string& reason : done.reasons) result.report += "left alone: " + reason + "\n";
-  return result;
+  return rewrite(graph, parse_rules(text, &graph, file.empty() ? "<rules>" : file));
+}
+
+PassResult RewriteResult::summary() const {
+  PassResult summary{.changed = replaced > 0 || moved > 0, .counters = {{"replaced", replaced}, {"refused", refused}}};
+  for (const std::string& reason : reasons) summary.report += "left alone: " + reason + "\n";
+  return summary;
 }
 
 }  // namespace shadowgraph

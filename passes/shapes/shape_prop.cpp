@@ -4,13 +4,17 @@
 // and which storage each of them is on.
 #include <c10/core/GradMode.h>
 #include <c10/util/flat_hash_map.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 
 #include "core/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
+#include "ir/analysis/tensor_geometry.h"
 #include "ir/records.h"
+#include "ir/text/words.h"
 #include "passes/rewrite/fake_of.h"
 #include "passes/rewrite/node_call.h"
 #include "passes/shapes/baked_sizes.h"
@@ -29,13 +33,7 @@ bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.
 
 // Operators that may change the geometry of an operand itself: the value before
 // must keep what was true then.
-bool changes_geometry(const c10::OperatorHandle& op) {
-  const std::string& name = op.operator_name().name;
-  return op.hasTag(at::Tag::inplace_view) || name.starts_with("aten::resize") || name.starts_with("aten::set_") ||
-         std::ranges::any_of(op.schema().arguments(), [](const c10::Argument& argument) {
-           return argument.is_out() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-         });
-}
+bool changes_geometry(const OperatorFacts& facts) { return facts.changes_objects || facts.is_out_variant; }
 
 }  // namespace
 
@@ -71,8 +69,8 @@ class ShapeRun {
     for (uint32_t i = 0; i < graph.storage_count(); ++i) out_.bytes_[i] = graph.storage(StorageId(i)).bytes;
     out_.tensors_.reserve(graph.value_capacity());
     for (const auto& [name, geometry] : options.inputs) unbound_.push_back(name);
-    mode_.state().data_sizes.give(options.data_sizes);
-    mode_.state().data_sizes.give(recorded_data_sizes());
+    state_of(mode_).data_sizes.give(options.data_sizes);
+    state_of(mode_).data_sizes.give(recorded_data_sizes());
   }
 
   // "nonzero0 = 17"
@@ -97,7 +95,7 @@ class ShapeRun {
       } else {
         call(node);
       }
-      if (!unbound_.empty() && !is_placeholder(node)) refuse_names();
+      if (!unbound_.empty() && !graph_.is_placeholder(node)) refuse_names();
       baked_.find(node, out_.baked_);
     }
     if (!unbound_.empty()) refuse_names();
@@ -106,16 +104,10 @@ class ShapeRun {
   }
 
  private:
-  bool is_placeholder(NodeId node) const {
-    const TargetId target = graph_.node(node).target;
-    return target == target_of(Builtin::kParameter) || target == target_of(Builtin::kBuffer) ||
-           target == target_of(Builtin::kInput) || target == target_of(Builtin::kConstant);
-  }
-
   [[noreturn]] void refuse_names() const {
     std::string names;
     for (const NodeId node : graph_.nodes()) {
-      if (is_placeholder(node) && graph_.node(node).target == target_of(Builtin::kInput)) {
+      if (graph_.is_placeholder(node) && graph_.node(node).target == target_of(Builtin::kInput)) {
         names += (names.empty() ? "" : ", ") + graph_.text(graph_.arguments(node)[0].string);
       }
     }
@@ -146,7 +138,7 @@ class ShapeRun {
   }
 
   void built_in(NodeId node) {
-    if (is_placeholder(node)) {
+    if (graph_.is_placeholder(node)) {
       placeholder(node);
     } else if (graph_.node(node).target == target_of(Builtin::kAlias)) {
       alias(node);
@@ -223,7 +215,7 @@ class ShapeRun {
     const ValueId id = only_result(node);
     const ValueId source = graph_.arguments(node)[0].ref.value;
     for (const ValueId other : {source, model_of_alias(id)}) {
-      if (!other.valid() || !same_geometry(id, other)) continue;
+      if (!other.valid() || !same_place(graph_, id, other)) continue;
       const at::Tensor& fake = out_.tensors_[other];
       set(id,
           fake_on(fake.storage(), fake.scalar_type(), as_span(fake.sizes()), as_span(fake.strides()),
@@ -242,12 +234,6 @@ class ShapeRun {
         out_.storages_[source]);
   }
 
-  bool same_geometry(ValueId a, ValueId b) const {
-    return graph_.value(a).storage == graph_.value(b).storage && graph_.value(a).offset == graph_.value(b).offset &&
-           graph_.value(a).dtype == graph_.value(b).dtype && std::ranges::equal(graph_.sizes(a), graph_.sizes(b)) &&
-           std::ranges::equal(graph_.strides(a), graph_.strides(b));
-  }
-
   // An earlier value with the same recorded geometry. Aliases are rare; what a
   // look-up needs is made at the first.
   ValueId model_of_alias(ValueId alias) {
@@ -259,7 +245,7 @@ class ShapeRun {
       }
     }
     for (const ValueId other : by_geometry_[geometry_hash(alias)]) {
-      if (other != alias && out_.tensors_[other].defined() && same_geometry(alias, other)) return other;
+      if (other != alias && out_.tensors_[other].defined() && same_place(graph_, alias, other)) return other;
     }
     return {};
   }
@@ -311,13 +297,13 @@ class ShapeRun {
     // Where the program's own default was: the record has no device for a factory that named none, and for one in a
     // trace the device it was traced on.
     graph_.for_each_output(node, [&](ValueId value) {
-      if (graph_.value(value).kind == ValueKind::kTensor) mode_.state().default_device = graph_.value(value).device();
+      if (graph_.value(value).kind == ValueKind::kTensor) state_of(mode_).default_device = graph_.value(value).device();
     });
     if (info.device_argument >= 0) {
       c10::IValue& device = stack_[static_cast<size_t>(info.device_argument)];
-      if (device.isDevice()) device = mode_.state().default_device;
+      if (device.isDevice()) device = state_of(mode_).default_device;
     }
-    if (info.writes && changes_geometry(info.op)) give_written_operands_a_copy(info);
+    if (info.writes && changes_geometry(info.target.facts())) give_written_operands_a_copy(info);
     const bool grad_mode = graph_.node(node).flags.grad_mode;
     if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
   }
@@ -526,9 +512,8 @@ bool ShapePropagation::apply(Graph& graph) const {
 
 // ---- The pass
 
-PassResult shape_prop_pass(Graph& graph, const PassOptions& options) {
-  ShapePropagationOptions propagation;
-  const std::string& text = options.at("inputs");
+std::map<std::string, InputGeometry> ShapePropagationOptions::inputs_of(const std::string& text) {
+  std::map<std::string, InputGeometry> inputs;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find_first_of(" ;", at), text.size());
     const std::string item = text.substr(at, end - at);
@@ -538,25 +523,38 @@ PassResult shape_prop_pass(Graph& graph, const PassOptions& options) {
     if (equals == std::string::npos) {
       throw Error("shape-prop: '" + item + "' is no input; write name=f32[8,3,64,64], several joined by ';'");
     }
-    propagation.inputs.insert_or_assign(item.substr(0, equals), InputGeometry::of_text(item.substr(equals + 1)));
+    inputs.insert_or_assign(item.substr(0, equals), InputGeometry::of_text(item.substr(equals + 1)));
   }
-  const std::string& strictness = options.at("baked");
-  if (strictness != "report" && strictness != "error") {
-    throw Error("shape-prop: baked=" + strictness + " is neither 'report' nor 'error'");
+  return inputs;
+}
+
+std::string ShapePropagationOptions::text_of(const std::map<std::string, InputGeometry>& inputs) {
+  std::vector<std::string> items;
+  for (const auto& [name, geometry] : inputs) {
+    items.push_back(fmt::format("{}={}[{}]", name, dtype_word(geometry.dtype), fmt::join(geometry.sizes, ",")));
   }
-  const ShapePropagation shapes = ShapePropagation::of(graph, propagation);
-  PassResult result;
+  return fmt::format("{}", fmt::join(items, ";"));
+}
+
+ShapePropResult shape_prop(Graph& graph, const ShapePropagationOptions& options) {
+  const ShapePropagation shapes = ShapePropagation::of(graph, options);
+  ShapePropResult result{.baked = shapes.baked(), .paths = shapes.paths()};
   const Numbering numbering = Numbering::of(graph);
   for (const BakedSize& baked : shapes.baked()) result.report += "baked in: " + to_text(graph, baked, numbering) + "\n";
-  if (!shapes.baked().empty() && strictness == "error") {
+  if (!shapes.baked().empty() && options.baked == ShapePropagationOptions::Baked::kError) {
     throw ShapePropagationError("shape-prop: recorded sizes stand in the graph:\n" + result.report,
                                 shapes.baked().front().node, shapes.baked());
   }
   for (const std::string& path : shapes.paths()) result.report += path + ": a capture may take another path\n";
-  result.counters = {{"baked_sizes", static_cast<int64_t>(shapes.baked().size())},
-                     {"changed_paths", static_cast<int64_t>(shapes.paths().size())}};
   result.changed = shapes.apply(graph);
   return result;
+}
+
+PassResult ShapePropResult::summary() const {
+  return {.changed = changed,
+          .counters = {{"baked_sizes", static_cast<int64_t>(baked.size())},
+                       {"changed_paths", static_cast<int64_t>(paths.size())}},
+          .report = report};
 }
 
 }  // namespace shadowgraph

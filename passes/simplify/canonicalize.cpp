@@ -25,10 +25,9 @@
 #include <cmath>
 
 #include "ir/operators/formals.h"
-#include "passes/builtin_passes.h"
-#include "passes/options.h"
 #include "passes/simplify/identity.h"
 #include "passes/structure/structure.h"
+#include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
 namespace {
@@ -131,7 +130,7 @@ class Canonicalizer {
     identity_ = Identity::of(graph, effects_, doomed_);
   }
 
-  PassResult run() {
+  CanonicalizeResult run() {
     for (NodeId n : graph_.nodes()) {
       if (doomed_[n.index]) continue;
       normalize_arguments(n);
@@ -149,16 +148,7 @@ class Canonicalizer {
     drop_dead_views();
     replacements_.finish(graph_);
     erase_nodes(graph_, doomed_);
-    PassResult summary;
-    int64_t all = 0;
-    for (const auto& [name, count] :
-         {std::pair("same-view", same_views_), std::pair("view-chain", chains_), std::pair("exact-copy", copies_),
-          std::pair("arguments", arguments_), std::pair("dead-view", dead_views_)}) {
-      if (count != 0) summary.counters.emplace_back(name, count);
-      all += count;
-    }
-    summary.changed = all != 0;
-    return summary;
+    return done_;
   }
 
  private:
@@ -210,10 +200,6 @@ class Canonicalizer {
     return hash_of_type(graph_, v, mixed(value.storage.index, static_cast<uint64_t>(value.offset)));
   }
 
-  bool same_place(ValueId a, ValueId b) const {
-    return graph_.value(a).storage == graph_.value(b).storage && same_geometry(graph_, a, b);
-  }
-
   void remember(NodeId n) {
     for (const StorageWrite& write : effects_.writes(n)) {
       if (write.storage.index < versions_.size()) versions_[write.storage.index] = write.after;
@@ -221,20 +207,21 @@ class Canonicalizer {
     if (doomed_[n.index]) return;
     graph_.for_each_output(n, [&](ValueId v) {
       if (is_plain(v))
-        views_.find_or_add(view_hash(v), v.index, [&](uint32_t known) { return same_place(ValueId(known), v); });
+        views_.find_or_add(view_hash(v), v.index,
+                           [&](uint32_t known) { return same_place(graph_, ValueId(known), v); });
     });
   }
 
   void replace_by_same_view(NodeId n, ValueId result) {
     if (!is_plain(result)) return;
-    const ValueId earlier(views_.find_or_add(view_hash(result), result.index,
-                                             [&](uint32_t known) { return same_place(ValueId(known), result); }));
+    const ValueId earlier(views_.find_or_add(
+        view_hash(result), result.index, [&](uint32_t known) { return same_place(graph_, ValueId(known), result); }));
     if (earlier == result) return;
     // Whoever gets the outputs sees whether they require a gradient.
     const bool same_gradient = graph_.value(earlier).requires_grad == graph_.value(result).requires_grad;
     if (!same_gradient && shared_with_output_[result.index]) return;
     replace(n, result, earlier);
-    ++same_views_;
+    ++done_.same_views;
   }
 
   // ---- view-chain
@@ -286,7 +273,7 @@ class Canonicalizer {
       static const c10::OperatorHandle permute = c10::Dispatcher::singleton().findSchemaOrThrow("aten::permute", "");
       graph_.set_call(n, graph_.intern_operator(permute), std::array{Argument::of_value(base), graph_.int_list(both)});
     }
-    ++chains_;
+    ++done_.view_chains;
   }
 
   // ---- exact-copy
@@ -318,7 +305,7 @@ class Canonicalizer {
   void replace_exact_copy(NodeId n, ValueId result) {
     if (!is_exact_copy(n) || !is_plain(result)) return;
     const ValueId source = tensor_argument(n, 0);
-    if (!source.valid() || !is_plain(source) || !same_layout(graph_, source, result)) return;
+    if (!source.valid() || !is_plain(source) || !same_type(graph_, source, result)) return;
     const Value& from = graph_.value(source);
     const Value& to = graph_.value(result);
     if (identity_.escapes(to.storage) && identity_.escapes(from.storage)) return;
@@ -330,7 +317,7 @@ class Canonicalizer {
     if (from.requires_grad != to.requires_grad && shared_with_output_[result.index]) return;
     if (identity_.escapes(to.storage)) identity_.set_escapes(from.storage);
     replace(n, result, source);
-    ++copies_;
+    ++done_.exact_copies;
   }
 
   // ---- arguments
@@ -342,7 +329,7 @@ class Canonicalizer {
     if (known.sized) changed = normalize_sizes(n) || changed;
     if (known.form == Form::kSlice) changed = normalize_slice(n) || changed;
     if (known.form == Form::kPlusZero || known.form == Form::kMinusZero) changed = normalize_alpha(n) || changed;
-    arguments_ += changed;
+    done_.arguments += changed;
   }
 
   bool normalize_dimensions(NodeId n, const DimensionRow& row) {
@@ -436,7 +423,7 @@ class Canonicalizer {
       });
       if (!dead || !any) continue;
       doomed_[n.index] = true;
-      ++dead_views_;
+      ++done_.dead_views;
     }
   }
 
@@ -449,15 +436,19 @@ class Canonicalizer {
   std::vector<bool> shared_with_output_;  // by value: mentioned by sg::output or sg::gradient
   HashIndex views_;                       // values by storage and geometry, the first of each
   Replacements replacements_;
-  int64_t same_views_ = 0;
-  int64_t chains_ = 0;
-  int64_t copies_ = 0;
-  int64_t arguments_ = 0;
-  int64_t dead_views_ = 0;
+  CanonicalizeResult done_;
 };
 
 }  // namespace
 
-PassResult canonicalize(Graph& graph, const PassOptions&) { return Canonicalizer(graph).run(); }
+CanonicalizeResult canonicalize(Graph& graph) { return Canonicalizer(graph).run(); }
+
+PassResult CanonicalizeResult::summary() const {
+  return PassResult::of_changes({{"same-view", same_views},
+                                 {"view-chain", view_chains},
+                                 {"exact-copy", exact_copies},
+                                 {"arguments", arguments},
+                                 {"dead-view", dead_views}});
+}
 
 }  // namespace shadowgraph

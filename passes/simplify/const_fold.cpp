@@ -25,28 +25,17 @@
 
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
-#include "passes/builtin_passes.h"
-#include "passes/options.h"
 #include "passes/rewrite/node_call.h"
 #include "passes/simplify/identity.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/fake.h"
+#include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
 namespace {
 
-constexpr std::string_view kFillingFactories[] = {
-    "aten::zeros", "aten::ones",     "aten::full", "aten::scalar_tensor", "aten::arange",       "aten::linspace",
-    "aten::range", "aten::logspace", "aten::eye",  "aten::tril_indices",  "aten::triu_indices",
-};
-// They look at the geometry of their operand only.
-constexpr std::string_view kFillingLike[] = {"aten::zeros_like", "aten::ones_like", "aten::full_like"};
 // Operands above this are not worth a run while folding, whatever the result.
 constexpr int64_t kMostOperandBytes = 1 << 20;
-
-bool is_among(std::string_view name, std::span<const std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 class Folding {
  public:
@@ -59,13 +48,12 @@ class Folding {
         known_nodes_(graph.node_capacity(), false),
         doomed_(graph.node_capacity(), false) {}
 
-  PassResult run() {
+  ConstFoldResult run() {
     evaluate();
     replace();
     const int64_t erased = erase_nodes(graph_, doomed_);
     replacements_.finish(graph_);
-    return {.changed = erased != 0,
-            .counters = {{"folded", erased}, {"constants", constants_}, {"refused by their operator", refused_}}};
+    return {.folded = erased, .constants = constants_, .refused = refused_};
   }
 
  private:
@@ -110,8 +98,8 @@ class Folding {
     const Target& target = graph_.target(n);
     if (target.kind() != TargetKind::kOperator || !effects_.is_pure(n) || effects_.random(n)) return false;
     if (effects_.collective(n)) return false;
-    const std::string_view name = target.schema().name();
-    if (name.find("empty") != name.npos) return false;
+    const OperatorFacts& facts = target.facts();
+    if (facts.uninitialised || facts.resizes) return false;
     bool good = !graph_.results(n).empty();
     graph_.for_each_output(n, [&](ValueId v) { good = good && good_result(n, v, max_bytes_, false); });
     if (!good) return false;
@@ -121,12 +109,13 @@ class Folding {
       any_operand = true;
       all_known = all_known && tensors_[v].defined();
     });
-    if (!any_operand) return is_among(name, kFillingFactories);
-    return all_known || is_filling_like(n, name);
+    if (!any_operand) return facts.fills;
+    return all_known || is_filling_like(n, facts);
   }
 
-  bool is_filling_like(NodeId n, std::string_view name) const {
-    if (!is_among(name, kFillingLike)) return false;
+  // zeros_like, new_full: of their operand they look at the geometry.
+  bool is_filling_like(NodeId n, const OperatorFacts& facts) const {
+    if (!facts.fills || !facts.geometry_only) return false;
     const Argument& self = graph_.arguments(n)[0];
     if (self.kind != ArgumentKind::kValue) return false;
     const Value& value = graph_.value(self.ref.value);
@@ -248,8 +237,13 @@ class Folding {
 
 }  // namespace
 
-PassResult const_fold(Graph& graph, const PassOptions& options) {
-  return Folding(graph, int_option(options, "max_bytes", 0)).run();
+ConstFoldResult const_fold(Graph& graph, const ConstFoldOptions& options) {
+  return Folding(graph, options.max_bytes).run();
+}
+
+PassResult ConstFoldResult::summary() const {
+  return {.changed = folded != 0,
+          .counters = {{"folded", folded}, {"constants", constants}, {"refused by their operator", refused}}};
 }
 
 }  // namespace shadowgraph

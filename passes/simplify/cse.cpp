@@ -25,10 +25,9 @@
 // not equal. Inference mode is.
 //
 // Cost. One lookup a node, about 0.4 us. The idea is as old as compilers; torch.fx has it for graphs without effects.
-#include "passes/builtin_passes.h"
-#include "passes/options.h"
 #include "passes/simplify/identity.h"
 #include "passes/structure/structure.h"
+#include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
 namespace {
@@ -127,7 +126,7 @@ class CommonSubexpressions {
           if (r.kind != ArgumentKind::kValue) return true;
           const ValueId x = r.ref.value;
           const ValueId y = o.ref.value;
-          return same_geometry(graph_, x, y) && graph_.value(x).requires_grad == graph_.value(y).requires_grad &&
+          return same_type_and_offset(graph_, x, y) && graph_.value(x).requires_grad == graph_.value(y).requires_grad &&
                  is_fresh(a, x) == is_fresh(b, y) &&
                  (is_fresh(a, x) || graph_.value(x).storage == graph_.value(y).storage);
         });
@@ -196,10 +195,10 @@ class CommonSubexpressions {
 
 }  // namespace
 
-PassResult cse(Graph& graph, const PassOptions& options) {
-  const bool across_phases = choice_option(options, "phases", {"within", "merge"}) == 1;
-  const int64_t merged = CommonSubexpressions(graph, across_phases).run();
-  return {.changed = merged != 0, .counters = {{"merged", merged}}};
+CseResult cse(Graph& graph, const CseOptions& options) {
+  return {.merged = CommonSubexpressions(graph, options.phases == CseOptions::Phases::kMerge).run()};
 }
+
+PassResult CseResult::summary() const { return {.changed = merged != 0, .counters = {{"merged", merged}}}; }
 
 }  // namespace shadowgraph

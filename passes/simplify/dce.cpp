@@ -21,9 +21,8 @@
 //
 // Cost. One walk each way; about 0.1 us a node.
 #include "core/replay/random_state.h"
-#include "passes/builtin_passes.h"
-#include "passes/options.h"
 #include "passes/simplify/identity.h"
+#include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
 namespace {
@@ -64,9 +63,9 @@ class DeadCode {
     int8_t& known = is_effect_[target.index];
     if (known == kUnknown) {
       const Target& t = graph_.target(target);
-      const bool gives_nothing = t.schema().returns().empty() && facts_.of(graph_, target).written.empty();
+      const bool gives_nothing = t.schema().returns().empty() && t.facts().written.empty();
       known = is_end(target) || (is_placeholder(target) && target != target_of(Builtin::kConstant)) || gives_nothing ||
-              facts_.of(graph_, target).collective;
+              t.facts().collective;
     }
     return known != 0;
   }
@@ -91,7 +90,6 @@ class DeadCode {
   const Graph& graph_;
   const Effects effects_;
   const bool drop_random_;
-  OperatorFactsCache facts_;
   std::vector<int8_t> is_effect_;  // by target
   std::vector<bool> needed_values_;
   std::vector<bool> needed_storages_;
@@ -108,11 +106,12 @@ bool replays_random_state(const Graph& graph) {
 
 }  // namespace
 
-PassResult dce(Graph& graph, const PassOptions& options) {
-  const bool drop_random = choice_option(options, "random", {"keep", "drop"}) == 1 && !replays_random_state(graph);
+DceResult dce(Graph& graph, const DceOptions& options) {
+  const bool drop_random = options.random == DceOptions::Random::kDrop && !replays_random_state(graph);
   const std::vector<bool> dead = DeadCode(graph, drop_random).run();
-  const int64_t erased = erase_nodes(graph, dead);
-  return {.changed = erased != 0, .counters = {{"erased", erased}}};
+  return {.erased = erase_nodes(graph, dead)};
 }
+
+PassResult DceResult::summary() const { return {.changed = erased != 0, .counters = {{"erased", erased}}}; }
 
 }  // namespace shadowgraph

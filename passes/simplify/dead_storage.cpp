@@ -8,7 +8,8 @@
 //     filled        %1 = empty(..) @s ... zero_(%1) / fill_(%1)   becomes zeros / full, at the place of the fill
 //     cloned        %1 = empty(..) @s ... copy_(%1, %2)           becomes clone(%2), at the place of the copy
 //
-// A write counts as a whole one if it is zero_, fill_ or copy_ to a value that covers its storage. What is never touched:
+// A write counts as a whole one if its operator overwrites what it writes (zero_, copy_, normal_: ir/operators/) and the value
+// covers its storage. What is never touched:
 // writes to storages that others hold when nothing overwrites them again, random fills, results that have another
 // geometry than their operand. Nodes that become dead (the empty of a clone) go with dce, not here.
 //
@@ -23,11 +24,11 @@
 #include <array>
 #include <limits>
 
+#include "ir/operators/operator_facts.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
-#include "passes/builtin_passes.h"
-#include "passes/options.h"
 #include "passes/simplify/identity.h"
+#include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
 namespace {
@@ -50,21 +51,12 @@ class DeadStorage {
     }
   }
 
-  PassResult run() {
+  DeadStorageResult run() {
     drop_overwritten();
     replace_allocations();
     replacements_.finish(graph_);
     erase_nodes(graph_, doomed_);
-    int64_t all = 0;
-    PassResult result;
-    for (const auto& [name, count] :
-         {std::pair("overwritten", overwritten_), std::pair("self-copy", self_copies_),
-          std::pair("unfilled", unfilled_), std::pair("filled", filled_), std::pair("cloned", cloned_)}) {
-      if (count != 0) result.counters.emplace_back(name, count);
-      all += count;
-    }
-    result.changed = all != 0;
-    return result;
+    return done_;
   }
 
  private:
@@ -116,37 +108,19 @@ class DeadStorage {
     const int64_t item = static_cast<int64_t>(c10::elementSize(value.dtype));
     if (!extent || *extent != graph_.numel(v) || *extent * item < covered_[value.storage.index]) return false;
     // As many elements as the extent has, but two of them may be one: f32[2,2]{1,1} reaches 3.
-    return is_dense(v);
-  }
-
-  bool is_dense(ValueId v) const {
-    const auto sizes = graph_.sizes(v);
-    const auto strides = graph_.strides(v);
-    std::vector<size_t> order;
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      if (sizes[i] == 0) return true;
-      if (sizes[i] != 1) order.push_back(i);
-    }
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] < strides[b]; });
-    int64_t expected = 1;
-    for (const size_t i : order) {
-      if (strides[i] != expected) return false;
-      expected *= sizes[i];
-    }
-    return true;
+    return is_dense(view_of(graph_, v));
   }
 
   // A write of the whole storage that does not depend on what was there. The storage written; invalid if it is none.
   StorageId whole_write(NodeId n) {
-    const Kind k = kind(n);
-    if (k != kZero && k != kFill && k != kCopy) return {};
+    const OperatorFacts& facts = graph_.facts(n);
+    if (!facts.is_in_place || !is_overwritten(facts, 0)) return {};
     const ValueId self = operand(n, 0);
     if (!self.valid() || identity_.object_changes(self) || !covers_storage(self)) return {};
     const StorageId s = graph_.value(self).storage;
-    if (k != kCopy) return s;
-    const Argument& source = graph_.arguments(n)[1];
-    if (source.kind == ArgumentKind::kValue && graph_.value(source.ref.value).storage == s) return {};
-    return s;
+    bool reads = false;
+    graph_.for_each_value(graph_.arguments(n).subspan(1), [&](ValueId v) { reads |= graph_.value(v).storage == s; });
+    return reads ? StorageId() : s;
   }
 
   // A write whose result is its operand again, so that the operand can stand for it.
@@ -154,7 +128,7 @@ class DeadStorage {
     const ValueId result = only_result(graph_, n);
     const ValueId self = operand(n, 0);
     if (!result.valid() || !self.valid() || graph_.value(result).storage != graph_.value(self).storage) return {};
-    return same_geometry(graph_, result, self) && !identity_.object_changes(self) ? self : ValueId();
+    return same_type_and_offset(graph_, result, self) && !identity_.object_changes(self) ? self : ValueId();
   }
 
   void remove_write(NodeId n, ValueId self) {
@@ -171,19 +145,21 @@ class DeadStorage {
     for (NodeId n = graph_.last(); n.valid();) {
       const NodeId previous = graph_.node(n).previous;
       const Kind k = kind(n);
-      const ValueId self = k == kZero || k == kFill || k == kCopy ? written_in_place(n) : ValueId();
+      const OperatorFacts& facts = graph_.facts(n);
+      const bool removable = facts.is_in_place && is_overwritten(facts, 0) && !facts.random;
+      const ValueId self = removable ? written_in_place(n) : ValueId();
       if (self.valid()) {
         const StorageId s = graph_.value(self).storage;
         if (overwritten[s.index]) {
           remove_write(n, self);
-          ++overwritten_;
+          ++done_.overwritten;
           n = previous;
           continue;
         }
         if (k == kCopy && operand(n, 1).valid() && graph_.value(operand(n, 1)).storage == s &&
-            same_geometry(graph_, self, operand(n, 1)) && !identity_.has_lazy_views(s)) {
+            same_type_and_offset(graph_, self, operand(n, 1)) && !identity_.has_lazy_views(s)) {
           remove_write(n, self);
-          ++self_copies_;
+          ++done_.self_copies;
           n = previous;
           continue;
         }
@@ -205,7 +181,7 @@ class DeadStorage {
   }
 
   bool makes_views_only(NodeId n) {
-    bool views = facts_.of(graph_, graph_.node(n).target).is_view;
+    bool views = graph_.facts(n).is_view;
     graph_.for_each_output(n, [&](ValueId v) {
       const StorageId s = graph_.value(v).storage;
       views = views && s.valid() && graph_.storage(s).born != n;
@@ -255,7 +231,7 @@ class DeadStorage {
     const TargetId target = k == kFilledFactory ? operator_named(graph_, "aten::empty", "memory_format")
                                                 : operator_named(graph_, "aten::empty_like");
     graph_.set_call(n, target, arguments);
-    ++unfilled_;
+    ++done_.unfilled;
   }
 
   // The write takes over the storage; the allocation is left without uses.
@@ -263,25 +239,20 @@ class DeadStorage {
     const ValueId target_value = only_result(graph_, allocation);
     const ValueId result = only_result(graph_, write);
     const Kind k = kind(write);
-    if (!result.valid() || !same_geometry(graph_, target_value, result)) return;
+    if (!result.valid() || !same_type_and_offset(graph_, target_value, result)) return;
     // Others must not hold the tensor that the write would no longer return.
     uint32_t uses = 0;
     graph_.for_each_use(target_value, [&](NodeId user) { uses += !doomed_[user.index]; });
+    if (k != kZero && k != kFill && k != kCopy) return;
     if (k == kCopy ? !make_clone(write, uses) : !make_filled(allocation, write, uses)) return;
     mutable_storage(graph_, graph_.value(result).storage).born = write;
     doomed_[allocation.index] = true;
-    ++(k == kCopy ? cloned_ : filled_);
+    ++(k == kCopy ? done_.cloned : done_.filled);
   }
 
-  bool is_contiguous(ValueId v) const {
-    int64_t expected = 1;
-    const auto sizes = graph_.sizes(v);
-    const auto strides = graph_.strides(v);
-    for (size_t i = sizes.size(); i-- > 0;) {
-      if (strides[i] != expected) return false;
-      expected *= std::max<int64_t>(sizes[i], 1);
-    }
-    return true;
+  // To the letter, dimensions of size 1 included: what clone and zeros give.
+  bool has_contiguous_strides(ValueId v) const {
+    return shadowgraph::has_contiguous_strides(graph_.sizes(v), graph_.strides(v));
   }
 
   bool make_clone(NodeId write, uint32_t uses) {
@@ -297,8 +268,8 @@ class DeadStorage {
     }
     // What clone gives: the source's own strides if those are dense, or contiguous ones when asked.
     Argument format = Argument::none();
-    if (!is_dense(source) || !std::ranges::equal(graph_.strides(source), graph_.strides(result))) {
-      if (!is_contiguous(result)) return false;
+    if (!is_dense(view_of(graph_, source)) || !std::ranges::equal(graph_.strides(source), graph_.strides(result))) {
+      if (!has_contiguous_strides(result)) return false;
       format = Argument::of_int(static_cast<int64_t>(c10::MemoryFormat::Contiguous));
     }
     graph_.set_call(write, operator_named(graph_, "aten::clone"), std::array{Argument::of_value(source), format});
@@ -308,7 +279,7 @@ class DeadStorage {
   bool make_filled(NodeId allocation, NodeId write, uint32_t uses) {
     if (uses != 1 || kind(allocation) != kEmpty) return false;
     const ValueId result = only_result(graph_, write);
-    if (!is_contiguous(result) || graph_.value(result).requires_grad) return false;
+    if (!has_contiguous_strides(result) || graph_.value(result).requires_grad) return false;
     const bool zero = kind(write) == kZero;
     const Value& value = graph_.value(result);
     const Argument dtype = Argument::of_int(static_cast<int64_t>(value.dtype));
@@ -324,21 +295,24 @@ class DeadStorage {
   Graph& graph_;
   const Effects effects_;
   const Identity identity_;
-  OperatorFactsCache facts_;
   std::vector<bool> doomed_;
   std::vector<Kind> kinds_;       // by target
   std::vector<int64_t> covered_;  // by storage, bytes
   std::vector<bool> unread_at_birth_;
   Replacements replacements_;
-  int64_t overwritten_ = 0;
-  int64_t self_copies_ = 0;
-  int64_t unfilled_ = 0;
-  int64_t filled_ = 0;
-  int64_t cloned_ = 0;
+  DeadStorageResult done_;
 };
 
 }  // namespace
 
-PassResult dead_storage(Graph& graph, const PassOptions&) { return DeadStorage(graph).run(); }
+DeadStorageResult dead_storage(Graph& graph) { return DeadStorage(graph).run(); }
+
+PassResult DeadStorageResult::summary() const {
+  return PassResult::of_changes({{"overwritten", overwritten},
+                                 {"self-copy", self_copies},
+                                 {"unfilled", unfilled},
+                                 {"filled", filled},
+                                 {"cloned", cloned}});
+}
 
 }  // namespace shadowgraph

@@ -5,14 +5,6 @@
 #include "ir/records.h"
 
 namespace shadowgraph {
-namespace {
-
-bool is_lazy_view(std::string_view name) {
-  return name == "aten::_conj" || name == "aten::conj" || name == "aten::_neg_view";
-}
-
-}  // namespace
-
 bool outlives(const Graph& graph, StorageId id) {
   const Storage& storage = graph.storage(id);
   if (storage.freed_after.valid() && !graph.is_erased(storage.freed_after)) return false;
@@ -27,18 +19,6 @@ bool outlives(const Graph& graph, StorageId id) {
     default:
       return false;
   }
-}
-
-bool same_layout(const Graph& graph, ValueId a, ValueId b) {
-  const Value& x = graph.value(a);
-  const Value& y = graph.value(b);
-  return x.kind == ValueKind::kTensor && y.kind == ValueKind::kTensor && x.dtype == y.dtype && x.layout == y.layout &&
-         x.device() == y.device() && std::ranges::equal(graph.sizes(a), graph.sizes(b)) &&
-         std::ranges::equal(graph.strides(a), graph.strides(b));
-}
-
-bool same_geometry(const Graph& graph, ValueId a, ValueId b) {
-  return same_layout(graph, a, b) && graph.value(a).offset == graph.value(b).offset;
 }
 
 ValueId only_result(const Graph& graph, NodeId node) {
@@ -56,9 +36,6 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
   result.objects_.resize(graph.value_capacity());
   for (uint32_t i = 0; i < graph.value_capacity(); ++i) result.objects_[i] = i;
   result.object_changes_.assign(graph.value_capacity(), false);
-  OperatorFactsCache cache;
-  std::vector<int8_t> changes(graph.target_count(), -1);  // by target: may_change_objects, when asked
-  std::vector<int8_t> lazy(graph.target_count(), -1);
 
   const auto mark = [&](std::vector<bool>& marks, ValueId v) {
     if (const StorageId s = graph.value(v).storage; s.valid()) marks[s.index] = true;
@@ -69,9 +46,8 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
     const auto arguments = graph.arguments(n);
     if (is_placeholder(target)) graph.for_each_output(n, [&](ValueId v) { mark(result.escapes_, v); });
     if (is_end(target)) graph.for_each_input(n, [&](ValueId v) { mark(result.escapes_, v); });
-    int8_t& is_lazy = lazy[target.index];
-    if (is_lazy < 0) is_lazy = is_lazy_view(graph.target(target).schema().name());
-    if (is_lazy == 1) graph.for_each_output(n, [&](ValueId v) { mark(result.lazy_, v); });
+    const OperatorFacts& facts = graph.facts(target);
+    if (facts.conjugates || facts.negates) graph.for_each_output(n, [&](ValueId v) { mark(result.lazy_, v); });
     graph.for_each_output(n, [&](ValueId v) {
       if (graph.value(v).kind == ValueKind::kTensor && c10::isComplexType(graph.value(v).dtype)) mark(result.lazy_, v);
     });
@@ -81,25 +57,20 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
         result.object_changes_[result.objects_[v.index]] = true;
       });
     }
-    const OperatorFacts& facts = cache.of(graph, target);
     for (const OperatorFacts::Alias& alias : facts.aliases) {
       if (alias.argument >= arguments.size() || alias.result >= graph.results(n).size()) continue;
       const bool written = std::find(facts.written.begin(), facts.written.end(), alias.argument) != facts.written.end();
       const Argument& from = arguments[alias.argument];
       const Argument& to = graph.results(n)[alias.result];
       if (from.kind != ArgumentKind::kValue || to.kind != ArgumentKind::kValue) continue;
-      const bool same = graph.value(from.ref.value).storage == graph.value(to.ref.value).storage &&
-                        same_geometry(graph, from.ref.value, to.ref.value);
+      const bool same = same_place(graph, from.ref.value, to.ref.value);
       // An in-place operator, and one that copies only if it must (contiguous), gives the very tensor it was given.
       if (written || (!alias.always && same)) {
         result.objects_[to.ref.value.index] = result.objects_[from.ref.value.index];
         if (!same) result.object_changes_[result.objects_[from.ref.value.index]] = true;
       }
     }
-    if (facts.written.empty()) continue;
-    int8_t& may_change = changes[target.index];
-    if (may_change < 0) may_change = may_change_objects(graph.target(target));
-    if (may_change == 0) continue;
+    if (!facts.changes_objects) continue;
     for (const uint16_t position : facts.written) {
       if (position >= arguments.size()) continue;
       graph.for_each_value(arguments.subspan(position, 1),

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/analysis/tensor_geometry.h"
 #include "ir/operators/operator_facts.h"
 #include "shadowgraph/analysis.h"
 #include "shadowgraph/graph.h"
@@ -42,11 +43,6 @@ class Identity {
 
 // A storage that the program's user still has when the graph ends: placeholders, gradients, optimizer state.
 bool outlives(const Graph& graph, StorageId storage);
-
-// dtype, sizes, strides, offset, device, layout: whether a view of the one is a view of the other.
-bool same_geometry(const Graph& graph, ValueId a, ValueId b);
-// The same but for the offset, for tensors of different storages.
-bool same_layout(const Graph& graph, ValueId a, ValueId b);
 
 // The operator's only result, if that is one tensor.
 ValueId only_result(const Graph& graph, NodeId node);

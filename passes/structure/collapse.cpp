@@ -34,8 +34,6 @@
 
 #include "core/replay/body_function.h"
 #include "ir/records.h"
-#include "passes/builtin_passes.h"
-#include "passes/options.h"
 #include "passes/simplify/identity.h"
 #include "shadowgraph/analysis.h"
 #include "shadowgraph/edit.h"
@@ -67,15 +65,13 @@ class Collapse {
     choose_regions(depth);
   }
 
-  PassResult run() {
+  CollapseResult run() {
     for (const std::vector<NodeId>& members : group()) {
       replace(members, chosen_[graph_.node(members.front()).region.index]);
     }
     replacements_.finish(graph_);
     const int64_t hidden = erase_nodes(graph_, doomed_);
-    PassResult result{.changed = hidden != 0, .counters = {{"calls", calls_}, {"nodes in them", hidden}}};
-    result.report = fx_text(graph_);
-    return result;
+    return {.calls = calls_, .hidden = hidden, .fx_text = fx_text(graph_)};
   }
 
  private:
@@ -406,10 +402,14 @@ class Collapse {
 
 }  // namespace
 
-PassResult collapse(Graph& graph, const PassOptions& options) {
-  const bool modules = choice_option(options, "level", {"module", "composite"}) == 0;
-  const bool bodies = choice_option(options, "bodies", {"drop", "keep"}) == 1;
-  return Collapse(graph, modules, int_option(options, "depth", 1), bodies).run();
+CollapseResult collapse(Graph& graph, const CollapseOptions& options) {
+  return Collapse(graph, options.level == CollapseOptions::Level::kModule, options.depth,
+                  options.bodies == CollapseOptions::Bodies::kKeep)
+      .run();
+}
+
+PassResult CollapseResult::summary() const {
+  return {.changed = hidden != 0, .counters = {{"calls", calls}, {"nodes in them", hidden}}, .report = fx_text};
 }
 
 }  // namespace shadowgraph

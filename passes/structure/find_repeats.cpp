@@ -5,11 +5,9 @@
 //     run 0: 32 blocks of 36 nodes, n6..n1157, forward, layers.0 .. layers.31
 //     n42: %75 = aten::mm(...) | r12 note("repeat"="run 0, block 2 of 32")
 //
-// Two blocks are the same if their nodes call the same targets with the same constants, take operands of the same types
-// from the same places inside the block, or from outside it, and give results of the same types: what the text of a block
-// is under PrintPreset::kFingerprint. Names, storages, and which outside value it is do not count.
+// When two blocks are the same is said in blocks.h; pictures and summaries fold layers by the same rule.
 //
-// How. Each node has a colour: a hash of target, phase, constants and types, without the places of operands. Where a block
+// How. Each node has a colour, BlockHashes::of_node. Where a block
 // of p nodes repeats, colours agree at distance p for a stretch of at least p nodes. The distances worth trying come from
 // votes: windows of 1, 2, 4, ... colours, at places that their own hash chooses (fewer the longer the window, so that all
 // lengths cost together what one does), vote for the distance to where the same window was last. Each distance with
@@ -25,10 +23,10 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "passes/builtin_passes.h"
-#include "passes/options.h"
 #include "passes/simplify/identity.h"
+#include "passes/structure/blocks.h"
 #include "passes/structure/structure.h"
+#include "shadowgraph/passes/structure.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -56,20 +54,19 @@ class Repeats {
       : graph_(graph),
         least_nodes_(least_nodes),
         least_blocks_(least_blocks),
-        place_(graph.node_capacity(), NodeId::kNone),
+        blocks_(graph),
         depths_(graph.region_count(), 0) {
     for (uint32_t i = 1; i < graph.region_count(); ++i)
       depths_[i] = depths_[graph.region(RegionId(i)).parent.index] + 1;
     for (NodeId n : graph.nodes()) {
       const TargetId target = graph.node(n).target;
       if (is_placeholder(target) || is_end(target)) continue;
-      place_[n.index] = static_cast<uint32_t>(nodes_.size());
       nodes_.push_back(n);
-      colours_.push_back(colour(n));
+      colours_.push_back(blocks_.of_node(n));
     }
   }
 
-  std::vector<RepeatRun> run() const {
+  std::vector<RepeatRun> run() {
     std::vector<Stretch> stretches;
     for (const uint32_t distance : distances()) collect_stretches(distance, stretches);
     // The longest first; of equal ones the shortest block.
@@ -95,14 +92,6 @@ class Repeats {
   }
 
  private:
-  uint64_t colour(NodeId n) const {
-    const Node& node = graph_.node(n);
-    uint64_t hash = mixed(node.target.index, node.phase.index);
-    hash = hash_of(graph_, graph_.arguments(n), hash, [&](ValueId v) { return hash_of_type(graph_, v, 1); });
-    graph_.for_each_output(n, [&](ValueId v) { hash = hash_of_type(graph_, v, hash); });
-    return hash;
-  }
-
   // Polynomial hashes of all prefixes, so that any window's hash is two lookups.
   struct WindowHashes {
     explicit WindowHashes(const std::vector<uint64_t>& colours)
@@ -168,7 +157,7 @@ class Repeats {
     }
   }
 
-  void take_free_parts(const Stretch& stretch, std::vector<bool>& taken, std::vector<RepeatRun>& runs) const {
+  void take_free_parts(const Stretch& stretch, std::vector<bool>& taken, std::vector<RepeatRun>& runs) {
     const uint32_t end = stretch.begin + stretch.length;
     for (uint32_t i = stretch.begin; i < end;) {
       if (taken[i]) {
@@ -183,7 +172,7 @@ class Repeats {
   }
 
   // Cuts a stretch into blocks, and keeps each run of blocks that are the same place by place.
-  void cut(const Stretch& stretch, std::vector<bool>& taken, std::vector<RepeatRun>& runs) const {
+  void cut(const Stretch& stretch, std::vector<bool>& taken, std::vector<RepeatRun>& runs) {
     const uint32_t blocks = stretch.length / stretch.period;
     const uint32_t begin = stretch.begin + rotation(stretch);
     uint32_t first = 0;
@@ -222,25 +211,7 @@ class Repeats {
     return best;
   }
 
-  uint64_t block_hash(uint32_t begin, uint32_t size) const {
-    uint64_t hash = size;
-    for (uint32_t i = begin; i < begin + size; ++i) {
-      hash = mixed(hash, colours_[i]);
-      hash = hash_of(graph_, graph_.arguments(nodes_[i]), hash, [&](ValueId v) -> uint64_t {
-        const NodeId producer = graph_.value(v).producer;
-        const uint32_t place = place_[producer.index];
-        if (place < begin || place >= begin + size) return 0;  // its type is in the colour
-        uint64_t result = 1;
-        uint64_t which = 0;
-        graph_.for_each_output(producer, [&](ValueId output) {
-          if (output == v) which = result;
-          ++result;
-        });
-        return mixed(which, i - place);
-      });
-    }
-    return hash;
-  }
+  uint64_t block_hash(uint32_t begin, uint32_t size) { return blocks_.of({nodes_.data() + begin, size}); }
 
   RegionId common(RegionId a, RegionId b) const {
     while (a != b) {
@@ -256,26 +227,24 @@ class Repeats {
   const Graph& graph_;
   const uint32_t least_nodes_;
   const uint32_t least_blocks_;
-  std::vector<NodeId> nodes_;      // without placeholders, sg::output and sg::gradient
-  std::vector<uint32_t> place_;    // by node: in nodes_
+  std::vector<NodeId> nodes_;  // without placeholders, sg::output and sg::gradient
+  BlockHashes blocks_;
   std::vector<uint64_t> colours_;  // by place
   std::vector<uint32_t> depths_;   // by region
 };
 
 }  // namespace
 
-PassResult find_repeats(Graph& graph, const PassOptions& options) {
-  constexpr int64_t kMost = 1 << 30;
-  const auto least_nodes = static_cast<uint32_t>(int_option(options, "min_nodes", 1, kMost));
-  const auto least_blocks = static_cast<uint32_t>(int_option(options, "min_blocks", 2, kMost));
-  const Repeats repeats(graph, least_nodes, least_blocks);
+FindRepeatsResult find_repeats(Graph& graph, const FindRepeatsOptions& options) {
+  const auto number = [](int64_t given, int64_t least) {
+    return static_cast<uint32_t>(std::clamp<int64_t>(given, least, FindRepeatsOptions::kMost));
+  };
+  Repeats repeats(graph, number(options.min_nodes, 1), number(options.min_blocks, 2));
   const std::vector<RepeatRun> runs = repeats.run();
 
   IdMap<NodeId, std::string> notes;
   const Numbering numbering = Numbering::of(graph);
-  PassResult result;
-  int64_t covered = 0;
-  int64_t blocks = 0;
+  FindRepeatsResult result;
   for (size_t r = 0; r < runs.size(); ++r) {
     const RepeatRun& run = runs[r];
     for (uint32_t b = 0; b < run.blocks; ++b) {
@@ -284,9 +253,8 @@ PassResult find_repeats(Graph& graph, const PassOptions& options) {
             fmt::format("run {}, block {} of {}", r, b + 1, run.blocks);
       }
     }
-    covered += int64_t{run.blocks} * run.period;
-    blocks += run.blocks;
     const NodeId first = repeats.node_at(run.begin);
+    result.runs.push_back({first, run.blocks, run.period});
     result.report +=
         fmt::format("run {}: {} blocks of {} nodes, n{}..n{}, {}", r, run.blocks, run.period, numbering.of(first),
                     numbering.of(repeats.node_at(run.begin + run.blocks * run.period - 1)),
@@ -302,8 +270,19 @@ PassResult find_repeats(Graph& graph, const PassOptions& options) {
     graph.set_note(n, "repeat", note);
     result.changed = true;
   }
-  result.counters = {{"runs", static_cast<int64_t>(runs.size())}, {"blocks", blocks}, {"nodes in them", covered}};
   return result;
+}
+
+PassResult FindRepeatsResult::summary() const {
+  int64_t blocks = 0;
+  int64_t covered = 0;
+  for (const Run& run : runs) {
+    blocks += run.blocks;
+    covered += run.blocks * run.nodes;
+  }
+  return {.changed = changed,
+          .counters = {{"runs", static_cast<int64_t>(runs.size())}, {"blocks", blocks}, {"nodes in them", covered}},
+          .report = report};
 }
 
 }  // namespace shadowgraph

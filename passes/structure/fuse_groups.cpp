@@ -18,14 +18,14 @@
 //
 // Cost. One walk with union-find, about 0.3 us a node. XLA and Inductor fuse likewise, with cost models; this is what
 // a cost model would be given.
-#include <ATen/core/enum_tag.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
-#include "passes/builtin_passes.h"
-#include "passes/options.h"
+#include "ir/operators/operator_name.h"
 #include "passes/simplify/identity.h"
+#include "shadowgraph/passes/structure.h"
 
 namespace shadowgraph {
 namespace {
@@ -37,7 +37,6 @@ class Fusion {
   explicit Fusion(const Graph& graph)
       : graph_(graph),
         effects_(Effects::of(graph)),
-        pointwise_(graph.target_count(), -1),
         parent_(graph.node_capacity(), kNoGroup),
         stage_(graph.node_capacity(), 0),
         // Pseudo storages, of generators and of collectives, come after the graph's own.
@@ -71,15 +70,7 @@ class Fusion {
   }
 
   bool is_pointwise(NodeId n) {
-    const TargetId target = graph_.node(n).target;
-    int8_t& known = pointwise_[target.index];
-    if (known < 0) {
-      const std::string_view name = graph_.target(target).name();
-      const auto op = graph_.target(target).find_operator();
-      known = (op && op->hasTag(at::Tag::pointwise)) || name == "aten::_to_copy" || name == "aten::copy_" ||
-              name == "aten::fill_.Scalar" || name == "aten::zero_";
-    }
-    if (known == 0 || effects_.random(n) || effects_.host_read(n) || effects_.unknown(n)) return false;
+    if (!graph_.facts(n).pointwise || effects_.random(n) || effects_.host_read(n) || effects_.unknown(n)) return false;
     ValueId first;
     bool good = true;
     graph_.for_each_output(n, [&](ValueId v) {
@@ -97,7 +88,9 @@ class Fusion {
   }
 
   // One element of one meets the same element of the other.
-  bool same_elements(ValueId a, ValueId b) const { return a.valid() && b.valid() && same_geometry(graph_, a, b); }
+  bool same_elements(ValueId a, ValueId b) const {
+    return a.valid() && b.valid() && same_type_and_offset(graph_, a, b);
+  }
 
   void place(NodeId n) {
     const bool pointwise = is_pointwise(n);
@@ -176,27 +169,21 @@ class Fusion {
 
   const Graph& graph_;
   const Effects effects_;
-  std::vector<int8_t> pointwise_;  // by target, by tag and name
-  std::vector<uint32_t> parent_;   // union-find over pointwise nodes
+  std::vector<uint32_t> parent_;  // union-find over pointwise nodes
   std::vector<uint32_t> stage_;
   std::vector<Access> accesses_;  // by storage, generators included
   std::vector<NodeId> candidates_;
 };
 
-struct Group {
-  std::vector<NodeId> nodes;
-  int64_t bytes = 0;        // read and written by the nodes one by one
-  int64_t fused_bytes = 0;  // by one kernel
-};
+using Group = FuseGroupsResult::Group;
 
 // Values from outside are read once; a result is written if a node outside reads it, or it stays visible.
-void count_bytes(const Graph& graph, const std::vector<Group>& groups, const std::vector<uint32_t>& group_of,
-                 std::vector<Group>& counted) {
+void count_bytes(const Graph& graph, const std::vector<uint32_t>& group_of, std::vector<Group>& groups) {
   // By value: the group that last counted a read of it.
   std::vector<uint32_t> read_by(graph.value_capacity(), kNoGroup);
   for (uint32_t g = 0; g < groups.size(); ++g) {
-    Group& group = counted[g];
-    for (const NodeId n : groups[g].nodes) {
+    Group& group = groups[g];
+    for (const NodeId n : group.nodes) {
       graph.for_each_input(n, [&](ValueId v) {
         if (graph.value(v).kind != ValueKind::kTensor) return;
         const int64_t bytes = graph.logical_bytes(v);
@@ -220,8 +207,8 @@ void count_bytes(const Graph& graph, const std::vector<Group>& groups, const std
 
 }  // namespace
 
-PassResult fuse_groups(Graph& graph, const PassOptions& options) {
-  const auto least = static_cast<size_t>(int_option(options, "min_nodes", 2));
+FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options) {
+  const auto least = static_cast<size_t>(std::max<int64_t>(options.min_nodes, 2));
   Fusion fusion(graph);
   fusion.run();
 
@@ -238,51 +225,56 @@ PassResult fuse_groups(Graph& graph, const PassOptions& options) {
     }
     by_root[place[root]].push_back(n);
   }
-  std::vector<Group> groups;
+  FuseGroupsResult result;
+  std::vector<Group>& groups = result.groups;
   std::vector<uint32_t> group_of(graph.node_capacity(), kNoGroup);
   for (std::vector<NodeId>& nodes : by_root) {
-    if (nodes.size() < std::max<size_t>(least, 2)) continue;
+    if (nodes.size() < least) continue;
     for (const NodeId n : nodes) group_of[n.index] = static_cast<uint32_t>(groups.size());
     groups.push_back({.nodes = std::move(nodes)});
   }
-  std::vector<Group> counted(groups.size());
-  count_bytes(graph, groups, group_of, counted);
+  count_bytes(graph, group_of, groups);
 
-  PassResult result;
-  int64_t fused = 0;
-  int64_t saved = 0;
   for (NodeId n : in_order) {
     const std::string note = group_of[n.index] == kNoGroup ? std::string() : fmt::format("g{}", group_of[n.index]);
     if (graph.note(n, "fuse") != note) {
       graph.set_note(n, "fuse", note);
       result.changed = true;
     }
-    fused += !note.empty();
   }
   std::vector<uint32_t> order(groups.size());
-  for (uint32_t g = 0; g < groups.size(); ++g) {
-    order[g] = g;
-    saved += counted[g].bytes - counted[g].fused_bytes;
-  }
-  const auto gain = [&](uint32_t g) { return counted[g].bytes - counted[g].fused_bytes; };
+  std::iota(order.begin(), order.end(), uint32_t{0});
+  const auto gain = [&](uint32_t g) { return groups[g].bytes - groups[g].fused_bytes; };
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return gain(a) > gain(b); });
   constexpr size_t kMostLines = 20;
   for (size_t i = 0; i < std::min(order.size(), kMostLines); ++i) {
     const Group& group = groups[order[i]];
     result.report += fmt::format("g{}: {} nodes, {} of {} bytes of traffic saved:", order[i], group.nodes.size(),
-                                 gain(order[i]), counted[order[i]].bytes);
+                                 gain(order[i]), group.bytes);
     constexpr size_t kMostNames = 8;
     for (size_t k = 0; k < std::min(group.nodes.size(), kMostNames); ++k) {
-      std::string_view name = graph.target(group.nodes[k]).name();
-      if (name.starts_with("aten::")) name.remove_prefix(6);
+      const std::string_view full = graph.target(group.nodes[k]).name();
+      const std::string_view name = namespace_of(full) == "aten" ? without_namespace(full) : full;
       result.report += fmt::format(" {}", name);
     }
     result.report += group.nodes.size() > kMostNames ? " ...\n" : "\n";
   }
   if (order.size() > kMostLines) result.report += fmt::format("and {} smaller groups\n", order.size() - kMostLines);
-  result.counters = {
-      {"groups", static_cast<int64_t>(groups.size())}, {"nodes fused", fused}, {"bytes of traffic saved", saved}};
   return result;
+}
+
+PassResult FuseGroupsResult::summary() const {
+  int64_t fused = 0;
+  int64_t saved = 0;
+  for (const Group& group : groups) {
+    fused += static_cast<int64_t>(group.nodes.size());
+    saved += group.bytes - group.fused_bytes;
+  }
+  return {.changed = changed,
+          .counters = {{"groups", static_cast<int64_t>(groups.size())},
+                       {"nodes fused", fused},
+                       {"bytes of traffic saved", saved}},
+          .report = report};
 }
 
 }  // namespace shadowgraph

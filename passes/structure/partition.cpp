@@ -24,7 +24,6 @@
 #include <map>
 #include <numeric>
 
-#include "passes/options.h"
 #include "shadowgraph/analysis.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/passes/structure.h"
@@ -149,14 +148,10 @@ Graph join(const PartitionedGraph& partitioned) {
   return graph;
 }
 
-PassResult partition_pass(Graph& graph, const PassOptions& options) {
-  const std::string& wanted = text_option(options, "operators");
-  const int64_t min_nodes = int_option(options, "min_nodes", 1);
-  const auto merge =
-      choice_option(options, "merge", {"all", "linked"}) == 0 ? PartitionMerge::kAll : PartitionMerge::kLinked;
+PartitionResult partition(Graph& graph, const PartitionOptions& options) {
+  const std::string& wanted = options.operators;
+  PartitionResult result;
   std::vector<char> supported(graph.target_count());
-  size_t unknown = 0;
-  std::string missing;
   for (size_t begin = 0; begin <= wanted.size();) {
     const size_t end = std::min(wanted.find('+', begin), wanted.size());
     const std::string_view name = std::string_view(wanted).substr(begin, end - begin);
@@ -169,27 +164,27 @@ PassResult partition_pass(Graph& graph, const PassOptions& options) {
       supported[i] = static_cast<char>(supported[i] || fits);
       found = found || fits;
     }
-    if (found || name.empty()) continue;
-    ++unknown;
-    missing += fmt::format("not in the graph: {}\n", name);
+    if (!found && !name.empty()) result.missing.emplace_back(name);
   }
-  const PartOf parts = propose_partition(
-      graph, [&](NodeId n) { return supported[graph.node(n).target.index] != 0; }, static_cast<size_t>(min_nodes),
-      merge);
-  PassResult result;
-  int32_t count = 0;
-  int64_t nodes = 0;
+  result.parts = propose_partition(
+      graph, [&](NodeId n) { return supported[graph.node(n).target.index] != 0; },
+      static_cast<size_t>(options.min_nodes), options.merge);
   for (NodeId n : graph.nodes()) {
-    const std::string note = parts[n] < 0 ? "" : std::to_string(parts[n]);
-    count = std::max(count, parts[n] + 1);
-    nodes += parts[n] >= 0;
+    const int32_t part = std::as_const(result.parts)[n];
+    const std::string note = part < 0 ? "" : std::to_string(part);
+    result.count = std::max<int64_t>(result.count, part + 1);
+    result.nodes += part >= 0;
     if (graph.note(n, "part") == note) continue;
     graph.set_note(n, "part", note);
     result.changed = true;
   }
-  result.counters = {{"parts", count}, {"nodes_in_parts", nodes}};
-  if (unknown != 0) result.report = missing;
   return result;
+}
+
+PassResult PartitionResult::summary() const {
+  PassResult summary{.changed = changed, .counters = {{"parts", count}, {"nodes_in_parts", nodes}}};
+  for (const std::string& name : missing) summary.report += fmt::format("not in the graph: {}\n", name);
+  return summary;
 }
 
 }  // namespace shadowgraph

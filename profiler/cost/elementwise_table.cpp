@@ -1,14 +1,11 @@
 #include "profiler/cost/elementwise_table.h"
 
-#include <ATen/core/enum_tag.h>
-
 #include <bit>
 #include <cmath>
 #include <string>
 #include <unordered_map>
 
-#include "ir/operators/operator_facts.h"
-#include "profiler/cost/flop_table.h"
+#include "ir/operators/operator_name.h"
 
 namespace shadowgraph {
 namespace {
@@ -617,15 +614,12 @@ const std::unordered_map<std::string_view, const ElementwiseRow*>& elementwise_i
   return *map;
 }
 
-const ElementwiseRow* find_exact(const std::string& name) {
-  const auto found = elementwise_index().find(name);
-  return found == elementwise_index().end() ? nullptr : found->second;
-}
-
-const ElementwiseRow* find_plain_or_in_place(const std::string& name) {
-  if (const ElementwiseRow* row = find_exact(name)) return row;
-  const bool in_place = name.size() > 2 && name.back() == '_' && name[name.size() - 2] != '_';
-  return in_place ? find_exact(name.substr(0, name.size() - 1)) : nullptr;
+// By its own name, that of all its overloads, or that of its plain form.
+const ElementwiseRow* find_own_or_plain(std::string_view name) {
+  const auto& index = elementwise_index();
+  auto found = find_by_operator(index, name);
+  if (found == index.end()) found = index.find(without_underscore(without_overload(name)));
+  return found == index.end() ? nullptr : found->second;
 }
 
 }  // namespace
@@ -633,19 +627,16 @@ const ElementwiseRow* find_plain_or_in_place(const std::string& name) {
 std::span<const ElementwiseRow> elementwise_table() { return kElementwiseRows; }
 
 const ElementwiseRow* find_elementwise_row(std::string_view operator_name) {
-  if (const ElementwiseRow* row = find_exact(std::string(operator_name))) return row;
-  const std::string name(without_overload(operator_name));
-  if (const ElementwiseRow* row = find_plain_or_in_place(name)) return row;
+  if (const ElementwiseRow* row = find_own_or_plain(operator_name)) return row;
   constexpr std::string_view kForeach = "aten::_foreach_";
-  if (!name.starts_with(kForeach)) return nullptr;
-  return find_plain_or_in_place("aten::" + name.substr(kForeach.size()));
+  if (!operator_name.starts_with(kForeach)) return nullptr;
+  return find_own_or_plain("aten::" + std::string(without_overload(operator_name.substr(kForeach.size()))));
 }
 
 ElementwiseFormula ElementwiseFormula::of(const Target& target) {
   if (const ElementwiseRow* row = find_elementwise_row(target.name())) return {ElementwiseCoverage::kRow, row};
-  if (facts_of(target).is_view) return {ElementwiseCoverage::kView, nullptr};
-  const auto op = target.find_operator();
-  if (op && op->hasTag(at::Tag::pointwise)) return {ElementwiseCoverage::kPointwiseTag, nullptr};
+  if (target.facts().is_view) return {ElementwiseCoverage::kView, nullptr};
+  if (target.facts().pointwise) return {ElementwiseCoverage::kPointwiseTag, nullptr};
   return {};
 }
 

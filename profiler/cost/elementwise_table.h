@@ -47,7 +47,7 @@ const ElementwiseRow* find_elementwise_row(std::string_view operator_name);
 // How an operator's elementwise work is known.
 enum class ElementwiseCoverage : uint8_t {
   kRow,           // a row of the table
-  kView,          // every result aliases an argument and nothing is written (ir/operators/operator_facts.h): no work
+  kView,          // every result aliases an argument and nothing is written: no work
   kPointwiseTag,  // PyTorch tags it pointwise: one operation an element of the result
   kNone,          // no formula
 };

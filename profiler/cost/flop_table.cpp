@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ir/operators/operator_name.h"
+
 namespace shadowgraph {
 namespace {
 
@@ -337,13 +339,8 @@ const std::unordered_map<std::string_view, const FlopRow*>& flop_index() {
 
 std::span<const FlopRow> flop_table() { return kFlopRows; }
 
-std::string_view without_overload(std::string_view operator_name) {
-  return operator_name.substr(0, operator_name.find('.'));
-}
-
 const FlopRow* find_flop_row(std::string_view operator_name) {
-  auto found = flop_index().find(operator_name);
-  if (found == flop_index().end()) found = flop_index().find(without_overload(operator_name));
+  const auto found = find_by_operator(flop_index(), operator_name);
   return found == flop_index().end() ? nullptr : found->second;
 }
 

@@ -36,7 +36,4 @@ const FlopRow* find_flop_row(std::string_view operator_name);
 // Empty if there is no row or the shapes do not fit. For tests and one-off questions.
 std::optional<int64_t> matmul_flops(std::string_view operator_name, const OperandShapes& call);
 
-// "aten::add.Tensor" -> "aten::add".
-std::string_view without_overload(std::string_view operator_name);
-
 }  // namespace shadowgraph

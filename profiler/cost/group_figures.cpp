@@ -1,6 +1,6 @@
 #include <unordered_set>
 
-#include "profiler/report/module_tree.h"
+#include "profiler/module_tree.h"
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {

@@ -2,6 +2,7 @@
 #include <unordered_map>
 
 #include "core/replay/functional_call.h"
+#include "ir/operators/operator_name.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/operators.h"
 
@@ -18,8 +19,7 @@ struct Registered {
   }
   std::shared_ptr<const OperatorCosts> find(const std::string& name) {
     const std::lock_guard lock(mutex);
-    auto found = by_name.find(name);
-    if (found == by_name.end()) found = by_name.find(name.substr(0, name.find('.')));
+    const auto found = find_by_operator(by_name, name);
     return found == by_name.end() ? nullptr : found->second;
   }
 };

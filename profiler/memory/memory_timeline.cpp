@@ -1,6 +1,7 @@
 #include <algorithm>
 
-#include "profiler/report/module_tree.h"
+#include "profiler/module_tree.h"
+#include "profiler/program_costs.h"
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {
@@ -12,19 +13,26 @@ bool is_on(c10::Device device, const std::optional<c10::Device>& wanted) {
 
 }  // namespace
 
-MemoryTimeline MemoryTimeline::of(const Graph& graph, const MemoryTimelineOptions& options) {
-  return of(graph, StorageKinds::of(graph), options);
+MemoryTimeline MemoryTimeline::of(const Graph& graph, std::optional<c10::Device> device) {
+  std::vector<NodeId> nodes;
+  nodes.reserve(graph.node_count());
+  for (const NodeId node : graph.nodes()) nodes.push_back(node);
+  const auto order = program_order(graph);
+  return of(graph, std::move(nodes), order, storage_kinds(graph, order), CustomOperators::of(graph), device);
 }
 
-MemoryTimeline MemoryTimeline::of(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
-                                  const MemoryTimelineOptions& options) {
+MemoryTimeline ProgramCosts::timeline(std::optional<c10::Device> device) const {
+  return MemoryTimeline::of(graph, nodes, order, kinds, custom, device);
+}
+
+MemoryTimeline MemoryTimeline::of(const Graph& graph, std::vector<NodeId> nodes, const IdMap<NodeId, uint32_t>& order,
+                                  IdMap<StorageId, StorageKind> kinds, const CustomOperators& custom,
+                                  std::optional<c10::Device> device) {
   MemoryTimeline timeline;
-  timeline.kinds_ = kinds;
-  timeline.nodes_.reserve(graph.node_count());
-  for (NodeId node : graph.nodes()) timeline.nodes_.push_back(node);
+  timeline.kinds_ = std::move(kinds);
+  timeline.nodes_ = std::move(nodes);
   const uint32_t steps = timeline.steps();
   if (steps == 0) return timeline;
-  const auto order = program_order(graph);
 
   // First the changes at each step, then their running sums.
   timeline.live_.assign(steps, BytesByKind{});
@@ -41,7 +49,7 @@ MemoryTimeline MemoryTimeline::of(const Graph& graph, const IdMap<StorageId, Sto
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const StorageId id(i);
     const Storage& storage = graph.storage(id);
-    if (!is_on(storage.device(), options.device)) continue;
+    if (!is_on(storage.device(), device)) continue;
     const bool freed = storage.freed_after.valid() && !graph.is_erased(storage.freed_after);
     const uint32_t born = existed_before(graph, storage) ? 0 : order[storage.born];
     const uint32_t last = std::max(born, freed ? order[storage.freed_after] : steps - 1);
@@ -49,9 +57,8 @@ MemoryTimeline MemoryTimeline::of(const Graph& graph, const IdMap<StorageId, Sto
     add(born, last, timeline.kinds_[id], storage.bytes);
   }
 
-  const CustomOperators own = CustomOperators::of(graph);
-  for (const auto& scratch : own.scratch()) {
-    if (is_on(scratch.device, options.device)) {
+  for (const auto& scratch : custom.scratch()) {
+    if (is_on(scratch.device, device)) {
       add(order[scratch.node], order[scratch.node], StorageKind::kTemporary, scratch.bytes);
     }
   }

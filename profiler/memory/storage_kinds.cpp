@@ -1,5 +1,6 @@
 #include <optional>
 
+#include "profiler/program_costs.h"
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {
@@ -32,8 +33,11 @@ IdMap<NodeId, uint32_t> program_order(const Graph& graph) {
 }
 
 IdMap<StorageId, StorageKind> StorageKinds::of(const Graph& graph) {
+  return storage_kinds(graph, program_order(graph));
+}
+
+IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<NodeId, uint32_t>& order) {
   IdMap<StorageId, StorageKind> kinds(StorageKind::kTemporary);
-  const auto order = program_order(graph);
   IdMap<StorageId, uint8_t> saved;
   IdMap<StorageId, uint8_t> gradient;
   NodeId first_backward;

@@ -6,7 +6,8 @@
 #include <charconv>
 
 #include "ir/text/words.h"
-#include "profiler/report/module_tree.h"
+#include "profiler/module_tree.h"
+#include "profiler/program_costs.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
 
@@ -33,34 +34,6 @@ std::optional<double> parse_seconds(const std::optional<std::string>& text) {
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), seconds);
   if (error != std::errc() || end != text->data() + text->size()) return std::nullopt;
   return seconds;
-}
-
-// Storage bytes by device, in the order of first use.
-std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph) {
-  std::vector<std::pair<c10::Device, int64_t>> devices;
-  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
-    const Storage& storage = graph.storage(StorageId(i));
-    auto found =
-        std::find_if(devices.begin(), devices.end(), [&](const auto& d) { return d.first == storage.device(); });
-    if (found == devices.end()) found = devices.insert(devices.end(), {storage.device(), 0});
-    found->second += storage.bytes;
-  }
-  return devices;
-}
-
-// Of the devices that hold storages, the one asked for; without an index, or without a wish, the fullest that fits.
-c10::Device main_device(const Graph& graph, const std::vector<std::pair<c10::Device, int64_t>>& devices,
-                        std::optional<c10::Device> asked) {
-  if (!asked) {
-    if (const auto text = metadata(graph, "device")) asked = parse_device(*text);
-  }
-  std::optional<std::pair<c10::Device, int64_t>> best;
-  for (const auto& entry : devices) {
-    const bool fits = !asked || (entry.first.type() == asked->type() &&
-                                 (!asked->has_index() || entry.first.index() == asked->index()));
-    if (fits && (!best || entry.second > best->second)) best = entry;
-  }
-  return best ? best->first : asked.value_or(c10::Device(c10::DeviceType::CPU));
 }
 
 PeakInfo describe(const Graph& graph, const MemoryPeak& peak) {
@@ -99,20 +72,16 @@ std::optional<std::vector<OutputInfo>> outputs_of(const Graph& graph) {
   return outputs;
 }
 
-std::vector<ModuleProfile> modules_of(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
-                                      const Flops& flops) {
-  const ModuleTree tree = ModuleTree::of(graph);
-  const auto count = static_cast<uint32_t>(tree.modules.size());
-  IdMap<NodeId, uint32_t> group_of(kNoGroup);
-  for (NodeId node : graph.nodes()) group_of[node] = tree.of_node(graph, node);
+std::vector<ModuleProfile> modules_of(const ProgramCosts& costs) {
+  const std::vector<Module>& tree = costs.modules.modules;
+  const auto count = static_cast<uint32_t>(tree.size());
   std::vector<uint32_t> parents;
-  for (const Module& module : tree.modules) parents.push_back(module.parent);
-  auto figures = group_figures(graph, kinds, flops, group_of, count, parents);
+  for (const Module& module : tree) parents.push_back(module.parent);
+  auto figures = group_figures(costs.graph, costs.kinds, costs.flops, costs.module_of, count, parents);
   for (uint32_t i = count; i-- > 1;) figures[parents[i]].add_disjoint(figures[i]);
   std::vector<ModuleProfile> modules;
   for (uint32_t i = 0; i < count; ++i) {
-    const Module& module = tree.modules[i];
-    modules.push_back({module.path, module.class_name, module.calls, module.children, figures[i]});
+    modules.push_back({tree[i].path, tree[i].class_name, tree[i].calls, tree[i].children, figures[i]});
   }
   return modules;
 }
@@ -178,8 +147,10 @@ std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("
 
 }  // namespace
 
-Profile Profile::of(const Graph& graph, const ProfileOptions& options) {
+Profile profile(const Graph& graph, const ProfileOptions& options) {
   Profile profile;
+  profile.costs_ = std::make_shared<const ProgramCosts>(graph);
+  const ProgramCosts& costs = *profile.costs_;
   profile.model = metadata(graph, "model");
   profile.mode = metadata(graph, "mode");
   profile.optimizer = metadata(graph, "optimizer");
@@ -189,39 +160,40 @@ Profile Profile::of(const Graph& graph, const ProfileOptions& options) {
   profile.saved = SavedBytes::of(graph);
 
   IdMap<TargetId, int64_t> calls;
-  for (NodeId node : graph.nodes()) ++calls[graph.node(node).target];
+  for (const NodeId node : costs.nodes) ++calls[graph.node(node).target];
   for (uint32_t i = 0; i < calls.size(); ++i) {
     if (const int64_t count = std::as_const(calls)[TargetId(i)]; count > 0) {
       profile.operators[graph.target(TargetId(i)).name()] += count;
     }
   }
 
-  const Flops flops = Flops::of(graph);
-  profile.uncovered = flops.uncovered();
-  profile.custom_operators = CustomOperators::of(graph).by_operator();
+  profile.uncovered = costs.flops.uncovered();
+  profile.custom_operators = costs.custom.by_operator();
   for (uint32_t i = 0; i < graph.phase_count(); ++i) {
-    const NodeFlops& phase = flops.of_phase(PhaseId(i));
+    const NodeFlops& phase = costs.flops.of_phase(PhaseId(i));
     if (i <= Graph::kOptimizer.index || phase != NodeFlops()) profile.flops[graph.phase_name(PhaseId(i))] = phase;
   }
 
-  const auto kinds = StorageKinds::of(graph);
-  const auto devices = bytes_by_device(graph);
-  const c10::Device device = main_device(graph, devices, options.device);
+  const c10::Device device = main_device(graph, options.device);
   profile.device = device_name(device);
-  MemoryTimeline timeline = MemoryTimeline::of(graph, kinds, {.device = device});
+  profile.timeline_ = std::make_shared<const MemoryTimeline>(costs.timeline(device));
+  const MemoryTimeline& timeline = *profile.timeline_;
+  profile.timeline_in_json = options.timeline;
   profile.peak = describe(graph, timeline.peak());
   profile.peak_rounded_bytes = timeline.rounded_peak();
   profile.top_at_peak = live_storages(graph, timeline, timeline.peak().step, options.top_at_peak);
-  for (const auto& [other, bytes] : devices) {
+  for (const auto& [other, bytes] : bytes_by_device(graph)) {
     if (other == device || bytes == 0) continue;
-    const auto peak = MemoryTimeline::of(graph, kinds, {.device = other}).peak();
-    profile.other_devices.push_back({device_name(other), peak.bytes});
+    profile.other_devices.push_back({device_name(other), costs.timeline(other).peak().bytes});
   }
-  profile.modules = modules_of(graph, kinds, flops);
+  profile.modules = modules_of(costs);
   profile.outputs = outputs_of(graph);
-  if (options.timeline) profile.timeline = std::move(timeline);
   return profile;
 }
+
+MemoryTimeline Profile::timeline(c10::Device other) const { return costs_->timeline(other); }
+const Flops& Profile::node_flops() const { return costs_->flops; }
+SummaryTable Profile::summary(const SummaryOptions& options) const { return costs_->summary(options); }
 
 json to_json(const Profile& profile) {
   json object;
@@ -282,7 +254,7 @@ json to_json(const Profile& profile) {
                                                  : json());
     }
   }
-  if (profile.timeline) object["timeline"] = to_json(*profile.timeline);
+  if (profile.timeline_in_json) object["timeline"] = to_json(profile.timeline());
   return object;
 }
 

@@ -1,3 +1,4 @@
+#include "profiler/program_costs.h"
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {
@@ -38,21 +39,20 @@ NodeFlops sum_of_phases(const Graph& graph, const Flops& flops) {
 }
 
 void add_memory(SizeCost& cost, const Graph& graph, std::optional<c10::Device> device) {
-  cost.peak_bytes = MemoryTimeline::of(graph, {.device = device}).peak().bytes;
+  cost.peak_bytes = MemoryTimeline::of(graph, device).peak().bytes;
   cost.saved_bytes = SavedBytes::of(graph).activations;
 }
 
 }  // namespace
 
-SizeCost cost_of(const Graph& graph, std::optional<c10::Device> device) {
-  SizeCost cost;
-  cost.flops = sum_of_phases(graph, Flops::of(graph));
-  add_memory(cost, graph, device);
+SizeCost size_cost(const Profile& profile) {
+  SizeCost cost{.peak_bytes = profile.peak.bytes, .saved_bytes = profile.saved.activations};
+  for (const auto& [phase, flops] : profile.flops) cost.flops += flops;
   return cost;
 }
 
 SizeSweep::SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> device)
-    : symbolic_(symbolic), instance_(symbolic), device_(device) {
+    : symbolic_(symbolic), instance_(symbolic), device_(main_device(symbolic.base(), device)) {
   const auto points = sample_points(symbolic);
   const PolynomialFit fit(points);
   std::vector<Flops> samples;

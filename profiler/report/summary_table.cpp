@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <functional>
 #include <map>
-#include <optional>
 
-#include "profiler/report/module_tree.h"
+#include "passes/structure/blocks.h"
+#include "passes/structure/structure.h"
+#include "profiler/program_costs.h"
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {
@@ -19,26 +20,22 @@ void add(GroupFigures& to, const GroupFigures& figures) {
 
 bool has_nodes(const GroupFigures& figures) { return figures.forward_nodes + figures.backward_nodes > 0; }
 
-std::optional<int64_t> number(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 // ---- Rows by module
 
 class ModuleRows {
  public:
-  ModuleRows(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds, const Flops& flops, bool fold)
-      : tree_(ModuleTree::of(graph)), fold_(fold) {
+  ModuleRows(const ProgramCosts& costs, bool fold)
+      : tree_(costs.modules), fold_(fold), blocks_(costs.graph), nodes_(tree_.modules.size()), module_of_(costs.module_of) {
     const auto count = static_cast<uint32_t>(tree_.modules.size());
-    IdMap<NodeId, uint32_t> group_of(kNoGroup);
-    for (NodeId node : graph.nodes()) group_of[node] = tree_.of_node(graph, node);
-    own_ = group_figures(graph, kinds, flops, group_of, count);
+    for (const NodeId node : costs.nodes) {
+      // Every module has the nodes of those below it: of equal modules, equal ones at equal places.
+      if (!fold || costs.graph.target(node).kind() == TargetKind::kBuiltin) continue;
+      for (uint32_t at = module_of_[node]; at != 0; at = tree_.modules[at].parent) nodes_[at].push_back(node);
+    }
+    own_ = group_figures(costs.graph, costs.kinds, costs.flops, costs.module_of, count);
     std::vector<uint32_t> parents;
     for (const Module& module : tree_.modules) parents.push_back(module.parent);
-    inclusive_ = group_figures(graph, kinds, flops, group_of, count, parents);
+    inclusive_ = group_figures(costs.graph, costs.kinds, costs.flops, costs.module_of, count, parents);
     for (uint32_t i = count; i-- > 1;) {
       inclusive_[tree_.modules[i].parent].add_disjoint(inclusive_[i]);
       deepest_ = std::max(deepest_, tree_.modules[i].depth);
@@ -46,11 +43,11 @@ class ModuleRows {
   }
 
   uint32_t deepest() const { return std::max<uint32_t>(deepest_, 1); }
-  std::vector<SummaryRow> rows(uint32_t depth) const { return rows(0, depth); }
+  std::vector<SummaryRow> rows(uint32_t depth) { return rows(0, depth); }
 
  private:
   // The tree is at most 64 deep (module_tree.cpp).
-  std::vector<SummaryRow> rows(uint32_t at, uint32_t depth) const {
+  std::vector<SummaryRow> rows(uint32_t at, uint32_t depth) {
     const Module& module = tree_.modules[at];
     std::vector<SummaryRow> result;
     const bool whole = module.depth == depth || module.children.empty();
@@ -65,7 +62,7 @@ class ModuleRows {
     std::vector<std::vector<SummaryRow>> children;
     for (uint32_t child : module.children) children.push_back(rows(child, depth));
     for (size_t first = 0; first < children.size();) {
-      const size_t last = fold_ ? end_of_run(module.children, children, first) : first + 1;
+      const size_t last = fold_ ? last_of_run(module.children, children, first) : first + 1;
       fold(module.children, children, first, last);
       result.insert(result.end(), children[first].begin(), children[first].end());
       first = last;
@@ -79,25 +76,23 @@ class ModuleRows {
     return std::string_view(path).substr(dot == std::string::npos ? 0 : dot + 1);
   }
 
-  // One past the last of the numbered siblings from `first` on that have the same rows.
-  size_t end_of_run(const std::vector<uint32_t>& modules, const std::vector<std::vector<SummaryRow>>& rows,
-                    size_t first) const {
-    const auto start = number(name_of(modules[first]));
-    size_t last = first + 1;
-    if (!start || rows[first].empty()) return last;
-    while (last < modules.size() && number(name_of(modules[last])) == *start + static_cast<int64_t>(last - first) &&
-           equal(rows[first], tree_.modules[modules[first]].path.size(), rows[last],
-                 tree_.modules[modules[last]].path.size())) {
-      ++last;
-    }
-    return last;
+  // One past the last of the siblings from `first` on that do the same.
+  size_t last_of_run(const std::vector<uint32_t>& modules, const std::vector<std::vector<SummaryRow>>& rows,
+                     size_t first) {
+    if (rows[first].empty()) return first + 1;
+    std::vector<Sibling> siblings;
+    for (const uint32_t module : modules) siblings.push_back({name_of(module), tree_.modules[module].class_name});
+    return end_of_run(siblings, first, [&](size_t i) { return content(modules[i]); });
   }
 
-  static bool equal(const std::vector<SummaryRow>& a, size_t prefix_a, const std::vector<SummaryRow>& b,
-                    size_t prefix_b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const SummaryRow& x, const SummaryRow& y) {
-      return x.op_type == y.op_type && x.repeats == y.repeats && x.figures == y.figures &&
-             x.op.substr(prefix_a) == y.op.substr(prefix_b);
+  uint64_t content(uint32_t module) {
+    return blocks_.of(nodes_[module], [&](NodeId node) {
+      uint64_t place = 0;
+      for (uint32_t at = module_of_[node]; at != module; at = tree_.modules[at].parent) {
+        place = mixed(mixed(place, std::hash<std::string_view>()(name_of(at))),
+                      std::hash<std::string>()(tree_.modules[at].class_name));
+      }
+      return place;
     });
   }
 
@@ -115,8 +110,11 @@ class ModuleRows {
     }
   }
 
-  ModuleTree tree_;
+  const ModuleTree& tree_;
   bool fold_;
+  BlockHashes blocks_;
+  std::vector<std::vector<NodeId>> nodes_;  // by module, those below it included
+  const IdMap<NodeId, uint32_t>& module_of_;
   std::vector<GroupFigures> own_;
   std::vector<GroupFigures> inclusive_;
   uint32_t deepest_ = 0;
@@ -139,8 +137,8 @@ IdMap<RegionId, RegionId> outermost_composites(const Graph& graph) {
   return outermost;
 }
 
-std::vector<SummaryRow> call_rows(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds, const Flops& flops,
-                                  bool by_name) {
+std::vector<SummaryRow> call_rows(const ProgramCosts& costs, bool by_name) {
+  const Graph& graph = costs.graph;
   const auto outermost = outermost_composites(graph);
   std::vector<SummaryRow> rows;
   IdMap<RegionId, uint32_t> row_of_region(kNoGroup);
@@ -181,19 +179,17 @@ std::vector<SummaryRow> call_rows(const Graph& graph, const IdMap<StorageId, Sto
     }
     row_of_node[id] = row;
   }
-  const auto figures = group_figures(graph, kinds, flops, row_of_node, static_cast<uint32_t>(rows.size()));
+  const auto figures = group_figures(graph, costs.kinds, costs.flops, row_of_node, static_cast<uint32_t>(rows.size()));
   for (size_t i = 0; i < rows.size(); ++i) rows[i].figures = figures[i];
   return rows;
 }
 
 }  // namespace
 
-SummaryTable SummaryTable::of(const Graph& graph, const SummaryOptions& options) {
+SummaryTable ProgramCosts::summary(const SummaryOptions& options) const {
   SummaryTable table;
-  const auto kinds = StorageKinds::of(graph);
-  const Flops flops = Flops::of(graph);
   if (options.grouping == SummaryGrouping::kModule) {
-    const ModuleRows modules(graph, kinds, flops, options.fold_repeats);
+    ModuleRows modules(*this, options.fold_repeats);
     table.depth = options.depth > 0 ? options.depth : 1;
     table.rows = modules.rows(static_cast<uint32_t>(table.depth));
     for (uint32_t depth = 2; options.depth <= 0 && depth <= modules.deepest(); ++depth) {
@@ -203,7 +199,7 @@ SummaryTable SummaryTable::of(const Graph& graph, const SummaryOptions& options)
       table.depth = static_cast<int>(depth);
     }
   } else {
-    table.rows = call_rows(graph, kinds, flops, options.grouping == SummaryGrouping::kOperator);
+    table.rows = call_rows(*this, options.grouping == SummaryGrouping::kOperator);
   }
 
   int64_t accumulate = 0;

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -198,8 +199,8 @@ inline void run_into(Outcome& run, const Tensors& inputs, const Program& program
 inline Outcome run_real(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes) {
   Outcome run;
   FakeTensorMode mode;
-  mode.state().kind = ModeKind::kObserve;
-  mode.state().observer = &run.log;
+  state_of(mode).kind = ModeKind::kObserve;
+  state_of(mode).observer = &run.log;
   run_into(run, inputs, program, backward);
   return run;
 }
@@ -212,7 +213,7 @@ inline Outcome run_fake(const Tensors& inputs, const Program& program, Backward 
   for (const at::Tensor& input : inputs) {
     fakes.push_back(input.defined() ? mode.from_real(input, options.device) : at::Tensor());
   }
-  mode.state().observer = &run.log;
+  state_of(mode).observer = &run.log;
   run_into(run, fakes, program, backward);
   return run;
 }
@@ -220,6 +221,25 @@ inline Outcome run_fake(const Tensors& inputs, const Program& program, Backward 
 inline Outcome run_on_fake_cuda(const Tensors& inputs, const Program& program, Backward backward = Backward::kYes,
                                 DeviceProfile profile = {}) {
   return run_fake(inputs, program, backward, {.device = at::Device(at::kCUDA, 0), .profile = profile});
+}
+
+// Eager as it is on a processor that oneDNN computes on in float alone: its kernels for other dtypes are those without it.
+struct WithoutOnednn {
+  const bool before = at::globalContext().userEnabledMkldnn();
+  WithoutOnednn() { at::globalContext().setUserEnabledMkldnn(false); }
+  ~WithoutOnednn() { at::globalContext().setUserEnabledMkldnn(before); }
+};
+
+// What the same program gives in another dtype, where that decides nothing else.
+inline Outcome with_dtype(Outcome run, const std::string& from, const std::string& to) {
+  const auto rename = [&](std::vector<std::string>& descriptions) {
+    for (std::string& text : descriptions) {
+      if (text.starts_with(from + "[")) text.replace(0, from.size(), to);
+    }
+  };
+  for (auto* descriptions : {&run.results, &run.inputs, &run.gradients}) rename(*descriptions);
+  for (Call& call : run.log.calls) rename(call.results);
+  return run;
 }
 
 template <class Item>

@@ -61,8 +61,8 @@ Row row_of(const c10::OperatorHandle& op) {
     case Route::kNone:
       break;
   }
-  if (const auto functional = functional_form(op)) {
-    Row row = row_of(*functional);
+  if (const FreshForm* fresh = form_of_tensors(info.target)) {
+    Row row = row_of(fresh->op);
     row.op = info.name;
     if (row.how != Class::kRefused && row.how != Class::kMissing && row.how != Class::kDataDependent) {
       row.how = Class::kOutForm;

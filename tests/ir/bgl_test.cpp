@@ -59,15 +59,6 @@ TEST(IrBgl, Components) {
   EXPECT_NE(found.of[NodeId(0)], found.of[NodeId(1)]);
 }
 
-TEST(IrBgl, TransitiveReduction) {
-  const Graph graph =
-      samples::graph_of(std::string(kHead) +
-                        "%0 = sg::input(name=\"x\") : f32[2] @s0\n%1 = aten::relu(self=%0) : f32[2] @s1\n"
-                        "%2 = aten::mul.Tensor(self=%0, other=%1) : f32[2] @s2\n");
-  const auto edges = reduced_dependences(graph, Dependences::of(graph));
-  EXPECT_EQ(edges, (std::vector<std::pair<NodeId, NodeId>>{{NodeId(1), NodeId(0)}, {NodeId(2), NodeId(1)}}));
-}
-
 TEST(IrBgl, MinCut) {
   // 0 -3-> 1 -1-> 3, 0 -1-> 2 -5-> 3, 1 -1-> 2: the cut is 1->3, 1->2, 0->2
   const FlowEdge edges[] = {{0, 1, 3}, {1, 3, 1}, {0, 2, 1}, {2, 3, 5}, {1, 2, 1}};

@@ -95,7 +95,7 @@ Graph capture_kept(int64_t batch, int64_t kept) {
                                                 const at::Tensor rows = in[0].index({in[1]});
                                                 return Tensors{rows.relu(), in[1].nonzero()};
                                               }},
-                         {.data_sizes = {{"nonzero0", kept}}})
+                         {.mode = {.data_sizes = {{"nonzero0", kept}}}})
       .graph;
 }
 

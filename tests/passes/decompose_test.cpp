@@ -315,7 +315,7 @@ TEST(Decompose, EveryFormulaGivesWhatTheOperatorGives) {
     SCOPED_TRACE(test.op);
     Graph graph = capture_on(test.program, test.inputs);
     ASSERT_GT(calls_of(graph, test.op), 0) << to_text(graph);
-    const DecomposeResult result = decompose(graph, OperatorSet::named("basic"));
+    const DecomposeResult result = decompose(graph, {.to = OperatorSet::named("basic")});
     EXPECT_EQ(calls_of(graph, test.op), 0) << to_text(graph) << ::testing::PrintToString(result.why);
     EXPECT_GT(result.expanded.at(test.op), 0);
     expect_same_values(graph, test.program, test.inputs, test.tolerance);
@@ -334,7 +334,7 @@ TEST(Decompose, AttentionOfAGpu) {
                                                       0.0, !masked)};
     };
     Graph graph = capture_on(program, qkv, c10::Device("cuda:0"));
-    const DecomposeResult result = decompose(graph, OperatorSet::named("no-fused"));
+    const DecomposeResult result = decompose(graph, {.to = OperatorSet::named("no-fused")});
     EXPECT_EQ(result.expanded.size(), 1U) << to_text(graph);
     EXPECT_TRUE(result.remaining.empty()) << ::testing::PrintToString(result.why);
     Interpreter interpreter(graph, {.device = c10::Device("cpu")});
@@ -369,7 +369,7 @@ TEST_P(DecomposedModel, TrainsAsBefore) {
     return result;
   };
   const ReplayResult expected = run(graph);
-  const DecomposeResult done = decompose(graph, OperatorSet::named("basic"));
+  const DecomposeResult done = decompose(graph, {.to = OperatorSet::named("basic")});
   verify(graph);
   EXPECT_FALSE(done.expanded.empty());
   EXPECT_FALSE(done.expanded.contains("aten::native_dropout")) << "random operators stay";
@@ -390,7 +390,7 @@ TEST_P(DecomposedModel, ForwardLinksAndLivesStayRight) {
   for (const c10::DeviceType device : {c10::kCPU, c10::kCUDA}) {
     for (const char* to : {"core-aten", "no-fused", "basic"}) {
       Graph graph = capture_tiny(GetParam(), {.train = true, .device = device});
-      decompose(graph, OperatorSet::named(to));
+      decompose(graph, {.to = OperatorSet::named(to)});
       verify(graph);
       for (const NodeId node : graph.nodes()) {
         const NodeId forward = graph.node(node).forward;

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/replay/functional_call.h"
-#include "passes/functional/functional_form.h"
+#include "ir/operators/operator_forms.h"
 #include "shadowgraph/passes/functional.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/text.h"

@@ -23,11 +23,11 @@ inline Graph capture_tiny(const std::string& name, const ModelCapture& how) {
       name, {.batch = how.batch, .seq = how.seq, .image_size = how.image_size, .training = how.train, .tiny = true});
   if (!how.train) {
     const at::NoGradGuard no_grad;
-    return capture_forward(models::program_of(model), {.device = how.device}).graph;
+    return capture_forward(models::program_of(model)).graph;
   }
   std::vector<at::Tensor> parameters = model.module->parameters();
   torch::optim::AdamW adamw(parameters, torch::optim::AdamWOptions(1e-3));
-  return capture_training_step(models::program_of(model, &adamw), {.device = how.device}).graph;
+  return capture_training_step(models::program_of(model, &adamw)).graph;
 }
 
 }  // namespace shadowgraph

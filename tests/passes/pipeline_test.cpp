@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "ir/records.h"
-#include "passes/options.h"
+#include "shadowgraph/passes/simplify.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 
@@ -102,7 +102,7 @@ TEST(Pipeline, OptionsAreCheckedByThePass) {
               HasSubstr("a whole number from 0 on"));
   EXPECT_THAT(message_of<PassError>([&] { Pipeline::parse("const-fold{max_bytes=1k}").run(graph); }),
               HasSubstr("max_bytes=1k"));
-  EXPECT_THROW(int_option({}, "x", 0), Error);
+  EXPECT_THROW(find_pass("dce")->run(graph, {{"nothing", "1"}}), Error);
   EXPECT_THROW(run_pass(graph, "dce", {{"nothing", "1"}}), PipelineError);
 }
 

@@ -28,7 +28,7 @@ inline Graph capture_on(const Program& program, const Tensors& inputs,
   FakeTensorMode mode({.device = device});
   Tensors fakes;
   for (const at::Tensor& input : inputs) fakes.push_back(mode.from_real(input, device));
-  return capture_forward(ProgramToCapture{.inputs = fakes, .forward = program}, {.device = device}).graph;
+  return capture_forward(ProgramToCapture{.inputs = fakes, .forward = program}).graph;
 }
 
 inline void expect_close(const at::Tensor& expected, const at::Tensor& actual, double tolerance, bool bitwise,

@@ -285,12 +285,12 @@ TEST(Partition, NoTwoPartsCouldBeOne) {
 
 TEST(Partition, PassNotesTheParts) {
   Graph graph = samples::graph_of(kGraph);
-  const PassOptions options{{"operators", "aten::mm+aten::add"}, {"min_nodes", "2"}, {"merge", "all"}};
-  EXPECT_TRUE(partition_pass(graph, options).changed);
+  const PartitionOptions options{.operators = "aten::mm+aten::add", .min_nodes = 2};
+  EXPECT_TRUE(partition(graph, options).changed);
   EXPECT_EQ(graph.note(NodeId(4), "part"), "0");
   EXPECT_EQ(graph.note(NodeId(5), "part"), "0");
   EXPECT_EQ(graph.note(NodeId(3), "part"), "");
-  EXPECT_FALSE(partition_pass(graph, options).changed);
+  EXPECT_FALSE(partition(graph, options).changed);
 }
 
 }  // namespace

@@ -289,5 +289,30 @@ TEST(FakeOf, HasTheValuesGeometryAndSharesStorages) {
   }
 }
 
+// eps is a float by the schema. A graph may say 1 there, as Python programs do; the operator takes no int.
+TEST(ShapeProp, AnIntegerStandsForAFloat) {
+  Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
+operator aten::native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)
+s0 = 32 cpu input
+s1 = 32 cpu temporary
+s2 = 16 cpu temporary
+s3 = 16 cpu temporary
+n0: %0 = sg::input(name="x") : f32[4,2] @s0
+n1: %1, %2, %3 = aten::native_layer_norm(input=%0, normalized_shape=[2], weight=None, bias=None, eps=1) : f32[4,2] @s1, f32[4,1] @s2, f32[4,1] @s3
+n2: sg::output(values=[%1])
+)");
+  const auto shapes = ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[6,2]")}}});
+  EXPECT_EQ(shapes.tensor(ValueId(1)).sizes(), at::IntArrayRef({6, 2}));
+  // The interpreter takes it likewise.
+  const at::Tensor x = at::randn({4, 2});
+  EXPECT_TRUE(at::equal(Interpreter(graph).run(Bindings().bind("x", x)).outputs[0], at::layer_norm(x, {2}, {}, {}, 1)));
+}
+
+TEST(ShapeProp, OptionsAreTextAndBack) {
+  const auto inputs = ShapePropagationOptions::inputs_of("y=i64[8]; x=f32[8,3,64,64]");
+  EXPECT_EQ(ShapePropagationOptions::text_of(inputs), "x=f32[8,3,64,64];y=i64[8]");
+  EXPECT_THROW(ShapePropagationOptions::inputs_of("f32[8]"), Error);
+}
+
 }  // namespace
 }  // namespace shadowgraph

@@ -28,9 +28,9 @@ void check(const Case& test) {
   Graph graph = capture_on(test.program, test.inputs);
   const int64_t before = calls_of(graph, test.gone);
   ASSERT_GT(before, 0) << to_text(graph);
-  EXPECT_EQ(split_bias(graph), before);
+  EXPECT_EQ(split_bias(graph).split, before);
   expect_same_values(graph, test.program, test.inputs, 1e-4, test.bitwise);
-  EXPECT_EQ(split_bias(graph), 0) << "a second time there is nothing to split";
+  EXPECT_EQ(split_bias(graph).split, 0) << "a second time there is nothing to split";
 }
 
 at::Tensor numbers(at::IntArrayRef sizes) { return at::randn(sizes); }
@@ -111,7 +111,7 @@ TEST(SplitBias, ABetaOfZeroDoesNotReadTheBias) {
   const Tensors inputs{nan, numbers({3, 7}), numbers({7, 5})};
   const Program program = [](const Tensors& in) { return Tensors{at::addmm(in[0], in[1], in[2], 0, 1)}; };
   Graph graph = capture_on(program, inputs);
-  EXPECT_EQ(split_bias(graph), 1);
+  EXPECT_EQ(split_bias(graph).split, 1);
   EXPECT_EQ(calls_of(graph, "aten::add"), 0);
   Interpreter interpreter(graph);
   EXPECT_FALSE(interpreter.run(Bindings().in_order(inputs)).outputs[0].isnan().any().item<bool>());
@@ -168,7 +168,7 @@ TEST(SplitBias, LinearLayersAndWhatHasNoBias) {
   check({"linear", linear, inputs, "aten::addmm"});
   Graph without = capture_on([](const Tensors& in) { return Tensors{at::linear(in[0], in[1])}; }, inputs);
   const std::string before = to_text(without);
-  EXPECT_EQ(split_bias(without), 0);
+  EXPECT_EQ(split_bias(without).split, 0);
   EXPECT_EQ(to_text(without), before);
 }
 

@@ -83,10 +83,10 @@ Graph capture_llama(bool train) {
   const models::BuiltModel model = models::build("llama3_8b", {.batch = 1, .seq = 128, .training = train});
   if (!train) {
     const at::NoGradGuard no_grad;
-    return capture_forward(models::program_of(model), {.device = at::kCUDA}).graph;
+    return capture_forward(models::program_of(model)).graph;
   }
   torch::optim::AdamW adamw(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-  return capture_training_step(models::program_of(model, &adamw), {.device = at::kCUDA}).graph;
+  return capture_training_step(models::program_of(model, &adamw)).graph;
 }
 
 TEST(FindRepeats, FindsTheLayersOfLlama) {

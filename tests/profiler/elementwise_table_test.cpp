@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "ir/operators/operator_name.h"
 #include "profiler/cost/flop_table.h"
 #include "shadowgraph/profile.h"
 #include "tests/profiler/test_graph.h"

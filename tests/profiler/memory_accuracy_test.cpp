@@ -1,5 +1,5 @@
 // Predicted live bytes against a real CPU run whose allocator counts: for every built-in model, at a small size, after
-// every operator of a training step, to the byte.
+// every operator of a training step, to the byte, on whatever processor this is.
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 
@@ -13,6 +13,22 @@
 
 namespace shadowgraph {
 namespace {
+
+// Operators whose kernels allocate inside what they give back before they return: oneDNN's copies of operands in its own
+// layouts and its scratchpads. The graph does not have it, and it is another on every processor.
+bool has_scratch(const std::string& op) {
+  return op == "aten::convolution" || op == "aten::convolution_backward" || op == "aten::mkldnn_rnn_layer" ||
+         op == "aten::mkldnn_rnn_layer_backward";
+}
+
+struct Peaks {
+  int64_t predicted = 0;
+  int64_t real = 0;
+  void see(int64_t predicted_bytes, int64_t real_bytes) {
+    predicted = std::max(predicted, predicted_bytes);
+    real = std::max(real, real_bytes);
+  }
+};
 
 class MemoryOf : public testing::TestWithParam<std::string> {};
 
@@ -29,8 +45,7 @@ TEST_P(MemoryOf, ATrainingStepOnTheCpuIsPredictedToTheByte) {
                          .input_names = model.input_names,
                          .forward = model.forward,
                          .loss = [&](const Tensors& outputs) { return model.loss(outputs, model.inputs); },
-                         .optimizer = &optimizer},
-        {.device = at::kCPU});
+                         .optimizer = &optimizer});
     const auto timeline = MemoryTimeline::of(step.graph);
     for (uint32_t i = 0; i < timeline.steps(); ++i) {
       const Target& target = step.graph.target(timeline.node(i));
@@ -53,8 +68,8 @@ TEST_P(MemoryOf, ATrainingStepOnTheCpuIsPredictedToTheByte) {
   }
 
   ASSERT_EQ(predicted.size(), real.calls.size());
-  int64_t peak = 0;
-  int64_t predicted_peak = 0;
+  Peaks peaks;
+  Peaks without_scratch;
   int differ = 0;
   for (size_t i = 0; i < predicted.size(); ++i) {
     const int64_t live = real.calls[i].live - before;
@@ -63,16 +78,15 @@ TEST_P(MemoryOf, ATrainingStepOnTheCpuIsPredictedToTheByte) {
       ADD_FAILURE() << "call " << i << ", " << predicted[i].name << ": predicted " << predicted[i].live << ", real "
                     << live;
     }
-    predicted_peak = std::max(predicted_peak, predicted[i].live);
-    peak = std::max(peak, real.calls[i].most - before);
+    const int64_t most = real.calls[i].most - before;
+    peaks.see(predicted[i].live, most);
+    if (!has_scratch(predicted[i].name)) without_scratch.see(predicted[i].live, most);
   }
   EXPECT_EQ(differ, 0) << "of " << predicted.size() << " calls";
-  // Scratch inside the call at the peak is not in the graph. Nearly all these models peak in the optimizer, where three
-  // scalars become tensors inside a call; the LSTM peaks in oneDNN's backward of a layer.
-  EXPECT_LE(predicted_peak, peak);
-  if (GetParam() != "lstm_lm") {
-    EXPECT_LE(peak - predicted_peak, 12);
-  }
+  // In the optimizer, where nearly all these models peak, three scalars become tensors inside a call.
+  EXPECT_LE(without_scratch.predicted, without_scratch.real);
+  EXPECT_LE(without_scratch.real - without_scratch.predicted, 12);
+  EXPECT_LE(peaks.predicted, peaks.real);
 }
 
 std::vector<std::string> model_names() {

@@ -181,10 +181,10 @@ TEST(MemoryTimeline, OneDevice) {
   const auto z = t.call("aten::relu", {y}, {{4}});
   t.output({z});
   EXPECT_EQ(MemoryTimeline::of(t.graph).peak().bytes, 48);
-  EXPECT_EQ(MemoryTimeline::of(t.graph, {.device = c10::Device("cuda:1")}).peak().bytes, 32);
-  EXPECT_EQ(MemoryTimeline::of(t.graph, {.device = c10::Device("cuda")}).peak().bytes, 32);
-  EXPECT_EQ(MemoryTimeline::of(t.graph, {.device = c10::Device("cuda:0")}).peak().bytes, 0);
-  EXPECT_EQ(MemoryTimeline::of(t.graph, {.device = c10::Device("cpu")}).peak().bytes, 16);
+  EXPECT_EQ(MemoryTimeline::of(t.graph, c10::Device("cuda:1")).peak().bytes, 32);
+  EXPECT_EQ(MemoryTimeline::of(t.graph, c10::Device("cuda")).peak().bytes, 32);
+  EXPECT_EQ(MemoryTimeline::of(t.graph, c10::Device("cuda:0")).peak().bytes, 0);
+  EXPECT_EQ(MemoryTimeline::of(t.graph, c10::Device("cpu")).peak().bytes, 16);
 }
 
 TEST(MemoryTimeline, EmptyGraph) {

@@ -6,10 +6,10 @@
 #include <torch/torch.h>
 
 #include "shadowgraph/capture.h"
+#include "shadowgraph/costs.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/operators.h"
-#include "shadowgraph/profile.h"
 
 namespace shadowgraph {
 namespace {
@@ -64,7 +64,7 @@ at::Tensor call(const char* name, Args... args) {
 }
 
 Graph capture(const std::function<at::Tensor()>& program) {
-  CaptureSession session({.device = at::kCUDA});
+  CaptureSession session({.mode = {.device = at::kCUDA}});
   const at::Tensor result = program();
   return session.finish({result});
 }
@@ -75,25 +75,25 @@ TEST(RegisterOperator, AllFourAreInTheProfile) {
     const at::Tensor weight = at::empty({6, 5});
     return call("sg_own::product", x, weight);
   });
-  const Profile profile = Profile::of(graph);
-  ASSERT_TRUE(profile.outputs);
-  EXPECT_EQ(profile.outputs->at(0).shape, (std::vector<int64_t>{4, 5}));
-  EXPECT_EQ(profile.outputs->at(0).device, "cuda:0");
+  const Profile costs = profile(graph);
+  ASSERT_TRUE(costs.outputs);
+  EXPECT_EQ(costs.outputs->at(0).shape, (std::vector<int64_t>{4, 5}));
+  EXPECT_EQ(costs.outputs->at(0).device, "cuda:0");
 
   constexpr int64_t kFlops = 2 * 4 * 6 * 5;
   constexpr int64_t kBytes = (4 * 6 + 6 * 5 + 4 * 5) * 4;
   constexpr int64_t kScratch = 3 * 4 * 6 * 4;
-  EXPECT_EQ(profile.flops.at("forward").matmul, kFlops);
-  EXPECT_EQ(profile.flops.at("forward").beyond_pytorch, kFlops);
-  EXPECT_TRUE(profile.uncovered.empty());
-  EXPECT_EQ(profile.custom_operators,
+  EXPECT_EQ(costs.flops.at("forward").matmul, kFlops);
+  EXPECT_EQ(costs.flops.at("forward").beyond_pytorch, kFlops);
+  EXPECT_TRUE(costs.uncovered.empty());
+  EXPECT_EQ(costs.custom_operators,
             (std::vector<CustomOperatorFigures>{{"sg_own::product", 1, kFlops, kBytes, kScratch, 0}}));
   // x, weight and result are alive there, and what the call takes for itself.
-  EXPECT_EQ(profile.peak.op, "sg_own::product");
-  EXPECT_EQ(profile.peak.bytes, kBytes + kScratch);
-  EXPECT_EQ(profile.peak_rounded_bytes, 4 * 512);
-  EXPECT_THAT(to_text(profile), HasSubstr("sg_own::product"));
-  EXPECT_EQ(to_json(profile)["own_operators"][0]["scratch_bytes"], kScratch);
+  EXPECT_EQ(costs.peak.op, "sg_own::product");
+  EXPECT_EQ(costs.peak.bytes, kBytes + kScratch);
+  EXPECT_EQ(costs.peak_rounded_bytes, 4 * 512);
+  EXPECT_THAT(to_text(costs), HasSubstr("sg_own::product"));
+  EXPECT_EQ(to_json(costs)["own_operators"][0]["scratch_bytes"], kScratch);
 }
 
 TEST(RegisterOperator, ScratchIsAliveAtItsNodeOnly) {
@@ -111,13 +111,13 @@ TEST(RegisterOperator, ScratchIsAliveAtItsNodeOnly) {
 
 TEST(RegisterOperator, AMetaKernelAloneIsEnough) {
   const Graph graph = capture([] { return call("sg_own::only_meta", at::Tensor(at::empty({2})), int64_t{7}); });
-  const Profile profile = Profile::of(graph);
-  EXPECT_EQ(profile.outputs->at(0).shape, (std::vector<int64_t>{7}));
-  EXPECT_EQ(profile.outputs->at(0).device, "cuda:0");
-  EXPECT_TRUE(profile.custom_operators.empty());
+  const Profile costs = profile(graph);
+  EXPECT_EQ(costs.outputs->at(0).shape, (std::vector<int64_t>{7}));
+  EXPECT_EQ(costs.outputs->at(0).device, "cuda:0");
+  EXPECT_TRUE(costs.custom_operators.empty());
   // Nothing is known of its work, which is said.
-  EXPECT_EQ(profile.uncovered, (std::vector<UncoveredOperator>{{"sg_own::only_meta", 1}}));
-  EXPECT_THAT(to_text(profile), Not(HasSubstr("own operators")));
+  EXPECT_EQ(costs.uncovered, (std::vector<UncoveredOperator>{{"sg_own::only_meta", 1}}));
+  EXPECT_THAT(to_text(costs), Not(HasSubstr("own operators")));
 }
 
 TEST(RegisterOperator, AnswersThatAreMissingAreCounted) {
@@ -125,9 +125,9 @@ TEST(RegisterOperator, AnswersThatAreMissingAreCounted) {
     call("sg_own::unsure", at::Tensor(at::empty({})));
     return call("sg_own::unsure", at::Tensor(at::empty({2})));
   });
-  const Profile profile = Profile::of(graph);
-  EXPECT_EQ(profile.custom_operators, (std::vector<CustomOperatorFigures>{{"sg_own::unsure", 2, 0, 0, 0, 2}}));
-  EXPECT_EQ(profile.uncovered, (std::vector<UncoveredOperator>{{"sg_own::unsure", 2}}));
+  const Profile costs = profile(graph);
+  EXPECT_EQ(costs.custom_operators, (std::vector<CustomOperatorFigures>{{"sg_own::unsure", 2, 0, 0, 0, 2}}));
+  EXPECT_EQ(costs.uncovered, (std::vector<UncoveredOperator>{{"sg_own::unsure", 2}}));
 }
 
 TEST(RegisterOperator, OnceOnly) {

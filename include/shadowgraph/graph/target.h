@@ -7,9 +7,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/ids.h"
@@ -22,6 +26,53 @@ enum class TargetKind : uint8_t {
   kFunction,  // a user-registered function with a shape rule
 };
 
+// What an operator does to its arguments and how its results come to be: from its schema, and from the table in
+// ir/operators/ where schemas lie or say nothing. Arguments and results are given by schema position.
+//
+//     graph.facts(node).written          // of aten::add_.Tensor: {0}
+//
+// A user-registered function is believed in the same way: its schema's alias annotations are its contract, an argument of
+// type Generator says that it draws random numbers, and a string `group_name` that it is a collective, as in
+// _c10d_functional's schemas. What a schema cannot tell (variadic arguments, custom class objects, `Any`) makes the
+// target `unknown`: it is then assumed to read and write all it is given.
+struct OperatorFacts {
+  struct Alias {
+    uint16_t result = 0;
+    uint16_t argument = 0;
+    bool always = true;  // false: may also be a fresh tensor, e.g. of aten::contiguous
+  };
+
+  std::vector<uint16_t> written;  // arguments whose storages are written
+  // Of those, the ones written as a whole, whatever they held: `out=`, copy_, fill_, normal_.
+  std::vector<uint16_t> overwritten;
+  // If >= 0, arguments are written only when this bool argument is true (batch norm's `training`).
+  int write_condition = -1;
+  std::vector<Alias> aliases;
+  std::vector<uint16_t> generators;  // arguments of type Generator
+  bool is_view = false;              // every tensor result aliases an argument, and nothing is written
+  bool is_in_place = false;          // writes an argument that is not an `out=`
+  bool is_out_variant = false;
+  bool collective = false;  // other processes take part; such operators keep their order
+  bool random = false;
+  // Random, and nothing but the generator, numbers and sizes decides what is drawn: normal_ and randn_like, not dropout.
+  bool draws = false;
+  // The same numbers every time, from numbers and sizes alone: zeros, arange, full_like, zero_.
+  bool fills = false;
+  bool uninitialised = false;  // its results hold what the memory happened to hold: empty, new_empty
+  bool pointwise = false;      // an element of a result depends on the elements at the same place, after broadcasting
+  // Nothing of the contents of its operands is read: views, and what makes a tensor like another (aten::empty_like). A
+  // write between two such nodes changes neither.
+  bool geometry_only = false;
+  bool host_read = false;      // its results, or which results there are, come from tensor contents read on the host
+  bool resizes = false;        // gives a tensor other sizes, and its storage room for them: resize_, resize_as_
+  bool takes_storage = false;  // gives a tensor another storage: set_, set_data
+  // May give the tensor objects that it writes another geometry or storage: t_ and the two above.
+  bool changes_objects = false;
+  bool conjugates = false;  // a view of complex numbers whose conjugate bit is turned
+  bool negates = false;     // a view whose negative bit is turned
+  bool unknown = false;
+};
+
 class Target {
  public:
   // `schema_text` is the full schema, "aten::mm(Tensor self, Tensor mat2) -> Tensor".
@@ -32,15 +83,31 @@ class Target {
   TargetKind kind() const { return kind_; }
   // Operator name with overload: "aten::add.Tensor".
   const std::string& name() const { return name_; }
-  const c10::FunctionSchema& schema() const { return *schema_; }
+  const c10::FunctionSchema& schema() const { return known_->schema; }
   std::string schema_text() const;
   // The operator in this process' dispatcher, if it is there with the very same schema.
   std::optional<c10::OperatorHandle> find_operator() const;
+  // Worked out when first asked for, kept with this target and its copies, and never moved. Thread-safe. They depend on the
+  // schema, so that a graph means the same in a tool that does not have a user's operator, and on the tags that the operator
+  // has in this process (random, host_read, pointwise, changes_objects): until it is registered it has none and may change
+  // objects; once found with its tags, facts stay as they are.
+  const OperatorFacts& facts() const {
+    const OperatorFacts* known = known_->facts.load(std::memory_order_acquire);
+    return known != nullptr ? *known : work_out_facts();
+  }
 
  private:
+  friend struct KnownTarget;  // ir/operators/known_target.h
+  struct Known {
+    explicit Known(c10::FunctionSchema s) : schema(std::move(s)) {}
+    const c10::FunctionSchema schema;
+    std::atomic<const OperatorFacts*> facts = nullptr;
+  };
+  const OperatorFacts& work_out_facts() const;
+
   TargetKind kind_;
   std::string name_;
-  std::shared_ptr<const c10::FunctionSchema> schema_;
+  std::shared_ptr<Known> known_;  // a KnownTarget
 };
 
 // Built-in targets. Every graph has them at these TargetIds.

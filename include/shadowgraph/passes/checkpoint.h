@@ -1,10 +1,10 @@
 // Activation checkpointing of a captured training step: backward computes again what forward no longer keeps.
 //
 //     Graph graph = capture_training_step(...).graph;
-//     run_pass(graph, "checkpoint", {{"modules", "transformer.h.*"}});
+//     CheckpointResult done = checkpoint_modules(graph, {.modules = "transformer.h.*"});
 //     // or: segments of one's own
 //     std::vector<CheckpointSegment> segments = ...;
-//     CheckpointResult done = checkpoint_segments(graph, segments);
+//     done = checkpoint_segments(graph, segments);
 //
 // docs/checkpointing.md says what the rewritten graph looks like and which policies there are; the essay at the head of
 // checkpoint.cpp how it is made.
@@ -38,6 +38,11 @@ struct CheckpointResult {
   int64_t random_states = 0;  // states of generators kept, so that random nodes draw the same numbers
   // Why tensors are kept: by operator or reason.
   std::map<std::string, int64_t> obstacles;
+  // Peaks of live bytes around checkpoint_modules, where it did something.
+  int64_t peak_before = 0;
+  int64_t peak_after = 0;
+
+  PassResult summary() const;
 };
 
 // Rewrites the graph. Segments may lie within one another (then the inner one is computed again twice: once for the outer
@@ -68,8 +73,35 @@ CheckpointPolicy within_budget(int64_t bytes);
 // Most bytes live at a node, by the rule of shadowgraph/profile.h.
 int64_t peak_of_live_bytes(const Graph& graph);
 
-PassResult checkpoint_pass(Graph& graph, const PassOptions& options);
+// ---- The passes.
+
+struct CheckpointModulesOptions {
+  enum class Policy : uint8_t { kEach, kEvery, kSqrt, kBudget };
+  std::string modules;  // as regions_named takes it
+  Policy policy = Policy::kEach;
+  int64_t every = 2;  // of kEvery: k
+  int64_t bytes = 1;  // of kBudget
+
+  static OptionTable<CheckpointModulesOptions> table() {
+    return OptionTable<CheckpointModulesOptions>()
+        .text("modules", &CheckpointModulesOptions::modules,
+              "patterns of paths joined by '+', or auto: the longest run of numbered modules; none: "
+              "regions marked as checkpoints")
+        .choice("policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget"},
+                "each, every (k-th), sqrt (segments), or budget (the fewest from the first on)")
+        .whole_number("every", &CheckpointModulesOptions::every, 1, "with policy=every: k")
+        .whole_number("bytes", &CheckpointModulesOptions::bytes, 1,
+                      "with policy=budget: the peak of live bytes that is allowed");
+  }
+};
+// The pass `checkpoint`: segments by name and policy. Throws Error for patterns that no region matches.
+CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions& options = {});
+
+struct FreeAtLastUseResult {
+  int64_t moved = 0;  // storages that die elsewhere now
+  PassResult summary() const;
+};
 // Storages die after their last use, as a replay frees them (shadowgraph/replay.h), and not when the program let go.
-PassResult free_at_last_use(Graph& graph, const PassOptions& options);
+FreeAtLastUseResult free_at_last_use(Graph& graph);
 
 }  // namespace shadowgraph

@@ -15,7 +15,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 // ---------------------------------------------------------------------------------------------------------------------
 // Decomposition: operators replaced by more basic ones, until only a chosen set is left.
 //
-//     DecomposeResult result = decompose(graph, OperatorSet::named("no-fused"));
+//     DecomposeResult result = decompose(graph, {.to = OperatorSet::named("no-fused")});
 //     // result.expanded["aten::addmm"] == 24, result.remaining["aten::max_pool2d_with_indices"] == 1
 //
 // A capture is below autograd, so composites are gone already; what is left to decompose are operators with kernels of
@@ -38,24 +38,37 @@ class OperatorSet {
   static OperatorSet of(std::set<std::string> names);
 
   bool has(const std::string& operator_name) const { return has_(operator_name); }
+  // What named() makes the same set of.
+  const std::string& text() const { return text_; }
 
  private:
-  explicit OperatorSet(std::function<bool(const std::string&)> has) : has_(std::move(has)) {}
+  OperatorSet(std::string text, std::function<bool(const std::string&)> has)
+      : text_(std::move(text)), has_(std::move(has)) {}
+  std::string text_;
   std::function<bool(const std::string&)> has_;
+};
+
+struct DecomposeOptions {
+  OperatorSet to = OperatorSet::named("core-aten");  // what may stay
+
+  static OptionTable<DecomposeOptions> table() {
+    return OptionTable<DecomposeOptions>().parsed(
+        "to", &DecomposeOptions::to, &OperatorSet::named, +[](const OperatorSet& set) { return set.text(); },
+        "core-aten, no-fused, basic, names joined by '+', or @file");
+  }
 };
 
 struct DecomposeResult {
   std::map<std::string, int64_t> expanded;   // calls by operator
   std::map<std::string, int64_t> remaining;  // calls of operators outside the set, views and built-ins included
   std::map<std::string, std::string> why;    // of some that remain: what their row said
+
+  PassResult summary() const;
 };
 
-DecomposeResult decompose(Graph& graph, const OperatorSet& keep);
+DecomposeResult decompose(Graph& graph, const DecomposeOptions& options = {});
 // Operators that have a row, sorted.
 std::vector<std::string> decomposable_operators();
-
-// The pass: to=core-aten, no-fused, basic, or what else OperatorSet::named takes.
-PassResult decompose_pass(Graph& graph, const PassOptions& options);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Bias-addition split: what adds a bias in one operator becomes the product and the addition by itself.
@@ -70,9 +83,10 @@ PassResult decompose_pass(Graph& graph, const PassOptions& options);
 // is for (ColossalAI's bias_addition_split). Backward nodes stay as they are: a bias' gradient is a sum of its own
 // already. Values equal within rounding (an addition fused into a product rounds once); integers bitwise.
 
-// How many nodes were split.
-int64_t split_bias(Graph& graph);
-
-PassResult split_bias_pass(Graph& graph, const PassOptions& options);
+struct SplitBiasResult {
+  int64_t split = 0;  // nodes
+  PassResult summary() const;
+};
+SplitBiasResult split_bias(Graph& graph);
 
 }  // namespace shadowgraph

@@ -64,6 +64,8 @@ struct FunctionalizeResult {
   int64_t scatters = 0;          // of them, through a view of part of a storage
   int64_t views = 0;             // views taken again
   int64_t functional_calls = 0;  // writes without a functional operator: core/replay/functional_call.h
+
+  PassResult summary() const;
 };
 
 // Throws FunctionalizeError for writes by targets of which nothing is known, for writes to tensors without strides, and for
@@ -74,9 +76,6 @@ FunctionalizeResult functionalize(Graph& graph);
 // all else); invalid if there is none. Random numbers drawn are no writes here.
 NodeId first_mutation(const Graph& graph);
 
-// The registry's row.
-PassResult functionalize_pass(Graph& graph, const PassOptions& options);
-
 // ---------------------------------------------------------------------------------------------------------------------
 // The reverse of functionalize: writes to memory that nobody needs any more, instead of new memory.
 //
@@ -85,7 +84,7 @@ PassResult functionalize_pass(Graph& graph, const PassOptions& options);
 //     %3 = aten::slice_scatter(self=%2, src=%7, ...)   %3 = aten::slice.Tensor(self=%2, ...)
 //                                                      %4 = aten::copy_(self=%3, src=%7)
 //
-// An operator is run in place if its in-place form exists (passes/functional/functional_form.h), its result is laid out like the operand
+// An operator is run in place if its in-place form exists (ir/operators/operator_forms.h), its result is laid out like the operand
 // that it would overwrite, and nothing reads that operand's storage afterwards, by whatever view. Scatters become a write
 // through the view, or, if what they scatter is computed from that very place, the computation itself in place. A parameter
 // that an epilogue overwrites as a whole (aten::copy_) is such memory, too: an optimizer step is in place again.
@@ -99,11 +98,10 @@ struct ReinplaceResult {
   int64_t operators = 0;    // nodes that run in place now
   int64_t scatters = 0;     // scatters that became writes through a view, or vanished
   int64_t write_backs = 0;  // copies of the epilogue that are not needed any more
+
+  PassResult summary() const;
 };
 
 ReinplaceResult reinplace(Graph& graph);
-
-// The registry's row.
-PassResult reinplace_pass(Graph& graph, const PassOptions& options);
 
 }  // namespace shadowgraph

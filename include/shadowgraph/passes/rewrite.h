@@ -48,12 +48,25 @@ struct RewriteResult {
   int64_t refused = 0;
   int64_t moved = 0;                 // nodes that waited for a replacement
   std::vector<std::string> reasons;  // of refusals, each once
+
+  PassResult summary() const;
 };
 
 // Each rule once over the graph, in their order. The graph verifies after it.
 RewriteResult rewrite(Graph& graph, std::span<const RewriteRule> rules);
 
-// The pass: rewrite{file=rules.txt}, or rewrite{rules=..} with ';' for line ends.
-PassResult rewrite_pass(Graph& graph, const PassOptions& options);
+// The pass `rewrite`: rules as text, one of the two.
+struct RewriteOptions {
+  std::string file;
+  std::string rules;  // with ';' for line ends
+
+  static OptionTable<RewriteOptions> table() {
+    return OptionTable<RewriteOptions>()
+        .text("file", &RewriteOptions::file, "file of rules: rule NAME, pattern, =>, replacement")
+        .text("rules", &RewriteOptions::rules, "the rules themselves, with ';' for line ends");
+  }
+};
+// Throws Error if both or none are given, FileError, ParseError.
+RewriteResult rewrite(Graph& graph, const RewriteOptions& options);
 
 }  // namespace shadowgraph

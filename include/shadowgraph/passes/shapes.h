@@ -59,6 +59,20 @@ struct ShapePropagationOptions {
   DeviceProfile profile;
   // Sizes that depend on data, by name (shadowgraph/fake.h); others as recorded.
   NamedDataSizes data_sizes = {};
+  // What the pass does about recorded sizes that stand in arguments: ShapePropagation::of lists them.
+  enum class Baked : uint8_t { kReport, kError };
+  Baked baked = Baked::kReport;
+
+  // "x=f32[8,3,64,64];y=i64[8]", and back; strides, offset and device have no text. Throws Error.
+  static std::map<std::string, InputGeometry> inputs_of(const std::string& text);
+  static std::string text_of(const std::map<std::string, InputGeometry>& inputs);
+  static OptionTable<ShapePropagationOptions> table() {
+    return OptionTable<ShapePropagationOptions>()
+        .parsed("inputs", &ShapePropagationOptions::inputs, &inputs_of, &text_of,
+                "name=f32[8,3,64,64], several joined by ';'; others as recorded")
+        .choice("baked", &ShapePropagationOptions::baked, {"report", "error"},
+                "what to do about recorded sizes that stand in arguments: report or error");
+  }
 };
 
 // A number in an argument that is a recorded size of an input whose size is now another.
@@ -112,8 +126,16 @@ class ShapePropagation {
   std::vector<std::string> paths_;
 };
 
-// The pass: inputs="x=f32[8,3,64,64];y=i64[8]", baked=report or error.
-PassResult shape_prop_pass(Graph& graph, const PassOptions& options);
+// The pass `shape-prop`: propagates and applies.
+struct ShapePropResult {
+  bool changed = false;
+  std::vector<BakedSize> baked;
+  std::vector<std::string> paths;  // whose sizes have changed
+  std::string report;              // the same for people
+  PassResult summary() const;
+};
+// Throws what ShapePropagation::of throws; ShapePropagationError for baked sizes, if they are to be errors.
+ShapePropResult shape_prop(Graph& graph, const ShapePropagationOptions& options = {});
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Polynomials with exact coefficients in a few named sizes, and fitting one to samples.

@@ -1,4 +1,4 @@
-// Graphs cut into parts, and printed as torch.fx prints them.
+// What a graph is made of: modules as calls, layers that repeat, parts, and the whole as torch.fx prints it.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,85 @@
 #include "shadowgraph/passes/pass.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// One node for each call of a module or composite operator: the graph at the level of torch.fx (passes/structure/collapse.cpp).
+
+struct CollapseOptions {
+  enum class Level : uint8_t { kModule, kComposite };
+  enum class Bodies : uint8_t { kDrop, kKeep };
+  Level level = Level::kModule;
+  int64_t depth = 1;              // names in the path of the modules that become calls
+  Bodies bodies = Bodies::kDrop;  // kKeep: calls can be run (shadowgraph/replay.h)
+
+  static OptionTable<CollapseOptions> table() {
+    return OptionTable<CollapseOptions>()
+        .choice("level", &CollapseOptions::level, {"module", "composite"}, "module or composite")
+        .whole_number("depth", &CollapseOptions::depth, 1,
+                      "names in the path of the modules that become calls: layers.0 has 2")
+        .choice("bodies", &CollapseOptions::bodies, {"drop", "keep"},
+                "drop, or keep: calls carry what they stand for, so that they can be run");
+  }
+};
+struct CollapseResult {
+  int64_t calls = 0;
+  int64_t hidden = 0;   // nodes that they stand for
+  std::string fx_text;  // the graph that it left, as torch.fx prints it
+  PassResult summary() const;
+};
+CollapseResult collapse(Graph& graph, const CollapseOptions& options = {});
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Blocks that follow one another and do the same, such as layers: notes "repeat" = "run 0, block 3 of 32". What counts as
+// the same is said in passes/structure/blocks.h.
+
+struct FindRepeatsOptions {
+  int64_t min_nodes = 4;   // nodes of the smallest block
+  int64_t min_blocks = 2;  // blocks of the shortest run; 2 or more
+
+  static OptionTable<FindRepeatsOptions> table() {
+    return OptionTable<FindRepeatsOptions>()
+        .whole_number("min_nodes", &FindRepeatsOptions::min_nodes, 1, "nodes of the smallest block", kMost)
+        .whole_number("min_blocks", &FindRepeatsOptions::min_blocks, 2, "blocks of the shortest run", kMost);
+  }
+  static constexpr int64_t kMost = 1 << 30;
+};
+struct FindRepeatsResult {
+  struct Run {
+    NodeId first;  // of its first block
+    int64_t blocks = 0;
+    int64_t nodes = 0;  // of each block
+  };
+  std::vector<Run> runs;  // in program order
+  bool changed = false;   // notes
+  std::string report;     // a line a run
+  PassResult summary() const;
+};
+FindRepeatsResult find_repeats(Graph& graph, const FindRepeatsOptions& options = {});
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Chains of elementwise operators that one kernel could do: notes "fuse" = "g0" (passes/structure/fuse_groups.cpp).
+
+struct FuseGroupsOptions {
+  int64_t min_nodes = 2;  // of the smallest group; 2 or more
+
+  static OptionTable<FuseGroupsOptions> table() {
+    return OptionTable<FuseGroupsOptions>().whole_number("min_nodes", &FuseGroupsOptions::min_nodes, 2,
+                                                         "nodes of the smallest group");
+  }
+};
+struct FuseGroupsResult {
+  struct Group {
+    std::vector<NodeId> nodes;
+    int64_t bytes = 0;        // read and written by the nodes one by one
+    int64_t fused_bytes = 0;  // by one kernel
+  };
+  std::vector<Group> groups;
+  bool changed = false;  // notes
+  std::string report;    // a line for each of the groups that save most
+  PassResult summary() const;
+};
+FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options = {});
 
 // ---------------------------------------------------------------------------------------------------------------------
 // A graph cut into parts: which nodes may go together, and each part as a graph of its own.
@@ -63,7 +142,28 @@ PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& 
                          PartitionMerge merge = PartitionMerge::kAll);
 
 // The pass `partition`: notes "part" = number on the nodes of a proposed partition.
-PassResult partition_pass(Graph& graph, const PassOptions& options);
+struct PartitionOptions {
+  std::string operators = "*";  // names joined by '+', all overloads or one; *: all
+  int64_t min_nodes = 1;        // of the smallest part
+  PartitionMerge merge = PartitionMerge::kAll;
+
+  static OptionTable<PartitionOptions> table() {
+    return OptionTable<PartitionOptions>()
+        .text("operators", &PartitionOptions::operators, "names joined by '+', all overloads or one; *: all")
+        .whole_number("min_nodes", &PartitionOptions::min_nodes, 1, "nodes of the smallest part")
+        .choice("merge", &PartitionOptions::merge, {"all", "linked"},
+                "all: as few parts as can be; linked: only what exchanges data is a part");
+  }
+};
+struct PartitionResult {
+  PartOf parts;
+  int64_t count = 0;                 // of parts
+  int64_t nodes = 0;                 // in them
+  std::vector<std::string> missing;  // operators that are not in the graph
+  bool changed = false;              // notes
+  PassResult summary() const;
+};
+PartitionResult partition(Graph& graph, const PartitionOptions& options = {});
 
 // ---------------------------------------------------------------------------------------------------------------------
 // A graph as torch.fx prints one: placeholder, get_attr, call_function, call_module, and what is returned.

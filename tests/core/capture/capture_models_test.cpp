@@ -90,7 +90,7 @@ Capture capture_tiny(const std::string& name, c10::Device device) {
   const FakeTensorMode mode({.device = device});
   const auto model = models::build(name, {.tiny = true});
   torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-  return capture_training_step(models::program_of(model, &optimizer), {.device = device});
+  return capture_training_step(models::program_of(model, &optimizer));
 }
 
 class BuiltInModel : public testing::TestWithParam<std::string> {};
@@ -119,7 +119,7 @@ TEST_P(BuiltInModel, CapturesWhatARealRunDoes) {
 
   int64_t real_saved = 0;
   for (const auto& [storage, bytes] : real.saved_storages) real_saved += bytes;
-  EXPECT_EQ(Profile::of(graph).saved.all, real_saved);
+  EXPECT_EQ(profile(graph).saved.all, real_saved);
 
   std::unordered_map<std::string, std::string> gradients;
   for (const auto& entry : model.module->named_parameters()) {

@@ -129,8 +129,8 @@ Graph capture_net(c10::Device device = at::kCPU) {
   const FakeTensorMode mode({.device = device});
   auto net = std::make_shared<Net>();
   torch::optim::SGD sgd(net->parameters(), 0.1);
-  return capture_training_step(*net, {at::empty({4, 8})}, [](const Tensors& outputs) { return outputs[0].sum(); }, sgd,
-                               {.device = device})
+  return capture_training_step(
+             *net, {at::empty({4, 8})}, [](const Tensors& outputs) { return outputs[0].sum(); }, sgd)
       .graph;
 }
 

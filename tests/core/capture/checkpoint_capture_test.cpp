@@ -62,8 +62,8 @@ Graph capture(How how, c10::DeviceType device = c10::kCPU) {
   const FakeTensorMode mode({.device = device});
   Stack stack(kWidth, how);
   torch::optim::SGD sgd(stack->parameters(), 0.1);
-  return capture_training_step(*stack, {at::empty({32, kWidth})},
-                               [](const Tensors& out) { return out[0].pow(2).sum(); }, sgd, {.device = device})
+  return capture_training_step(
+             *stack, {at::empty({32, kWidth})}, [](const Tensors& out) { return out[0].pow(2).sum(); }, sgd)
       .graph;
 }
 

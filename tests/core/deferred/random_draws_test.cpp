@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "ir/operators/operator_facts.h"
 #include "shadowgraph/capture.h"
 
 namespace shadowgraph {
@@ -81,9 +80,8 @@ TEST(RandomDraws, ConsumptionIsWhatTheOperatorTakes) {
     const at::Tensor fake = c.draw();
     const Graph graph = session.finish({fake});
     NodeId draw;
-    OperatorFactsCache facts;
     for (const NodeId node : graph.nodes()) {
-      if (facts.of(graph, graph.node(node).target).random) draw = node;
+      if (graph.facts(node).random) draw = node;
     }
     ASSERT_TRUE(draw.valid()) << c.name;
     const Consumption consumption = consumption_of(graph, draw);

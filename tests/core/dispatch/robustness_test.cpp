@@ -35,7 +35,7 @@ at::Tensor call_no_rule(const at::Tensor& x) {
 
 // That a capture works: the sign that no state was left behind.
 void expect_capture_works() {
-  CaptureSession session({.device = at::kCUDA});
+  CaptureSession session({.mode = {.device = at::kCUDA}});
   const at::Tensor x = at::empty({2, 3}).set_requires_grad(true);
   x.exp().sum().backward();
   const Graph graph = session.finish({x.grad()});
@@ -139,7 +139,7 @@ TEST(Robustness, AProgramThatThrowsLeavesEverythingAsItWas) {
             net->forward(inputs[0]);
             throw std::runtime_error("midway");
           };
-          capture_forward(program, {.device = at::kCUDA});
+          capture_forward(program);
         },
         std::runtime_error);
     EXPECT_FALSE(is_fake(at::empty({2})));
@@ -259,7 +259,7 @@ TEST(Robustness, ARealTrainingBeforeMeanwhileAndAfterGivesTheSame) {
 
 TEST(Robustness, TwoThreadsCaptureAtOnce) {
   const auto capture = [] {
-    CaptureSession session({.device = at::kCUDA});
+    CaptureSession session({.mode = {.device = at::kCUDA}});
     torch::nn::Linear linear(16, 16);
     session.name_module(*linear);
     at::Tensor x = at::empty({4, 16});

@@ -96,7 +96,7 @@ TEST(FakeModes, ExceptionsAtAnyPointRestoreEverything) {
     });
     expect_nothing_left_behind();
     EXPECT_ANY_THROW({
-      CaptureSession session({.device = at::kCUDA});
+      CaptureSession session({.mode = {.device = at::kCUDA}});
       program();
       throw std::runtime_error("those that mix devices do not throw here");
     });

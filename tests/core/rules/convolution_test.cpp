@@ -1,7 +1,12 @@
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <iterator>
 #include <random>
+#include <tuple>
 
 #include "tests/core/compare_with_eager.h"
 
@@ -34,62 +39,126 @@ at::Tensor in_layout(c10::IntArrayRef sizes, at::ScalarType dtype, Layout layout
   return {};
 }
 
-// Every choice that picks a backend, at random: two thousand programs forward and backward.
-TEST(ConvolutionRules, RandomConvolutionsAgreeWithEager) {
-  constexpr unsigned kSeed = 20240611;
-  std::mt19937 random(kSeed);
-  const auto pick = [&](int64_t low, int64_t high) {
-    return std::uniform_int_distribution<int64_t>(low, high)(random);
-  };
-  const at::ScalarType dtypes[] = {at::kFloat, at::kFloat, at::kDouble, at::kBFloat16, at::kHalf};
-  int failures = 0;
-  for (int round = 0; round < 2000; ++round) {
+// Every choice that picks a backend, at random.
+struct RandomConvolution {
+  int64_t groups;
+  bool transposed;
+  std::vector<int64_t> input_sizes, weight_sizes, stride, padding, dilation, output_padding;
+  Layout input_layout, weight_layout;
+  bool biased;
+  std::array<bool, 3> differentiated;  // input, weight, bias
+
+  explicit RandomConvolution(std::mt19937& random) {
+    const auto pick = [&](int64_t low, int64_t high) {
+      return std::uniform_int_distribution<int64_t>(low, high)(random);
+    };
     const int64_t spatial = pick(1, 3);
-    const int64_t groups = pick(0, 2) == 0 ? 2 : 1;
     const bool depthwise = pick(0, 5) == 0;
-    const int64_t group_count = depthwise ? 4 : groups;
-    const bool transposed = pick(0, 2) == 0;
-    const auto dtype = dtypes[pick(0, 4)];
-    const int64_t in_channels = depthwise ? 4 : group_count * pick(pick(0, 15) == 0 ? 0 : 1, 3);
-    const int64_t out_channels = group_count * pick(1, 3);
-    std::vector<int64_t> input_sizes{pick(0, 9) == 0 ? 0 : pick(1, 3), in_channels};
-    std::vector<int64_t> weight_sizes{transposed ? in_channels : out_channels,
-                                      (transposed ? out_channels : in_channels) / group_count};
-    std::vector<int64_t> stride, padding, dilation, output_padding;
+    groups = depthwise ? 4 : pick(0, 2) == 0 ? 2 : 1;
+    transposed = pick(0, 2) == 0;
+    const int64_t in_channels = depthwise ? 4 : groups * pick(pick(0, 15) == 0 ? 0 : 1, 3);
+    const int64_t out_channels = groups * pick(1, 3);
+    input_sizes = {pick(0, 9) == 0 ? 0 : pick(1, 3), in_channels};
+    weight_sizes = {transposed ? in_channels : out_channels, (transposed ? out_channels : in_channels) / groups};
     for (int64_t i = 0; i < spatial; ++i) {
       input_sizes.push_back(pick(1, 7));
       weight_sizes.push_back(pick(1, 3));
       stride.push_back(pick(1, 2));
       padding.push_back(pick(0, 2));
       dilation.push_back(pick(0, 3) == 0 ? 2 : 1);
-      output_padding.push_back(transposed && stride.back() == 2 ? pick(0, 1) : 0);
+      // As large as the stride is more than oneDNN takes.
+      const bool padded = transposed && std::max(stride.back(), dilation.back()) == 2;
+      output_padding.push_back(padded ? pick(0, 1) : 0);
     }
-    const auto input_layout = static_cast<Layout>(pick(0, 3));
-    const auto weight_layout = static_cast<Layout>(pick(0, 2));
-    at::Tensor input = in_layout(input_sizes, dtype, input_layout);
-    at::Tensor weight = in_layout(weight_sizes, dtype, weight_layout);
-    const at::Tensor bias = pick(0, 1) == 0 ? at::rand({out_channels}, weight.options()) : at::Tensor();
-    if (pick(0, 3) != 0) input.requires_grad_(true);
-    if (pick(0, 3) != 0) weight.requires_grad_(true);
-    if (bias.defined() && pick(0, 3) != 0) bias.requires_grad_(true);
-    const Program program = [&](const Tensors& in) {
+    input_layout = static_cast<Layout>(pick(0, 3));
+    weight_layout = static_cast<Layout>(pick(0, 2));
+    biased = pick(0, 1) == 0;
+    for (bool& wanted : differentiated) wanted = pick(0, 3) != 0;
+  }
+
+  Tensors operands(at::ScalarType dtype) const {
+    const int64_t out_channels = transposed ? weight_sizes[1] * groups : weight_sizes[0];
+    const Tensors all{in_layout(input_sizes, dtype, input_layout), in_layout(weight_sizes, dtype, weight_layout),
+                      biased ? at::rand({out_channels}, dtype) : at::Tensor()};
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i].defined()) all[i].requires_grad_(differentiated[i]);
+    }
+    return all;
+  }
+  Program program() const {
+    return [this](const Tensors& in) {
       return Tensors{
-          at::convolution(in[0], in[1], in[2], stride, padding, dilation, transposed, output_padding, group_count)};
+          at::convolution(in[0], in[1], in[2], stride, padding, dilation, transposed, output_padding, groups)};
     };
-    const Outcome real = run_real({input, weight, bias}, program);
-    const Outcome fake = run_fake({input, weight, bias}, program);
-    if (!real.error.empty() && !fake.error.empty()) continue;  // the words for impossible sizes vary by backend
+  }
+};
+
+std::ostream& operator<<(std::ostream& out, const RandomConvolution& c) {
+  return out << "input " << at::IntArrayRef(c.input_sizes) << ' ' << kLayoutNames[static_cast<int>(c.input_layout)]
+             << " weight " << at::IntArrayRef(c.weight_sizes) << ' ' << kLayoutNames[static_cast<int>(c.weight_layout)]
+             << " stride " << at::IntArrayRef(c.stride) << " padding " << at::IntArrayRef(c.padding) << " dilation "
+             << at::IntArrayRef(c.dilation) << " transposed " << c.transposed << " output_padding "
+             << at::IntArrayRef(c.output_padding) << " groups " << c.groups;
+}
+
+// `run` gives what eager does, and what the fakes do. The words for impossible sizes vary by backend.
+template <class Run>
+void expect_random_convolutions_agree(int rounds, const Run& run) {
+  constexpr unsigned kSeed = 20240611;
+  std::mt19937 random(kSeed);
+  int failures = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const RandomConvolution convolution(random);
+    const auto [dtype, real, fake] = run(convolution, random);
+    if (!real.error.empty() && !fake.error.empty()) continue;
     const std::string found = difference(real, fake);
-    EXPECT_EQ(found, "") << "seed " << kSeed << " round " << round << ": " << c10::toString(dtype) << " input "
-                         << at::IntArrayRef(input_sizes) << ' ' << kLayoutNames[static_cast<int>(input_layout)]
-                         << " weight " << at::IntArrayRef(weight_sizes) << ' '
-                         << kLayoutNames[static_cast<int>(weight_layout)] << " stride " << at::IntArrayRef(stride)
-                         << " padding " << at::IntArrayRef(padding) << " dilation " << at::IntArrayRef(dilation)
-                         << " transposed " << transposed << " output_padding " << at::IntArrayRef(output_padding)
-                         << " groups " << group_count;
+    EXPECT_EQ(found, "") << "seed " << kSeed << " round " << round << ": " << c10::toString(dtype) << ' '
+                         << convolution;
     failures += found.empty() ? 0 : 1;
     ASSERT_LT(failures, 8);
   }
+}
+
+TEST(ConvolutionRules, RandomConvolutionsAgreeWithEager) {
+  expect_random_convolutions_agree(2000, [](const RandomConvolution& convolution, std::mt19937& random) {
+    constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kFloat, at::kDouble, at::kBFloat16, at::kHalf};
+    const at::ScalarType dtype = kDtypes[random() % std::size(kDtypes)];
+    const Tensors in = convolution.operands(dtype);
+    return std::tuple(dtype, run_real(in, convolution.program()), run_fake(in, convolution.program()));
+  });
+}
+
+constexpr at::ScalarType kByProcessor[] = {at::kBFloat16, at::kHalf};
+
+TEST(ConvolutionRules, AProcessorWithoutLowPrecisionHasTheKernelsWithoutOnednn) {
+  expect_random_convolutions_agree(300, [](const RandomConvolution& convolution, std::mt19937& random) {
+    const at::ScalarType dtype = kByProcessor[random() % 2];
+    const Tensors in = convolution.operands(dtype);
+    Outcome real;
+    {
+      const WithoutOnednn without;
+      real = run_real(in, convolution.program());
+    }
+    return std::tuple(dtype, real,
+                      run_fake(in, convolution.program(), Backward::kYes,
+                               {.profile = {.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}}));
+  });
+}
+
+// Eager has float's kernels on every processor: oneDNN's, unless there is one image.
+TEST(ConvolutionRules, AProcessorWithLowPrecisionHasOnednnsKernels) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);  // with one, kernels of one element are not oneDNN's in float
+  expect_random_convolutions_agree(300, [](RandomConvolution convolution, std::mt19937& random) {
+    if (convolution.input_sizes[0] == 1) convolution.input_sizes[0] = 2;
+    const at::ScalarType dtype = kByProcessor[random() % 2];
+    const std::string name = c10::toString(dtype);
+    return std::tuple(dtype,
+                      with_dtype(run_real(convolution.operands(at::kFloat), convolution.program()), "Float", name),
+                      run_fake(convolution.operands(dtype), convolution.program(), Backward::kYes,
+                               {.profile = {.cpu = {.mkldnn_bf16 = true, .mkldnn_fp16 = true}}}));
+  });
+  at::set_num_threads(threads);
 }
 
 TEST(ConvolutionRules, UnbatchedAndPaddedByNameAgreeWithEager) {
@@ -108,15 +177,20 @@ TEST(ConvolutionRules, UnbatchedAndPaddedByNameAgreeWithEager) {
             "");
 }
 
+// In a dtype that the processor does not compute in it throws.
 TEST(ConvolutionRules, MkldnnConvolutionAgreesWithEager) {
-  for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
-    const at::Tensor x = at::rand({2, 4, 6, 7}).contiguous(format);
-    EXPECT_EQ(difference({x, at::rand({6, 2, 3, 3}), at::rand({6})},
-                         [](const Tensors& in) {
-                           return Tensors{at::mkldnn_convolution(in[0], in[1], in[2], {1, 1}, {2, 1}, {1, 1}, 2)};
-                         }),
-              "");
+  const Program program = [](const Tensors& in) {
+    return Tensors{at::mkldnn_convolution(in[0], in[1], in[2], {1, 1}, {2, 1}, {1, 1}, 2)};
+  };
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
+      const at::Tensor x = at::rand({2, 4, 6, 7}, dtype).contiguous(format);
+      EXPECT_EQ(difference({x, at::rand({6, 2, 3, 3}, dtype), at::rand({6}, dtype)}, program), "");
+    }
   }
+  const Tensors doubles{at::rand({2, 4, 6, 7}, at::kDouble), at::rand({6, 2, 3, 3}, at::kDouble), {}};
+  EXPECT_NE(run_real(doubles, program).error, "");
+  EXPECT_NE(run_fake(doubles, program).error, "");
 }
 
 TEST(ConvolutionRules, ErrorsAreEagersOwn) {

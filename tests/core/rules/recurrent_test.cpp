@@ -74,12 +74,19 @@ Program one_state(const Layer& layer, OneState function) {
   };
 }
 
+const std::vector<Layer> kLayers{{},
+                                 {.layers = 2},
+                                 {.layers = 2, .bidirectional = true},
+                                 {.batch_first = true},
+                                 {.layers = 2, .bidirectional = true, .batch_first = true},
+                                 {.biases = false},
+                                 {.layers = 2, .dropout = 0.5},
+                                 {.train = false},
+                                 {.projection = 3}};
+
 TEST(RecurrentRules, LstmAgreesWithEager) {
-  for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
-    for (const Layer& layer :
-         {Layer{}, Layer{.layers = 2}, Layer{.layers = 2, .bidirectional = true}, Layer{.batch_first = true},
-          Layer{.layers = 2, .bidirectional = true, .batch_first = true}, Layer{.biases = false},
-          Layer{.layers = 2, .dropout = 0.5}, Layer{.train = false}, Layer{.projection = 3}}) {
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    for (const Layer& layer : kLayers) {
       for (const bool differentiated : {true, false}) {
         const Tensors in = operands(layer, 4, dtype, differentiated);
         EXPECT_EQ(difference(in, lstm(layer)), "")
@@ -94,6 +101,53 @@ TEST(RecurrentRules, LstmAgreesWithEager) {
   }
 }
 
+TEST(RecurrentRules, AProcessorWithoutLowPrecisionRunsTheCells) {
+  const FakeTensorOptions plain{.profile = {.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}};
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    for (const Layer& layer : kLayers) {
+      for (const bool gradients : {true, false}) {
+        const at::AutoGradMode grad_mode(gradients);
+        const Tensors in = operands(layer, 4, dtype, gradients);
+        const Backward backward = gradients ? Backward::kYes : Backward::kNo;
+        Outcome real;
+        {
+          const WithoutOnednn without;
+          real = run_real(in, lstm(layer), backward);
+        }
+        EXPECT_EQ(difference(real, run_fake(in, lstm(layer), backward, plain)), "")
+            << c10::toString(dtype) << " layers " << layer.layers << " bidirectional " << layer.bidirectional
+            << " batch_first " << layer.batch_first << " biases " << layer.biases << " dropout " << layer.dropout
+            << " projection " << layer.projection;
+        EXPECT_THAT(real.log.names(), Not(Contains("aten::mkldnn_rnn_layer")));
+      }
+    }
+  }
+  EXPECT_NE(run_fake(operands({}, 4, at::kFloat), lstm({}), Backward::kNo, plain).log.find("aten::mkldnn_rnn_layer"),
+            nullptr);
+}
+
+// Eager has float's layers on every processor.
+TEST(RecurrentRules, AProcessorWithLowPrecisionRunsOnednnsLayers) {
+  const FakeTensorOptions able{.profile = {.cpu = {.mkldnn_bf16 = true, .mkldnn_fp16 = true}}};
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    for (const Layer& layer : kLayers) {
+      const at::NoGradGuard no_grad;
+      const Outcome real = run_real(operands(layer, 4, at::kFloat, false), lstm(layer), Backward::kNo);
+      const Outcome fake = run_fake(operands(layer, 4, dtype, false), lstm(layer), Backward::kNo, able);
+      EXPECT_EQ(difference(with_dtype(real, "Float", c10::toString(dtype)), fake), "");
+    }
+    const Outcome trained = run_fake(operands({}, 4, dtype), lstm({}), Backward::kYes, able);
+    EXPECT_EQ(trained.error, "");
+    if (dtype == at::kBFloat16) {
+      // Seven arrays of a page each: 3 steps of 4 rows of 6 fit in one.
+      EXPECT_EQ(trained.results_of("aten::mkldnn_rnn_layer").at(3), "Byte[28672][1]");
+    } else {
+      EXPECT_THAT(trained.log.names(), Not(Contains("aten::mkldnn_rnn_layer")));  // not for gradients
+    }
+  }
+}
+
+// Half of the rounds are in bfloat16: where the processor does not compute in that, both throw.
 TEST(RecurrentRules, MkldnnWorkspaceIsOneDnnsOwn) {
   constexpr unsigned kSeed = 7;
   std::mt19937 random(kSeed);
@@ -114,6 +168,25 @@ TEST(RecurrentRules, MkldnnWorkspaceIsOneDnnsOwn) {
               "")
         << "seed " << kSeed << " steps " << steps << " batch " << batch << " input " << input << " hidden " << hidden;
   }
+}
+
+TEST(RecurrentRules, MkldnnLayerThrowsInDtypesThatOnednnDoesNotComputeIn) {
+  const Program program = [](const Tensors& in) {
+    const auto [y, h, c, workspace] = at::mkldnn_rnn_layer(in[0], in[1], in[2], in[3], in[3], in[4], in[4], false, {},
+                                                           2, 6, 1, true, false, false, true);
+    return Tensors{y, h, c};
+  };
+  const at::NoGradGuard no_grad;
+  const auto operands = [](at::ScalarType dtype) {
+    return Tensors{at::zeros({3, 2, 5}, dtype), at::zeros({24, 5}, dtype), at::zeros({24, 6}, dtype),
+                   at::zeros({24}, dtype), at::zeros({1, 2, 6}, dtype)};
+  };
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+    EXPECT_EQ(difference(operands(dtype), program, Backward::kNo), "") << c10::toString(dtype);
+  }
+  const FakeTensorOptions plain{.profile = {.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}};
+  EXPECT_EQ(run_fake(operands(at::kFloat), program, Backward::kNo, plain).error, "");
+  EXPECT_NE(run_fake(operands(at::kBFloat16), program, Backward::kNo, plain).error, "");
 }
 
 TEST(RecurrentRules, GruAndPlainRnnAgreeWithEager) {
@@ -219,7 +292,7 @@ TEST(RecurrentRules, FlattenedParametersArePassedAsTheirBuffer) {
   EXPECT_EQ(buffer.numel(), 24 * 5 + 24 * 6 + 48);
   for (const at::Tensor& weight : weights) EXPECT_TRUE(weight.is_alias_of(buffer));
   EXPECT_EQ(described(weights[3]), "Float[24][1]+288");
-  mode.state().observer = &log;
+  state_of(mode).observer = &log;
   const at::Tensor state = at::empty({1, 4, 6});
   at::lstm(at::empty({3, 4, 5}), {state, state}, weights, true, 1, 0.0, true, false, false);
   const Call* call = log.find("aten::_cudnn_rnn");

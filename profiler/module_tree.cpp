@@ -1,4 +1,4 @@
-#include "profiler/report/module_tree.h"
+#include "profiler/module_tree.h"
 
 #include <unordered_map>
 

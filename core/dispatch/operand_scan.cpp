@@ -1,0 +1,144 @@
+#include "core/dispatch/operand_scan.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <algorithm>
+
+#include "core/fake/converter.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+
+void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device other) const {
+  std::string words;
+  if (info_.op.hasTag(at::Tag::pointwise)) {
+    if (common.is_cpu()) std::swap(common, other);
+    words = "found at least two devices, " + common.str() + " and " + other.str() + "!";
+  } else {
+    const std::string backend =
+        common.is_cpu() ? c10::DeviceTypeName(other.type()) : c10::DeviceTypeName(common.type());
+    const bool structured = info_.op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+    const auto& name = info_.op.operator_name();
+    const std::string base = name.name.substr(name.name.find("::") + 2);
+    words = "got " + info_.op.schema().arguments()[position].name() + " is on " + other.str() +
+            ", different from other tensors on " + common.str() + " (when checking argument in method wrapper_" +
+            backend + "_" + (structured ? "" : name.overload_name + "_") + base + ")";
+  }
+  throw DeviceMismatchError(info_.name + ": Expected all tensors to be on the same device, but " + words +
+                            " Move one of them with .to(); only 0-dimensional CPU tensors mix with other devices");
+}
+
+void OperandDevices::refuse_index_device() const {
+  throw DeviceMismatchError(info_.name +
+                            ": indices should be either on cpu or on the same device as the indexed tensor (" +
+                            common_.device.str() + ")");
+}
+
+namespace {
+
+bool is_adopted(const at::Tensor& real, ModeState* mode) {
+  if (mode == nullptr) return false;
+  const std::lock_guard lock(mode->memo_mutex);
+  if (mode->memo.adopted.empty()) return false;
+  if (mode->memo.adopted.count(real.unsafeGetTensorImpl()) != 0) return true;
+  // Or another tensor of the same storage: optimizers write to `p.data()`.
+  const c10::StorageImpl* storage = real.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  return std::any_of(mode->memo.adopted.begin(), mode->memo.adopted.end(), [&](const auto& entry) {
+    return entry.first->unsafe_storage().unsafeGetStorageImpl() == storage;
+  });
+}
+
+}  // namespace
+
+void OperandScan::run(torch::jit::Stack& stack, size_t begin) {
+  for (const uint16_t position : info_.tensor_arguments) {
+    position_ = position;
+    written_ = info_.writes && position < 64 && ((info_.written_arguments >> position) & 1) != 0;
+    c10::IValue& argument = stack[begin + position];
+    if (argument.isTensor()) {
+      visit_slot(argument);
+    } else if (argument.isTensorList()) {
+      visit_list(argument);
+    } else if (argument.isList()) {
+      visit_optional_list(argument);
+    }
+  }
+  devices_.check_written();
+}
+
+void OperandScan::visit_slot(c10::IValue& slot) {
+  const at::Tensor& tensor = slot.toTensor();
+  if (!tensor.defined()) return;
+  if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
+    devices_.see(*fake, position_, 0, written_);
+  } else if (auto converted = converted_operand(tensor)) {
+    devices_.see(*as_fake(*converted), position_, 0, written_);
+    slot = std::move(*converted);
+  }
+}
+
+void OperandScan::visit_list(c10::IValue& slot) {
+  bool all_fake = true;
+  size_t i = 0;
+  for (const c10::IValue& element : slot.toListRef()) {
+    const size_t index = i++;
+    const at::Tensor& tensor = element.toTensor();
+    if (!tensor.defined()) continue;
+    if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
+      devices_.see(*fake, position_, index, written_);
+    } else {
+      all_fake = false;
+    }
+  }
+  if (all_fake) return;
+  c10::List<at::Tensor> replaced;
+  for (const c10::IValue& element : slot.toListRef()) {
+    at::Tensor tensor = element.toTensor();
+    if (tensor.defined() && !is_fake(tensor)) {
+      if (auto converted = converted_operand(tensor)) {
+        devices_.see(*as_fake(*converted), position_, replaced.size(), written_);
+        tensor = std::move(*converted);
+      }
+    }
+    replaced.push_back(std::move(tensor));
+  }
+  slot = std::move(replaced);
+}
+
+void OperandScan::visit_optional_list(c10::IValue& slot) {
+  c10::List<c10::IValue> list = slot.toList();
+  for (size_t i = 0; i < list.size(); ++i) {
+    const c10::IValue& element = list.get(i);
+    if (!element.isTensor() || !element.toTensor().defined()) continue;
+    if (const FakeTensorImpl* fake = as_fake(element.toTensor().unsafeGetTensorImpl())) {
+      devices_.see(*fake, position_, i, written_);
+    } else if (auto converted = converted_operand(element.toTensor())) {
+      devices_.see(*as_fake(*converted), position_, i, written_);
+      list.set(i, std::move(*converted));
+    }
+  }
+}
+
+std::optional<at::Tensor> OperandScan::converted_operand(const at::Tensor& real) {
+  if (real.unsafeGetTensorImpl()->is_wrapped_number()) return std::nullopt;
+  const bool adopted = is_adopted(real, mode_);
+  if (info_.inplace_view && (written_ || position_ == 0)) {
+    throw RealTensorError(info_.name + " would change the geometry of a real tensor (" + c10::str(real.sizes()) +
+                          ") while fake tensors are in use; nothing was changed. Convert it first, with "
+                          "FakeTensorMode::from_real, or run this line under an UnfakeGuard");
+  }
+  if (written_ && !adopted) {
+    throw RealTensorError(info_.name + " would write to a real tensor (" + c10::str(real.sizes()) +
+                          ") while fake tensors are in use; nothing was written. Make the tensor inside the mode, "
+                          "convert it with FakeTensorMode::from_real (a module with fakeify), or run this line under "
+                          "an UnfakeGuard");
+  }
+  if (mode_ != nullptr && mode_->real_tensors() == RealTensors::kRefuse && !adopted) {
+    throw RealTensorError(info_.name + " got a real tensor (" + c10::str(real.sizes()) +
+                          "), and this mode refuses them (RealTensors::kRefuse). Convert it with "
+                          "FakeTensorMode::from_real, or run this line under an UnfakeGuard");
+  }
+  return fake_of_real(real, mode_);  // on the default device if the mode maps devices
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,112 @@
+// The tensor operands of a boxed call: one walk replaces the real ones by fakes and judges on which device the results
+// belong. Internal to core/.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <optional>
+#include <vector>
+
+#include "core/dispatch/operator_info.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/mode_state.h"
+
+namespace shadowgraph {
+
+// Judges the devices of the operands by the operator's rule (OperatorInfo::device_rule).
+class OperandDevices {
+ public:
+  explicit OperandDevices(const OperatorInfo& info) : info_(info) {}
+
+  void see(const FakeTensorImpl& fake, uint16_t position, size_t slot, bool written) {
+    const c10::Device device = fake.pretended_device();
+    const bool cpu_scalar = device.is_cpu() && fake.rank() == 0 && info_.mixes_cpu_scalars;
+    if (info_.device_rule == DeviceRule::kPerSlot) {
+      if (slots_.size() <= slot) slots_.resize(slot + 1);
+      slots_[slot].see(*this, device, position, cpu_scalar, written);
+    }
+    if (info_.device_rule == DeviceRule::kPerSlot && common_.known) return;
+    const bool first = !common_.known;
+    if (first || info_.device_rule == DeviceRule::kCommon) {
+      common_.see(*this, device, position, cpu_scalar, written);
+    } else if (info_.device_rule == DeviceRule::kFirstOrCpu && device != common_.device && !device.is_cpu()) {
+      refuse_index_device();
+    }
+  }
+  // After all operands: an operand that is written must be where the results are.
+  void check_written() const {
+    if (info_.device_rule == DeviceRule::kCommon) common_.check_written(*this);
+    for (const Agreement& slot : slots_) slot.check_written(*this);
+  }
+
+  bool known() const { return common_.known; }
+  c10::Device or_default(const ModeState* mode) const {
+    return known() ? common_.device : mode != nullptr ? mode->default_device : c10::Device(c10::kCPU);
+  }
+  // Where result `slot` of a list belongs.
+  c10::Device of_slot(size_t slot, c10::Device otherwise) const {
+    return slot < slots_.size() && slots_[slot].known ? slots_[slot].device : otherwise;
+  }
+
+ private:
+  // In eager's own words: those of TensorIterator for pointwise operators, those of the generated wrappers for the others.
+  [[noreturn]] void refuse(uint16_t position, c10::Device common, c10::Device other) const;
+  [[noreturn]] void refuse_index_device() const;
+
+  struct Agreement {
+    c10::Device device = c10::Device(c10::kCPU);
+    c10::Device written = c10::Device(c10::kCPU);
+    uint16_t written_position = 0;
+    bool known = false;
+    bool scalar = false;
+    bool is_written = false;
+
+    void see(const OperandDevices& all, c10::Device seen, uint16_t position, bool cpu_scalar, bool writes) {
+      if (writes) {
+        is_written = true;
+        written = seen;
+        written_position = position;
+      }
+      if (!known) {
+        known = true;
+        device = seen;
+        scalar = cpu_scalar;
+        return;
+      }
+      if (seen == device || cpu_scalar) return;
+      if (!scalar) all.refuse(position, device, seen);
+      device = seen;
+      scalar = false;
+    }
+    void check_written(const OperandDevices& all) const {
+      if (is_written && written != device) all.refuse(written_position, device, written);
+    }
+  };
+
+  const OperatorInfo& info_;
+  Agreement common_;
+  std::vector<Agreement> slots_;
+};
+
+class OperandScan {
+ public:
+  OperandScan(const OperatorInfo& info, ModeState* mode) : info_(info), mode_(mode), devices_(info) {}
+
+  void run(torch::jit::Stack& stack, size_t begin);
+  const OperandDevices& devices() const { return devices_; }
+
+ private:
+  void visit_slot(c10::IValue& slot);
+  void visit_list(c10::IValue& slot);
+  void visit_optional_list(c10::IValue& slot);
+  // Nothing for what stays as it is: a number that the C++ API wrapped (x * 2), which Meta kernels take as it is.
+  std::optional<at::Tensor> converted_operand(const at::Tensor& real);
+
+  const OperatorInfo& info_;
+  ModeState* mode_;
+  OperandDevices devices_;
+  uint16_t position_ = 0;
+  bool written_ = false;
+};
+
+}  // namespace shadowgraph

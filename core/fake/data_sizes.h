@@ -1,0 +1,54 @@
+// The sizes that the user gave for results that depend on data, and what was asked of them. Internal to core/; the options
+// are FakeTensorOptions::data_sizes and data_size_hint (shadowgraph/fake.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shadowgraph/fake.h"
+
+namespace shadowgraph {
+
+class DataSizes {
+ public:
+  void give(NamedDataSizes sizes) { given_.merge(sizes); }
+  void give(DataSizeHint hint) { hint_ = std::move(hint); }
+
+  // The size for `question` ("nonzero") about `tensor`. Throws DataDependentError that tells its name if none was
+  // given, and Error if it is negative or more than `most`.
+  int64_t size(const std::string& op, const std::string& question, const at::Tensor& tensor, int64_t most);
+
+  // What was asked since the last call of this, by name, again or for the first time.
+  struct Asked {
+    std::string name;
+    int64_t size = 0;
+  };
+  bool has_asked() const { return !asked_.empty(); }
+  std::vector<Asked> take_asked() { return std::exchange(asked_, {}); }
+  void forget_asked() noexcept { asked_.clear(); }
+
+ private:
+  struct Known {
+    std::string question;
+    const c10::StorageImpl* address = nullptr;
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};  // alive: same storage
+    std::vector<int64_t> geometry;
+    uint32_t version = 0;
+    std::string name;
+  };
+
+  std::recursive_mutex mutex_;  // a hint may ask for another size
+  NamedDataSizes given_;
+  DataSizeHint hint_;
+  std::vector<Known> known_;  // few: programs that ask are small parts of models
+  std::map<std::string, int> count_;
+  std::vector<Asked> asked_;
+};
+
+}  // namespace shadowgraph

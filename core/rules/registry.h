@@ -1,0 +1,57 @@
+// Who has a shape rule. Internal to core/; users register theirs with register_rule (shadowgraph/rules.h).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "shadowgraph/rules.h"
+
+namespace shadowgraph {
+
+using internal::ShapeRule;
+
+class RuleRegistry {
+ public:
+  // The process-wide registry, with the built-in rules of this folder.
+  static RuleRegistry& global();
+
+  template <class Return, class... Args>
+  void add(const std::string& operator_name, Return (*function)(Args...)) {
+    insert(operator_name, ShapeRule::of(function));
+  }
+  template <class Return, class... Args>
+  void add_composite(const std::string& operator_name, Return (*function)(Args...)) {
+    insert_composite(operator_name, ShapeRule::of(function));
+  }
+  void insert(const std::string& operator_name, ShapeRule rule) { insert_into(rules_, operator_name, std::move(rule)); }
+  void insert_composite(const std::string& operator_name, ShapeRule rule) {
+    insert_into(composites_, operator_name, std::move(rule));
+  }
+
+  // nullptr if there is none.
+  std::shared_ptr<const ShapeRule> find(const std::string& operator_name) const {
+    return find_in(rules_, operator_name);
+  }
+  std::shared_ptr<const ShapeRule> find_composite(const std::string& operator_name) const {
+    return find_in(composites_, operator_name);
+  }
+  std::vector<std::string> names() const;
+  // Changes whenever a rule is added; facts derived from the registry are stale then.
+  static uint64_t generation() { return generation_.load(std::memory_order_acquire); }
+
+ private:
+  using Table = std::unordered_map<std::string, std::shared_ptr<const ShapeRule>>;
+  void insert_into(Table& table, const std::string& operator_name, ShapeRule rule);
+  std::shared_ptr<const ShapeRule> find_in(const Table& table, const std::string& operator_name) const;
+
+  mutable std::mutex mutex_;
+  Table rules_;
+  Table composites_;
+  static std::atomic<uint64_t> generation_;  // one registry, one count
+};
+
+}  // namespace shadowgraph

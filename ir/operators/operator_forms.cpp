@@ -1,0 +1,206 @@
+#include "ir/operators/operator_forms.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/jit/runtime/operator.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "ir/operators/known_target.h"
+#include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_name.h"
+#include "ir/operators/operator_table.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr std::string_view kFunctionalSuffix = "_functional";
+
+bool same_target(const Target& a, const Target& b) {
+  return a.kind() == b.kind() && a.name() == b.name() && a.schema() == b.schema();
+}
+
+// Of all overloads, or of the one that the name says.
+std::vector<c10::OperatorHandle> operators_named(std::string_view name) {
+  std::vector<c10::OperatorHandle> found;
+  const std::string all(without_overload(name));
+  for (const auto& op : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(all))) {
+    const auto handle = c10::Dispatcher::singleton().findSchema(op->schema().operator_name());
+    if (handle && stands_for(name, full_name(handle->schema()))) found.push_back(*handle);
+  }
+  return found;
+}
+
+bool is_among(const std::vector<uint16_t>& positions, size_t position) {
+  return std::find(positions.begin(), positions.end(), position) != positions.end();
+}
+
+bool is_result_of_write(const OperatorFacts& facts, size_t result) {
+  return std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const OperatorFacts::Alias& alias) {
+    return alias.result == result && is_among(facts.written, alias.argument);
+  });
+}
+
+const c10::Type& required(const c10::Type& type) {
+  return type.kind() == c10::TypeKind::OptionalType ? *static_cast<const c10::OptionalType&>(type).getElementType()
+                                                    : type;
+}
+
+// Batch norm's statistics are optional in one overload and not in the other.
+bool same_type(const c10::Argument& a, const c10::Argument& b) {
+  return required(*a.real_type()) == required(*b.real_type());
+}
+
+bool describes_result(const std::string& name) {
+  constexpr std::array<std::string_view, 4> kOptions = {"dtype", "layout", "device", "pin_memory"};
+  return std::find(kOptions.begin(), kOptions.end(), name) != kOptions.end();
+}
+
+// What `candidate` takes, by position in `schema` without its `out=` arguments, or kOfResult; empty if it takes others.
+std::optional<std::vector<uint16_t>> match_arguments(const c10::FunctionSchema& schema,
+                                                     const c10::FunctionSchema& candidate) {
+  std::vector<uint16_t> given;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    if (!schema.arguments()[i].is_out()) given.push_back(static_cast<uint16_t>(i));
+  }
+  std::vector<uint16_t> taken;
+  size_t next = 0;
+  for (const c10::Argument& formal : candidate.arguments()) {
+    const c10::Argument* mine = next < given.size() ? &schema.arguments()[given[next]] : nullptr;
+    if (describes_result(formal.name()) && (mine == nullptr || mine->name() != formal.name())) {
+      taken.push_back(FreshForm::kOfResult);
+    } else if (mine != nullptr && same_type(*mine, formal)) {
+      taken.push_back(given[next++]);
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (next != given.size()) return std::nullopt;
+  return taken;
+}
+
+// Whether `candidate` gives the types that `form`, which lacks nothing else, says.
+bool gives(const FunctionalForm& form, const c10::FunctionSchema& schema, const c10::FunctionSchema& candidate) {
+  const auto& returns = candidate.returns();
+  if (returns.size() != form.fresh.size() + form.written.size()) return false;
+  for (size_t r = 0; r < returns.size(); ++r) {
+    const size_t w = r - form.fresh.size();
+    const c10::Argument& wanted =
+        r < form.fresh.size() ? schema.returns()[form.fresh[r]] : schema.arguments()[form.written[w]];
+    if (!same_type(returns[r], wanted)) return false;
+  }
+  return true;
+}
+
+std::optional<FunctionalForm> match_functional(const Target& original, const c10::OperatorHandle& op) {
+  auto arguments = match_arguments(original.schema(), op.schema());
+  if (!arguments || is_among(*arguments, FreshForm::kOfResult)) return std::nullopt;
+  FunctionalForm form{.target = Target(TargetKind::kOperator, op.schema()), .arguments = std::move(*arguments)};
+  const OperatorFacts& facts = original.facts();
+  const OperatorFacts& functional = form.target.facts();
+  if (!functional.written.empty() || functional.unknown) return std::nullopt;
+  if (!functional.aliases.empty() && !functional.is_view) return std::nullopt;
+  form.written = facts.written;
+  std::stable_partition(form.written.begin(), form.written.end(),
+                        [&](uint16_t position) { return original.schema().arguments()[position].is_out(); });
+  for (size_t r = 0; r < original.schema().returns().size(); ++r) {
+    if (!is_result_of_write(facts, r)) form.fresh.push_back(static_cast<uint16_t>(r));
+  }
+  if (!gives(form, original.schema(), op.schema())) return std::nullopt;
+  return form;
+}
+
+std::optional<FreshForm> match_fresh(const Target& original, const c10::OperatorHandle& op) {
+  const auto& schema = original.schema();
+  const auto& returns = op.schema().returns();
+  auto arguments = match_arguments(schema, op.schema());
+  if (!arguments || returns.size() != schema.returns().size()) return std::nullopt;
+  for (size_t i = 0; i < arguments->size(); ++i) {
+    const bool was_written = (*arguments)[i] != FreshForm::kOfResult && is_written(schema.arguments()[(*arguments)[i]]);
+    if (is_written(op.schema().arguments()[i]) != was_written) return std::nullopt;
+  }
+  for (size_t r = 0; r < returns.size(); ++r) {
+    if (!same_type(returns[r], schema.returns()[r])) return std::nullopt;
+  }
+  return FreshForm{op, std::move(*arguments)};
+}
+
+// The search. Of those among `names` that match(op) answers: the one with the overload name of `target`, or else the first
+// one, or the first of those that take the fewest arguments.
+template <class Form, class Match>
+std::optional<Form> best_form(const Target& target, const std::vector<std::string>& names, Match&& match) {
+  std::optional<Form> best;
+  size_t fewest = 0;
+  for (const std::string& name : names) {
+    for (const c10::OperatorHandle& op : operators_named(name)) {
+      std::optional<Form> form = match(op);
+      if (!form) continue;
+      if (op.schema().overload_name() == target.schema().overload_name() || !overload_of(name).empty()) return form;
+      const size_t taken = op.schema().arguments().size();
+      if (best && taken >= fewest) continue;
+      best = std::move(form);
+      fewest = taken;
+    }
+  }
+  return best;
+}
+
+std::optional<FunctionalForm> find_functional_form(const Target& target) {
+  const OperatorFacts& facts = target.facts();
+  if (target.kind() != TargetKind::kOperator || facts.written.empty() || facts.unknown) return std::nullopt;
+  std::vector<std::string> names;
+  for (const OperatorRow& row : operator_table()) {
+    if (!row.functional.empty() && stands_for(row.name, target.name())) names.emplace_back(row.functional);
+  }
+  const std::string& name = target.schema().name();
+  if (facts.is_out_variant) names.push_back(name);
+  if (is_in_place_name(name)) names.emplace_back(without_underscore(name));
+  names.push_back(name + std::string(kFunctionalSuffix));
+  return best_form<FunctionalForm>(target, names,
+                                   [&](const c10::OperatorHandle& op) { return match_functional(target, op); });
+}
+
+std::optional<InPlaceForm> find_in_place_form(const Target& target) {
+  if (target.kind() != TargetKind::kOperator) return std::nullopt;
+  std::vector<std::string> names;
+  for (const OperatorRow& row : operator_table()) {
+    if (!row.functional.empty() && row.functional == target.name()) names.emplace_back(row.name);
+  }
+  const std::string& name = target.schema().name();
+  names.push_back(name + "_");
+  if (name.ends_with(kFunctionalSuffix)) names.push_back(name.substr(0, name.size() - kFunctionalSuffix.size()));
+  const auto is_form = [&](const c10::OperatorHandle& op) -> std::optional<InPlaceForm> {
+    Target writes(TargetKind::kOperator, op.schema());
+    const auto form = find_functional_form(writes);
+    if (!form || form->target.facts().is_view || form->target.name() != target.name()) return std::nullopt;
+    if (form->arguments.size() != op.schema().arguments().size()) return std::nullopt;
+    return InPlaceForm{std::move(writes)};
+  };
+  return best_form<InPlaceForm>(target, names, is_form);
+}
+
+std::optional<FreshForm> find_fresh_form(const Target& target) {
+  if (target.kind() != TargetKind::kOperator || !target.facts().is_out_variant) return std::nullopt;
+  return best_form<FreshForm>(target, {target.schema().name()},
+                              [&](const c10::OperatorHandle& op) { return match_fresh(target, op); });
+}
+
+}  // namespace
+
+bool operator==(const FunctionalForm& a, const FunctionalForm& b) { return same_target(a.target, b.target); }
+bool operator==(const InPlaceForm& a, const InPlaceForm& b) { return same_target(a.target, b.target); }
+bool operator==(const FreshForm& a, const FreshForm& b) { return a.op == b.op; }
+
+const FunctionalForm* functional_form(const Target& target) {
+  return KnownTarget::of(target).functional.get([&] { return find_functional_form(target); });
+}
+const Target* in_place_form(const Target& target) {
+  const InPlaceForm* form = KnownTarget::of(target).in_place.get([&] { return find_in_place_form(target); });
+  return form != nullptr ? &form->target : nullptr;
+}
+const FreshForm* fresh_form(const Target& target) {
+  return KnownTarget::of(target).fresh.get([&] { return find_fresh_form(target); });
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,72 @@
+// The parts of an operator's name, and what a name in a table stands for.
+//
+//     aten::add_.Tensor     namespace aten, name add_, overload Tensor; the default overload is written "aten::mm"
+//
+// Tables name "aten::add" and mean every overload of it, or "aten::add.Tensor" and mean that one, which comes first.
+#pragma once
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/operator_name.h>
+
+#include <string>
+#include <string_view>
+
+namespace shadowgraph {
+
+// "aten::add.Tensor" -> "aten::add".
+constexpr std::string_view without_overload(std::string_view name) { return name.substr(0, name.find('.')); }
+
+// "aten::add.Tensor" -> "Tensor"; "" for the default overload.
+constexpr std::string_view overload_of(std::string_view name) {
+  const size_t dot = name.find('.');
+  return dot == name.npos ? std::string_view() : name.substr(dot + 1);
+}
+
+// "aten::add.Tensor" -> "aten"; "" if there is none.
+constexpr std::string_view namespace_of(std::string_view name) {
+  const size_t colons = name.find("::");
+  return colons == name.npos ? std::string_view() : name.substr(0, colons);
+}
+
+// "aten::add.Tensor" -> "add.Tensor".
+constexpr std::string_view without_namespace(std::string_view name) {
+  const size_t colons = name.find("::");
+  return colons == name.npos ? name : name.substr(colons + 2);
+}
+
+// "aten::add.Tensor" -> "add".
+constexpr std::string_view short_name(std::string_view name) { return without_overload(without_namespace(name)); }
+
+// Whether a name without overload is that of an in-place operator whose plain form has the same name without the
+// underscore: "aten::add_". Not "aten::__iand__".
+constexpr bool is_in_place_name(std::string_view name) {
+  return name.size() > 1 && name.ends_with('_') && !name.ends_with("__");
+}
+
+// "aten::add_" -> "aten::add"; any other name as it is.
+constexpr std::string_view without_underscore(std::string_view name) {
+  return is_in_place_name(name) ? name.substr(0, name.size() - 1) : name;
+}
+
+// Whether `row`, a name in a table, stands for the operator `name`, which has its overload.
+constexpr bool stands_for(std::string_view row, std::string_view name) {
+  return row == name || (row.find('.') == row.npos && row == without_overload(name));
+}
+
+// The entry of `rows` (a map by name) for an operator: its own, or that of all its overloads; rows.end() if none.
+template <class Map>
+auto find_by_operator(Map& rows, std::string_view name) {
+  using Key = typename Map::key_type;
+  const auto own = rows.find(Key(name));
+  return own != rows.end() ? own : rows.find(Key(without_overload(name)));
+}
+
+// "aten::add.Tensor" of a schema or operator, and back.
+inline std::string full_name(const c10::FunctionSchema& schema) {
+  return schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
+}
+inline c10::OperatorName operator_name(std::string_view name) {
+  return {std::string(without_overload(name)), std::string(overload_of(name))};
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,63 @@
+#include "profiler/program_costs.h"
+
+#include <algorithm>
+
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+std::vector<NodeId> in_order(const Graph& graph) {
+  std::vector<NodeId> nodes;
+  nodes.reserve(graph.node_count());
+  for (const NodeId node : graph.nodes()) nodes.push_back(node);
+  return nodes;
+}
+
+IdMap<NodeId, uint32_t> modules_of_nodes(const ModuleTree& tree, const Graph& graph) {
+  IdMap<NodeId, uint32_t> module_of(kNoGroup);
+  module_of.reserve(graph.node_capacity());
+  for (const NodeId node : graph.nodes()) module_of[node] = tree.of_node(graph, node);
+  return module_of;
+}
+
+}  // namespace
+
+ProgramCosts::ProgramCosts(const Graph& program)
+    : graph(program),
+      nodes(in_order(program)),
+      order(program_order(program)),
+      kinds(storage_kinds(program, order)),
+      flops(Flops::of(program)),
+      custom(CustomOperators::of(program)),
+      modules(ModuleTree::of(program)),
+      module_of(modules_of_nodes(modules, program)) {}
+
+std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph) {
+  std::vector<std::pair<c10::Device, int64_t>> devices;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const Storage& storage = graph.storage(StorageId(i));
+    auto found =
+        std::find_if(devices.begin(), devices.end(), [&](const auto& d) { return d.first == storage.device(); });
+    if (found == devices.end()) found = devices.insert(devices.end(), {storage.device(), 0});
+    found->second += storage.bytes;
+  }
+  return devices;
+}
+
+c10::Device main_device(const Graph& graph, std::optional<c10::Device> asked) {
+  if (!asked) {
+    if (const auto found = graph.metadata.find("device"); found != graph.metadata.end()) {
+      asked = parse_device(found->second);
+    }
+  }
+  std::optional<std::pair<c10::Device, int64_t>> best;
+  for (const auto& entry : bytes_by_device(graph)) {
+    const bool fits = !asked || (entry.first.type() == asked->type() &&
+                                 (!asked->has_index() || entry.first.index() == asked->index()));
+    if (fits && (!best || entry.second > best->second)) best = entry;
+  }
+  return best ? best->first : asked.value_or(c10::Device(c10::DeviceType::CPU));
+}
+
+}  // namespace shadowgraph

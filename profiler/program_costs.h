@@ -1,0 +1,38 @@
+// What every figure of a graph is made of, worked out once: Profile and its views read it.
+#pragma once
+
+#include <vector>
+
+#include "profiler/module_tree.h"
+#include "shadowgraph/profile.h"
+
+namespace shadowgraph {
+
+class ProgramCosts {
+ public:
+  explicit ProgramCosts(const Graph& graph);
+
+  const Graph& graph;
+  const std::vector<NodeId> nodes;            // in program order
+  const IdMap<NodeId, uint32_t> order;        // place in `nodes`
+  const IdMap<StorageId, StorageKind> kinds;  // of every storage
+  const Flops flops;
+  const CustomOperators custom;
+  const ModuleTree modules;
+  const IdMap<NodeId, uint32_t> module_of;  // index into modules.modules
+
+  // Live bytes of one device, or of all storages there are.
+  MemoryTimeline timeline(std::optional<c10::Device> device) const;
+  SummaryTable summary(const SummaryOptions& options) const;
+};
+
+// The kinds of storages, by an order that is known already.
+IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<NodeId, uint32_t>& order);
+
+// Whose memory a figure without a device is about: of the devices that hold storages, the one asked for, or else the one
+// that the graph was captured for; without an index the fullest that fits.
+c10::Device main_device(const Graph& graph, std::optional<c10::Device> asked);
+// Bytes of storages by device, in the order of first use.
+std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph);
+
+}  // namespace shadowgraph

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""What the shared library exports: the names that include/shadowgraph declares, and nothing else.
+
+    check_exports.py NM LIBRARY INCLUDE GOLDEN     UPDATE_GOLDEN=1 writes GOLDEN anew
+
+Every defined dynamic symbol belongs to a class or function of namespace shadowgraph that a public header names. GOLDEN
+lists these names, so that a change of the public face shows in review. Instantiations of other libraries' templates
+over our types (std::vector<shadowgraph::...>) are weak and may be there.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+
+LINKER = {"__bss_start", "_edata", "_end"}  # every library has these
+
+
+def exported(nm, library):
+    lines = subprocess.run([nm, "-D", "-C", "--defined-only", library], check=True, capture_output=True, text=True)
+    for line in lines.stdout.splitlines():
+        match = re.match(r"[0-9a-f]* ?([A-Za-z]) (.*)$", line.strip())
+        yield match[1], match[2]
+
+
+def name_of(symbol):
+    """shadowgraph::Graph of "vtable for shadowgraph::Graph", of its members and of what their parameters mention; else None."""
+    symbol = re.sub(r"^(?:vtable|typeinfo|typeinfo name|VTT|guard variable|construction vtable) for ", "", symbol)
+    symbol = re.sub(r"^(?:non-)?virtual thunk to ", "", symbol)
+    head = symbol.split("(")[0]
+    while "<" in head and ">" in head:  # arguments of templates do not name the symbol
+        shorter = re.sub(r"<[^<>]*>", "", head)
+        if shorter == head:
+            break
+        head = shorter
+    words = head.split()  # a template's return type comes before its name
+    match = re.match(r"shadowgraph::(?:rules::)?(~?\w+)", words[-1] if words else "")
+    return match[0].replace("~", "") if match else None
+
+
+def main():
+    nm, library, include, golden = sys.argv[1:5]
+    headers = "\n".join(path.read_text() for path in sorted(pathlib.Path(include).rglob("*.h")))
+    declared = set(re.findall(r"\w+", re.sub(r"//.*", "", headers)))
+    names, foreign = set(), []
+    for kind, symbol in exported(nm, library):
+        name = name_of(symbol)
+        if name and name.rsplit("::", 1)[1] in declared:
+            names.add(name)
+        elif symbol not in LINKER and kind not in "WVuw" or (name and name.startswith("shadowgraph::")):
+            foreign.append(f"{kind} {symbol}")
+    for symbol in foreign:
+        print(f"exported, but no public header declares it: {symbol}")
+    text = "".join(f"{name}\n" for name in sorted(names))
+    path = pathlib.Path(golden)
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    before = path.read_text() if path.is_file() else ""
+    for name in sorted(set(before.split()) ^ names):
+        print(f"{'gone' if name in before.split() else 'new'}: {name}")
+    if before != text:
+        print(f"{golden} says otherwise; if that is meant, UPDATE_GOLDEN=1 writes it anew")
+    if not names:
+        print("no exported name was found: the check looks at the wrong thing")
+    print(f"check_exports: {len(names)} names, {len(foreign)} of them foreign")
+    sys.exit(bool(foreign) or before != text or not names)
+
+
+if __name__ == "__main__":
+    main()
