@@ -15,10 +15,10 @@
 
 #include "cli/commands.h"
 #include "cli/suggestion.h"
-#include "shadowgraph/text.h"
 #include "models/registry.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/text.h"
 
 namespace {
 

@@ -5,8 +5,8 @@
 #include "core/capture/recorder.h"
 #include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
-#include "ir/records.h"
 #include "core/fake/kernel_depth.h"
+#include "ir/records.h"
 #include "shadowgraph/analysis.h"
 
 namespace shadowgraph {

@@ -405,7 +405,7 @@ bool composite_rule_replaces(const OperatorInfo& info, const Stack& stack, size_
 bool composite_rule_replaces(const OperatorInfo& info, c10::DeviceType device) {
   if (device == c10::DeviceType::CUDA) return true;
   if (device == c10::DeviceType::CPU) {
-    return info.name == "aten::lstm.input" && thread_state.mode->profile.cpu != CpuProfile::this_machine();
+    return info.name == "aten::lstm.input" && thread_state.mode->profile().cpu != CpuProfile::this_machine();
   }
   const bool asks_its_library = device == c10::DeviceType::XPU || device == c10::DeviceType::MPS;
   return asks_its_library && info.name == "aten::scaled_dot_product_attention";

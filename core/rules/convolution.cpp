@@ -13,8 +13,8 @@
 
 #include "core/fake/thread_state.h"
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
 #include "core/rules/onednn.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {

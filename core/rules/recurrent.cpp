@@ -29,8 +29,8 @@
 #include <algorithm>
 
 #include "core/rules/families.h"
-#include "core/rules/registry.h"
 #include "core/rules/onednn.h"
+#include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {

@@ -46,9 +46,9 @@ class Recorder;
 // on and the rest is FakeTensorOptions' defaults. Flags and sizes given here add to those of that mode. Naming a device or a
 // profile other than that mode's throws ModeMismatchError: half of the program would run elsewhere.
 struct CaptureOptions {
-  FakeTensorOptions mode;         // the graph lists the data sizes that were asked for as guards
-  bool saved_tensors = true;      // record what autograd keeps for backward
-  bool guards = true;  // record sizes that the program asked for
+  FakeTensorOptions mode;     // the graph lists the data sizes that were asked for as guards
+  bool saved_tensors = true;  // record what autograd keeps for backward
+  bool guards = true;         // record sizes that the program asked for
 };
 
 class CaptureSession {

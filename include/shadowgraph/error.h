@@ -78,13 +78,6 @@ class RealTensorError : public Error {
   using Error::Error;
 };
 
-// A capture was told another device (or device profile) than the mode has that its module was made in; or the tensors of one
-// question are of two modes.
-class ModeMismatchError : public Error {
- public:
-  using Error::Error;
-};
-
 // libtorch in this process is not usable for fake tensors, e.g. another library owns the dispatch key.
 class EnvironmentError : public Error {
  public:

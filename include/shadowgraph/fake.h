@@ -193,6 +193,13 @@ class UnfakeGuard {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
+// A capture was told another device (or device profile) than the mode has that its module was made in; or the tensors of one
+// question are of two modes.
+class ModeMismatchError : public Error {
+ public:
+  using Error::Error;
+};
+
 // Whether `tensor` is a fake tensor; false for undefined ones.
 bool is_fake(const at::Tensor& tensor);
 

@@ -1,6 +1,7 @@
 #include "ir/operators/operator_forms.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 #include <torch/csrc/jit/runtime/operator.h>
 
 #include <algorithm>
@@ -146,9 +147,21 @@ std::optional<Form> best_form(const Target& target, const std::vector<std::strin
   return best;
 }
 
+// The `out=` operators that PyTorch generates call the functional form and copy its first results: what else they are said to
+// write stays as it was (aten::_fused_adamw.out and its moments).
+bool leaves_the_rest(const Target& target) {
+  const auto op = target.find_operator();
+  if (!op || !op->hasTag(at::Tag::generated)) return false;
+  const auto& arguments = target.schema().arguments();
+  const auto& written = target.facts().written;
+  return target.facts().is_out_variant &&
+         std::any_of(written.begin(), written.end(), [&](uint16_t position) { return !arguments[position].is_out(); });
+}
+
 std::optional<FunctionalForm> find_functional_form(const Target& target) {
   const OperatorFacts& facts = target.facts();
   if (target.kind() != TargetKind::kOperator || facts.written.empty() || facts.unknown) return std::nullopt;
+  if (leaves_the_rest(target)) return std::nullopt;
   std::vector<std::string> names;
   for (const OperatorRow& row : operator_table()) {
     if (!row.functional.empty() && stands_for(row.name, target.name())) names.emplace_back(row.functional);

@@ -22,7 +22,6 @@
 
 namespace shadowgraph {
 
-
 // "strided", "sparse_coo", "sparse_csr", "mkldnn", ...; empty if `layout` is no layout.
 std::string_view layout_word(c10::Layout layout);
 std::optional<c10::Layout> parse_layout(std::string_view word);

@@ -25,7 +25,11 @@ bool has_nodes(const GroupFigures& figures) { return figures.forward_nodes + fig
 class ModuleRows {
  public:
   ModuleRows(const ProgramCosts& costs, bool fold)
-      : tree_(costs.modules), fold_(fold), blocks_(costs.graph), nodes_(tree_.modules.size()), module_of_(costs.module_of) {
+      : tree_(costs.modules),
+        fold_(fold),
+        blocks_(costs.graph),
+        nodes_(tree_.modules.size()),
+        module_of_(costs.module_of) {
     const auto count = static_cast<uint32_t>(tree_.modules.size());
     for (const NodeId node : costs.nodes) {
       // Every module has the nodes of those below it: of equal modules, equal ones at equal places.

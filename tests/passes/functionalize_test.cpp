@@ -124,11 +124,34 @@ TEST(Functionalize, FunctionalCallsCostWhatTheirOperatorsDo) {
   EXPECT_EQ(cost_of("sg_functional::aten__cudnn_batch_norm"), before);
 }
 
+// The functional form gives what `out=` would have held first, though it is the last argument.
+TEST(Functionalize, WhatIsWrittenBesideAnOutGetsItsOwn) {
+  Graph graph = graph_of(
+      "operator aten::rrelu_with_noise.out(Tensor self, Tensor(b!) noise, Scalar lower=0.125, Scalar "
+      "upper=0.33333333333333331, bool training=False, Generator? generator=None, *, Tensor(a!) out) -> Tensor(a!)\n"
+      "s0 = 16 cpu input\ns1 = 16 cpu input\ns2 = 16 cpu input\n"
+      "%0 = sg::input(name=\"x\") : f32[4] @s0\n"
+      "%1 = sg::input(name=\"noise\") : f32[4] @s1\n"
+      "%2 = sg::input(name=\"out\") : f32[4] @s2\n"
+      "%3 = aten::rrelu_with_noise.out(self=%0, noise=%1, training=true, out=%2) : f32[4] @s2\n"
+      "sg::output(values=[%3])\n");
+  const FunctionalizeResult result = functionalize(graph);
+  verify(graph);
+  const std::vector<NodeId> calls = nodes_calling(graph, "aten::rrelu_with_noise_functional");
+  ASSERT_EQ(calls.size(), 1U);
+  ASSERT_EQ(result.mutated.size(), 2U);
+  for (const auto& mutated : result.mutated) {
+    const bool is_out = graph.text(graph.arguments(mutated.placeholder)[0].string) == "out";
+    EXPECT_EQ(graph.arguments(mutated.write_back)[1].ref.value, graph.results(calls[0])[is_out ? 0 : 1].ref.value);
+  }
+}
+
 TEST(FunctionalForm, IsFoundByNameAndSchema) {
   const auto form_of = [](const char* name, const char* overload) {
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-    const auto form = functional_form_of(Target(TargetKind::kOperator, op.schema()));
-    return form ? form->target.name() : std::string("none");
+    const Target target(TargetKind::kOperator, op.schema());
+    const FunctionalForm* form = functional_form(target);
+    return form != nullptr ? form->target.name() : std::string("none");
   };
   EXPECT_EQ(form_of("aten::add_", "Tensor"), "aten::add.Tensor");
   EXPECT_EQ(form_of("aten::add", "out"), "aten::add.Tensor");
@@ -143,8 +166,9 @@ TEST(FunctionalForm, IsFoundByNameAndSchema) {
   EXPECT_EQ(form_of("aten::relu", ""), "none");
   const auto in_place = [](const char* name, const char* overload) {
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-    const auto form = in_place_form_of(Target(TargetKind::kOperator, op.schema()));
-    return form ? form->name() : std::string("none");
+    const Target target(TargetKind::kOperator, op.schema());
+    const Target* form = in_place_form(target);
+    return form != nullptr ? form->name() : std::string("none");
   };
   EXPECT_EQ(in_place("aten::add", "Tensor"), "aten::add_.Tensor");
   EXPECT_EQ(in_place("aten::normal_functional", ""), "aten::normal_");

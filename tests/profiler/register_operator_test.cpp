@@ -6,10 +6,10 @@
 #include <torch/torch.h>
 
 #include "shadowgraph/capture.h"
-#include "shadowgraph/costs.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/operators.h"
+#include "shadowgraph/profile.h"
 
 namespace shadowgraph {
 namespace {

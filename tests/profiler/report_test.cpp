@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "profiler/module_tree.h"
-#include "shadowgraph/costs.h"
+#include "shadowgraph/profile.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

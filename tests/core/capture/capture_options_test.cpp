@@ -145,9 +145,8 @@ TEST(CaptureOptions, WarmUpsRunUnderTheSameOptionsAsTheStep) {
                         .warmup_steps = 2};
   const Graph graph = capture_training_step(step).graph;
   EXPECT_EQ(asked, 3);  // each step asks for itself
-  const auto hint =
-      std::find_if(graph.guards.begin(), graph.guards.end(),
-                   [](const Guard& dependency) { return dependency.observed == "nonzero0 = 2"; });
+  const auto hint = std::find_if(graph.guards.begin(), graph.guards.end(),
+                                 [](const Guard& guard) { return guard.observed == "nonzero0 = 2"; });
   EXPECT_NE(hint, graph.guards.end());
   EXPECT_THAT(to_text(graph), HasSubstr("20"));  // 2 * (1 + 2 + 3 + 4)
 

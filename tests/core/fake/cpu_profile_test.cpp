@@ -21,10 +21,10 @@ TEST(CpuProfile, IsThisMachinesByDefault) {
                     })
         .error.empty();
   };
-  const FakeTensorOptions options;
-  EXPECT_EQ(options.profile.cpu, CpuProfile::this_machine());
-  EXPECT_EQ(options.profile.cpu.mkldnn_bf16, convolves(at::kBFloat16));
-  EXPECT_EQ(options.profile.cpu.mkldnn_fp16, convolves(at::kHalf));
+  const DeviceProfile profile;
+  EXPECT_EQ(profile.cpu, CpuProfile::this_machine());
+  EXPECT_EQ(profile.cpu.mkldnn_bf16, convolves(at::kBFloat16));
+  EXPECT_EQ(profile.cpu.mkldnn_fp16, convolves(at::kHalf));
 }
 
 TEST(CpuProfile, ReachesCaptures) {
@@ -33,7 +33,7 @@ TEST(CpuProfile, ReachesCaptures) {
     const FakeTensorMode mode({.device = at::kCPU, .profile = profile});
     torch::nn::LSTM lstm(torch::nn::LSTMOptions(5, 6));
     lstm->to(at::kBFloat16);
-    CaptureSession session({.device = at::kCPU, .profile = profile});
+    CaptureSession session;
     const at::Tensor x = at::empty({3, 4, 5}, at::kBFloat16);
     std::get<0>(lstm->forward(x)).sum().backward();
     return to_text(session.finish({}));
