@@ -40,11 +40,12 @@ conformance: build ## fake tensors against eager on all of PyTorch's OpInfo samp
 SANITIZED = ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 NIGHTLY_PROGRAMS ?= 50000
 
-nightly: conformance ## all OpInfo samples, long random programs, unit tests and conformance with sanitizers
+nightly: conformance ## all OpInfo samples, long random programs; unit, pass and replay tests and conformance with sanitizers
 	@for program in replay_tests deferred_tests; do SHADOWGRAPH_RANDOM_PROGRAMS=$(NIGHTLY_PROGRAMS) \
 	  $(BUILD)/bin/$$program --gtest_filter='*Programs*' --gtest_brief=1 || exit 1; done
 	@$(MAKE) build PRESET=asan
-	$(SANITIZED) build-asan/bin/shadowgraph_tests --gtest_brief=1
+	@for program in ir core passes profiler replay; do \
+	  $(SANITIZED) build-asan/bin/$${program}_tests --gtest_brief=1 || exit 1; done
 	$(SANITIZED) build-asan/bin/conformance $(BUILD)/fixtures/opinfo-whole.pt --allow tests/conformance/allow_list.txt \
 	  --jobs $(JOBS)
 

@@ -16,7 +16,7 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What a graph is written as code for, and what came out. The languages: emit_cpp.h, emit_python.h.
+// What a graph is written as code for, and what came out. The languages: emit_cpp, emit_python.
 
 struct CodegenOptions {
   // The namespace, and the name of the files; made an identifier.

@@ -72,7 +72,7 @@ class Flops {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What calls of operators that a user registered (register_operator.h) cost: by node, and by operator.
+// What calls of operators that a user registered (shadowgraph/operators.h) cost: by node, and by operator.
 
 struct CustomOperatorFigures {
   std::string op;  // with overload
@@ -118,7 +118,7 @@ class CustomOperators {
 // Storages that existed before the program (born at a placeholder: parameters, buffers, inputs, constants) are counted
 // from the first step, wherever their placeholder stands. Bytes are whole storages: a view costs nothing, a view that
 // outlives its base keeps all of the base. Scratch memory that an operator takes and gives back inside one call is not
-// in the graph and not counted, except that of operators that were registered with it (register_operator.h): it is live at
+// in the graph and not counted, except that of operators that were registered with it (shadowgraph/operators.h): it is live at
 // its node, as temporary. A second track rounds each storage up to 512 bytes, the least block of CUDA's caching
 // allocator (c10/cuda/CUDACachingAllocator: kMinBlockSize).
 //
@@ -301,7 +301,7 @@ std::vector<GroupFigures> group_figures(const Graph& graph, const IdMap<StorageI
 //   Op type      module class, "composite" or "operator"; "x12" if the row stands for twelve equal, adjacent ones
 //   Op           module path, or operator with the path of the module it ran in
 //   Accumulate   bytes saved for backward so far: the running sum of Incremental, which ends at saved_activation_bytes
-//   Incremental  bytes this row is the first to save (exact definitions of this and the next: group_figures.h)
+//   Incremental  bytes this row is the first to save (exact definitions of this and the next: GroupFigures)
 //   Output       bytes its forward allocates that autograd keeps
 //   Temp         bytes its forward allocates that nobody keeps for backward
 //   Param        bytes of parameters its forward reads
@@ -412,7 +412,7 @@ struct Profile {
   ParameterCount size;
   std::map<std::string, NodeFlops> flops;  // by phase: forward, backward, optimizer, and others that have any
   std::vector<UncoveredOperator> uncovered;
-  std::vector<CustomOperatorFigures> custom_operators;  // those of register_operator.h that were called
+  std::vector<CustomOperatorFigures> custom_operators;  // those of shadowgraph/operators.h that were called
   SavedBytes saved;
   PeakInfo peak;
   int64_t peak_rounded_bytes = 0;

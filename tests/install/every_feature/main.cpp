@@ -1,0 +1,156 @@
+// Each feature that README.md and docs/ show, once, from the installed package; what it computes is checked in passing,
+// what it claims in the tests of its room.
+#include <nlohmann/json.hpp>
+#include <shadowgraph/bgl.h>
+#include <shadowgraph/shadowgraph.h>
+#include <torch/torch.h>
+
+#include <iostream>
+
+namespace {
+
+int failures = 0;
+
+void expect(bool right, const char* what) {
+  if (right) return;
+  ++failures;
+  std::cerr << "not as expected: " << what << "\n";
+}
+
+struct Net : torch::nn::Module {
+  Net() {
+    fc1 = register_module("fc1", torch::nn::Linear(8, 16));
+    fc2 = register_module("fc2", torch::nn::Linear(16, 4));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const sg::ModuleScope scope(*this);
+    return fc2->forward(torch::relu(fc1->forward(x)));
+  }
+  torch::nn::Linear fc1{nullptr}, fc2{nullptr};
+};
+
+at::Tensor sum_of(const sg::Tensors& outputs) { return outputs[0].sum(); }
+
+sg::Graph training_step(int64_t batch) {
+  const sg::FakeTensorMode mode({.device = at::kCUDA});
+  Net net;
+  torch::optim::AdamW adamw(net.parameters());
+  return sg::capture_training_step(net, {torch::randn({batch, 8})}, &sum_of, adamw).graph;
+}
+
+sg::Graph forward_of(const std::shared_ptr<Net>& net, const at::Tensor& x) {
+  const torch::NoGradGuard no_grad;
+  sg::FakeTensorMode mode;
+  const sg::FakeModule fake = sg::fakeify(mode, *net);
+  return sg::capture_forward(*net, {mode.from_real(x)}).graph;
+}
+
+void text_and_files(const sg::Graph& graph) {
+  const std::string text = sg::to_text(graph);
+  expect(!sg::first_difference(sg::parse(text), graph), "the text form comes back");
+  expect(!sg::first_difference(sg::from_json(sg::to_json(graph)), graph), "JSON comes back");
+  sg::write_graph_file("step.sg", graph);
+  const sg::Graph again = sg::read_graph_file("step.sg");
+  sg::verify(again);
+  expect(sg::GraphDiff::of(graph, again).empty(), "no difference to what was written");
+  try {
+    sg::parse("nonsense");
+    expect(false, "nonsense is refused");
+  } catch (const sg::ParseError&) {}
+}
+
+void analyses(const sg::Graph& graph) {
+  const sg::Effects effects = sg::Effects::of(graph);
+  const sg::Dependences order = sg::Dependences::of(graph, effects);
+  expect(sg::topological_order(graph, order).size() == graph.node_count(), "an order of all nodes");
+  const sg::AliasAnalysis aliases = sg::AliasAnalysis::of(graph);
+  expect(!aliases.values_in(graph.value(graph.results(graph.first())[0].ref.value).storage).empty(), "aliases");
+  expect(!sg::nodes_calling(graph, "aten::relu").empty(), "nodes by operator");
+  expect(sg::components(graph).count > 0, "Boost's components");
+}
+
+void edits(const sg::Graph& graph) {
+  sg::Graph edited = sg::clone(graph);
+  const sg::NodeId relu = sg::nodes_calling(edited, "aten::relu").front();
+  edited.set_note(relu, "mark", "here");
+  expect(edited.note(relu, "mark") == "here", "notes");
+  edited.set_region(relu, sg::Graph::kRootRegion);
+  sg::verify(edited);
+  expect(sg::first_difference(edited, graph).has_value(), "an edit shows");
+}
+
+void passes() {
+  sg::Graph graph = training_step(4);
+  sg::functionalize(graph);
+  sg::dce(graph);
+  sg::cse(graph);
+  sg::Pipeline::parse("canonicalize,reinplace").run(graph);
+  sg::verify(graph);
+  expect(!sg::fx_text(graph).empty(), "as torch.fx prints it");
+  sg::Graph checkpointed = training_step(4);
+  sg::checkpoint_modules(checkpointed, {});
+  std::vector<sg::SizedGraph> captures;
+  for (const int64_t batch : {4, 6, 10}) captures.push_back({{{"batch", batch}}, training_step(batch)});
+  const sg::SymbolicGraph symbolic = sg::SymbolicGraph::fit(std::move(captures));
+  sg::SizeSweep sweep(symbolic);
+  expect(sweep.at({{"batch", 32}}).peak_bytes == sg::profile(training_step(32)).peak.bytes, "a size never captured");
+}
+
+void profiles_and_pictures(const sg::Graph& graph) {
+  const sg::Profile costs = sg::profile(graph);
+  expect(costs.size.parameters == 8 * 16 + 16 + 16 * 4 + 4, "parameters");
+  expect(costs.flops.at("forward").matmul == 2 * 4 * (8 * 16 + 16 * 4), "FLOPs");
+  expect(costs.timeline().peak().bytes == costs.peak.bytes, "one peak");
+  expect(!sg::to_text(costs.summary()).empty() && sg::to_json(costs).contains("peak"), "report");
+  const std::string dot = sg::write_dot(sg::ViewModel::of(graph));
+  expect(sg::render_svg(dot).find("<svg") != std::string::npos, "a picture");
+}
+
+void replay_and_code() {
+  torch::manual_seed(0);
+  const auto net = std::make_shared<Net>();
+  const at::Tensor x = torch::randn({4, 8});
+  const torch::NoGradGuard no_grad;
+  const at::Tensor wanted = net->forward(x);
+  const sg::Graph graph = forward_of(net, x);
+  sg::Interpreter interpreter(graph);
+  const sg::ReplayResult result = interpreter.run(sg::Bindings().module(*net).bind("input0", x));
+  expect(at::equal(result.outputs[0], wanted), "replay");
+  sg::GraphModule module(sg::clone(graph), *net);
+  expect(at::equal(module.forward({x})[0], wanted), "a graph as a module");
+  expect(!sg::emit_cpp(graph).files.empty() && !sg::emit_python(graph).files.empty(), "code");
+}
+
+void deferred() {
+  torch::manual_seed(1);
+  const auto eager = std::make_shared<Net>();
+  torch::manual_seed(1);
+  const auto net = sg::deferred_init([] { return std::make_shared<Net>(); });
+  expect(sg::is_deferred(*net), "nothing is made yet");
+  sg::materialize_module(*net->fc2);
+  sg::materialize_module(*net);
+  expect(at::equal(net->fc2->weight, eager->fc2->weight), "the very numbers");
+  sg::write_weights("weights.pt", {{"fc1.weight", net->fc1->weight}});
+}
+
+void checkpoints() {
+  const at::Tensor x = torch::randn({3, 3}).set_requires_grad(true);
+  sg::checkpoint([](const at::Tensor& in) { return at::relu(in) * 2; }, x).sum().backward();
+  expect(x.grad().defined(), "a checkpoint in eager");
+}
+
+}  // namespace
+
+int main() {
+  const sg::Graph step = training_step(4);
+  text_and_files(step);
+  analyses(step);
+  edits(step);
+  passes();
+  profiles_and_pictures(step);
+  replay_and_code();
+  deferred();
+  checkpoints();
+  std::cout << (failures == 0 ? "every feature as expected\n" : "failed\n");
+  return failures == 0 ? 0 : 1;
+}
