@@ -57,7 +57,10 @@ std::string number(double value) {
 }
 
 std::string quoted(std::string_view text) {
-  return shadowgraph::quoted(text, "", [](unsigned char byte) { return fmt::format("\\x{:02x}", byte); });
+  // A letter beyond ASCII is several bytes here and one character there: the file is UTF-8, too.
+  return shadowgraph::quoted(text, "", [](unsigned char byte) {
+    return byte < 0x80 ? fmt::format("\\x{:02x}", byte) : std::string(1, static_cast<char>(byte));
+  });
 }
 
 std::string ints(std::span<const int64_t> list) { return fmt::format("[{}]", fmt::join(list, ", ")); }

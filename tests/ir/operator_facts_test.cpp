@@ -425,7 +425,7 @@ Geometry geometry_now(const at::Tensor& t) {
 }
 
 // One run and what it left.
-struct CallRun {
+struct Outcome {
   Arguments arguments;  // after it
   std::vector<IValue> results;
   std::set<size_t> written;
@@ -453,10 +453,10 @@ Arguments made_arguments(const c10::FunctionSchema& schema, const std::function<
 using Prepare = std::function<void(Arguments&)>;
 
 // Missing arguments are the schema's defaults.
-CallRun run_call(const std::string& name, const std::function<Arguments()>& make, int poison = kPoison,
-             const Prepare& prepare = nullptr, uint64_t seed = kCallSeed) {
+Outcome run_call(const std::string& name, const std::function<Arguments()>& make, int poison = kPoison,
+                 const Prepare& prepare = nullptr, uint64_t seed = kCallSeed) {
   const c10::OperatorHandle op = operator_of(name);
-  CallRun run;
+  Outcome run;
   run.arguments = made_arguments(op.schema(), make, poison);
   if (prepare) prepare(run.arguments);
   std::vector<std::vector<at::Tensor>> before;
@@ -501,7 +501,7 @@ CallRun run_call(const std::string& name, const std::function<Arguments()>& make
 }
 
 // What the arguments hold of what is written, and the results.
-std::vector<IValue> left_by(const CallRun& run, const OperatorFacts& facts) {
+std::vector<IValue> left_by(const Outcome& run, const OperatorFacts& facts) {
   std::vector<IValue> all = run.results;
   for (const uint16_t position : facts.written) all.push_back(run.arguments[position]);
   return all;
@@ -523,7 +523,7 @@ class OperatorCalls : public ::testing::Test {
 
 TEST_F(OperatorCalls, WriteAndAliasWhatTheFactsSay) {
   for_each_call([](const Call& call, const OperatorFacts& facts) {
-    const CallRun run = run_call(call.name, call.arguments);
+    const Outcome run = run_call(call.name, call.arguments);
     std::set<size_t> said(facts.written.begin(), facts.written.end());
     if (facts.write_condition >= 0 && !run.arguments.at(facts.write_condition).toBool()) said.clear();
     if (call.exactly) {
@@ -555,8 +555,8 @@ TEST_F(OperatorCalls, OverwriteWhatTheFactsSay) {
   for_each_call([&](const Call& call, const OperatorFacts& facts) {
     if (facts.overwritten.empty()) return;
     ++checked;
-    const CallRun run = run_call(call.name, call.arguments);
-    const CallRun other = run_call(call.name, call.arguments, kPoison, [&](Arguments& arguments) {
+    const Outcome run = run_call(call.name, call.arguments);
+    const Outcome other = run_call(call.name, call.arguments, kPoison, [&](Arguments& arguments) {
       for (const uint16_t position : facts.overwritten) {
         for (const at::Tensor& t : tensors_in(arguments[position])) change(t);
       }
@@ -577,17 +577,17 @@ TEST_F(OperatorCalls, ReadNoContentsWhereTheFactsSaySo) {
     filling += facts.fills;
     drawing += facts.draws;
     geometry_only += looks;
-    const CallRun run = run_call(call.name, call.arguments);
+    const Outcome run = run_call(call.name, call.arguments);
     const uint64_t seed = facts.fills ? kCallSeed + 1 : kCallSeed;  // what fills draws nothing either
     const auto changed = [&](Arguments& arguments) {
       for (const IValue& argument : arguments) {
         for (const at::Tensor& t : tensors_in(argument)) change(t);
       }
     };
-    const CallRun other = run_call(call.name, call.arguments, kPoison, changed, seed);
+    const Outcome other = run_call(call.name, call.arguments, kPoison, changed, seed);
     EXPECT_TRUE(same_contents(left_by(run, facts), left_by(other, facts)));
     if (facts.draws) {
-      const CallRun again = run_call(call.name, call.arguments, kPoison, nullptr, kCallSeed + 1);
+      const Outcome again = run_call(call.name, call.arguments, kPoison, nullptr, kCallSeed + 1);
       EXPECT_FALSE(same_contents(left_by(run, facts), left_by(again, facts)));
     }
   });
@@ -599,7 +599,7 @@ TEST_F(OperatorCalls, ReadNoContentsWhereTheFactsSaySo) {
 TEST_F(OperatorCalls, DrawFromTheGeneratorWhatTheFactsSay) {
   std::set<std::string> random, drew;
   for_each_call([&](const Call& call, const OperatorFacts& facts) {
-    const CallRun run = run_call(call.name, call.arguments);
+    const Outcome run = run_call(call.name, call.arguments);
     EXPECT_TRUE(facts.random || !run.drew);
     EXPECT_TRUE(!facts.draws || run.drew);
     if (facts.random) random.insert(call.name);
@@ -614,8 +614,8 @@ TEST_F(OperatorCalls, LeaveMemoryAsItWasFoundWhereTheFactsSaySo) {
   for_each_call([&](const Call& call, const OperatorFacts& facts) {
     const bool found = facts.uninitialised || facts.resizes;
     checked += found;
-    const CallRun run = run_call(call.name, call.arguments, kPoison);
-    const CallRun other = run_call(call.name, call.arguments, kOtherPoison);
+    const Outcome run = run_call(call.name, call.arguments, kPoison);
+    const Outcome other = run_call(call.name, call.arguments, kOtherPoison);
     EXPECT_EQ(same_contents(left_by(run, facts), left_by(other, facts)), !found);
   });
   EXPECT_GE(checked, 14U);
@@ -626,10 +626,10 @@ TEST_F(OperatorCalls, ArePointwiseWhereTheFactsSaySo) {
   size_t checked = 0;
   for_each_call([&](const Call& call, const OperatorFacts& facts) {
     if (!facts.pointwise || facts.host_read || facts.is_out_variant) return;
-    const CallRun run = run_call(call.name, call.arguments);
+    const Outcome run = run_call(call.name, call.arguments);
     if (run.results.empty()) return;  // _foreach_add_
     for (size_t i = 0; i < run.arguments.size(); ++i) {
-      const CallRun other = run_call(call.name, call.arguments, kPoison, [&](Arguments& arguments) {
+      const Outcome other = run_call(call.name, call.arguments, kPoison, [&](Arguments& arguments) {
         for (const at::Tensor& t : tensors_in(arguments[i])) change(t, /*only_first=*/true);
       });
       const auto results = tensors_in(run.results[0]);
@@ -650,7 +650,7 @@ TEST_F(OperatorCalls, ArePointwiseWhereTheFactsSaySo) {
 TEST_F(OperatorCalls, GiveTheHostContentsWhereTheFactsSaySo) {
   size_t checked = 0;
   for_each_call([&](const Call& call, const OperatorFacts& facts) {
-    const CallRun run = run_call(call.name, call.arguments);
+    const Outcome run = run_call(call.name, call.arguments);
     bool all_tensors = true;
     for (const c10::Argument& result : operator_of(call.name).schema().returns()) {
       all_tensors = all_tensors && (result.type()->kind() == c10::TypeKind::TensorType ||
@@ -664,7 +664,7 @@ TEST_F(OperatorCalls, GiveTheHostContentsWhereTheFactsSaySo) {
     // _batch_norm_impl_index gives a number that says which kernel ran.
     bool depends = false;
     for (size_t i = 0; i < run.arguments.size() && tensors_in(run.results[0]).empty(); ++i) {
-      const CallRun other = run_call(call.name, call.arguments, kPoison, [&](Arguments& arguments) {
+      const Outcome other = run_call(call.name, call.arguments, kPoison, [&](Arguments& arguments) {
         for (const at::Tensor& t : tensors_in(arguments[i])) change(t);
       });
       depends = depends || !same_contents(run.results, other.results);
@@ -676,7 +676,7 @@ TEST_F(OperatorCalls, GiveTheHostContentsWhereTheFactsSaySo) {
 
 TEST_F(OperatorCalls, ChangeTensorObjectsWhereTheFactsSaySo) {
   for_each_call([&](const Call& call, const OperatorFacts& facts) {
-    const CallRun run = run_call(call.name, call.arguments);
+    const Outcome run = run_call(call.name, call.arguments);
     EXPECT_EQ(facts.takes_storage, run.moved_storage);
     EXPECT_TRUE(!facts.resizes || run.moved_sizes);
     EXPECT_TRUE(facts.changes_objects || facts.is_out_variant || !run.moved_objects);
@@ -689,7 +689,7 @@ TEST_F(OperatorCalls, TurnBitsOfViewsWhereTheFactsSaySo) {
   size_t turned = 0;
   for_each_call([&](const Call& call, const OperatorFacts& facts) {
     if (!facts.is_view) return;
-    const CallRun run = run_call(call.name, call.arguments);
+    const Outcome run = run_call(call.name, call.arguments);
     const at::Tensor source = tensors_in(run.arguments[0]).front();
     for (const at::Tensor& view : tensors_in(run.results[0])) {
       if (!view.is_alias_of(source)) continue;
@@ -730,7 +730,7 @@ std::vector<IValue> run_on(const c10::OperatorHandle& op, Arguments arguments) {
 }
 
 // Batch norm's `save_mean` outside training.
-bool leaves_out_alone(const CallRun& run, const Target& target) {
+bool leaves_out_alone(const Outcome& run, const Target& target) {
   const auto& arguments = target.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].is_out() && !run.written.contains(i)) return true;
@@ -746,7 +746,7 @@ TEST_F(OperatorCalls, GiveInTheirFunctionalFormWhatTheyWrite) {
     if (form == nullptr) return;
     forms.insert(call.name + " " + form->target.name());
     EXPECT_TRUE(form->target.facts().written.empty());
-    const CallRun run = run_call(call.name, call.arguments);
+    const Outcome run = run_call(call.name, call.arguments);
     if (facts.write_condition >= 0 && !run.arguments[facts.write_condition].toBool()) return;  // writes nothing
     if (leaves_out_alone(run, target)) return;
     const Arguments arguments = made_arguments(target.schema(), call.arguments);
@@ -775,7 +775,7 @@ TEST_F(OperatorCalls, LeaveInTheirInPlaceFormWhatTheyGive) {
     const Target* form = in_place_form(target);
     if (form == nullptr) return;
     forms.insert(form->name());
-    const CallRun run = run_call(call.name, call.arguments);
+    const Outcome run = run_call(call.name, call.arguments);
     Arguments arguments = made_arguments(target.schema(), call.arguments);
     const auto results = run_on(*form->find_operator(), arguments);
     std::vector<IValue> left = results;
@@ -799,7 +799,7 @@ TEST_F(OperatorCalls, GiveWithoutOutWhatTheyLeaveThere) {
     EXPECT_TRUE(form == nullptr || facts.is_out_variant);
     if (form == nullptr) return;
     forms.insert(toString(form->op.operator_name()));
-    const CallRun run = run_call(call.name, call.arguments);
+    const Outcome run = run_call(call.name, call.arguments);
     if (leaves_out_alone(run, target)) return;
     const Arguments arguments = made_arguments(target.schema(), call.arguments);
     Arguments taken;

@@ -4,6 +4,7 @@
     check_tool.py TOOL
 """
 
+import concurrent.futures
 import json
 import pathlib
 import subprocess
@@ -36,7 +37,7 @@ def expect(code, *arguments, says=(), prints=()):
     return out
 
 
-def usage():
+def usage(folder):
     expect(0, "--help", prints=("profile", "capture", "Examples", "Exit codes"))
     expect(0, "profile", "--help", prints=("--input", "--batch", "--optimizer"))
     expect(0, "--version", prints=("shadowgraph 0.",))
@@ -190,7 +191,7 @@ def passes(folder):
         failures.append("a failed opt wrote its output")
 
 
-def batches():
+def batches(folder):
     """A range of batches is answered from a fit; single batches from a capture. Both say the same."""
     kind = ("--mode", "train", "--optimizer", "adamw")
     out = json.loads(expect(0, "profile", "resnet18", *kind, "--batch", "8..41:11", "--json"))
@@ -245,15 +246,13 @@ def differences(folder):
 
 
 def main():
-    usage()
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        inputs(folder)
-        round_trip(folder)
-        report(folder)
-        passes(folder)
-        batches()
-        differences(folder)
+    parts = (report, round_trip, passes, batches, differences, inputs, usage)  # the longest first
+    with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        folders = [pathlib.Path(name) / part.__name__ for part in parts]
+        for folder in folders:
+            folder.mkdir()
+        for _ in pool.map(lambda part, folder: part(folder), parts, folders):
+            pass  # raises what a part raised
     for failure in failures:
         print(failure)
     print(f"{len(failures)} failures")

@@ -5,6 +5,7 @@ with what a real run in Python showed: shapes, dtypes and strides of the outputs
     check_torchscript.py TOOL FIXTURES
 """
 
+import concurrent.futures
 import json
 import pathlib
 import re
@@ -13,13 +14,19 @@ import sys
 import tempfile
 
 
-def profile(tool, module, facts, *arguments):
-    inputs = [argument for spec in facts["inputs"] for argument in ("--input", spec)]
-    command = [tool, "profile", str(module), *inputs, "--json", *arguments]
+def inputs_of(facts):
+    return [argument for spec in facts["inputs"] for argument in ("--input", spec)]
+
+
+def run(*command):
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    if result.returncode != 0:
-        return None, f"exit code {result.returncode}: {result.stderr.strip()[:500]}"
-    return json.loads(result.stdout), None
+    error = f"exit code {result.returncode}: {result.stderr.strip()[:500]}" if result.returncode != 0 else None
+    return result.stdout, error
+
+
+def profile(tool, *arguments):
+    out, error = run(tool, "profile", "--json", *arguments)
+    return (None, error) if error else (json.loads(out), None)
 
 
 def differences(report, facts, device):
@@ -40,17 +47,9 @@ def differences(report, facts, device):
 SOURCE = re.compile(r'^n\d+: .*"([^"]*)"$')
 
 
-def source_problems(tool, module, facts):
+def source_problems(graph, facts):
     """Nodes carry the line of Python they come from: in the file that defines the module, if that is not PyTorch's."""
-    with tempfile.TemporaryDirectory() as folder:
-        graph = pathlib.Path(folder) / "graph.sg"
-        inputs = [argument for spec in facts["inputs"] for argument in ("--input", spec)]
-        command = [tool, "capture", str(module), *inputs, "--mode", "train", "-o", str(graph)]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        if result.returncode != 0:
-            yield f"capture: {result.stderr.strip()[:500]}"
-            return
-        sources = [match[1] for line in graph.read_text().splitlines() if (match := SOURCE.match(line))]
+    sources = [match[1] for line in graph.read_text().splitlines() if (match := SOURCE.match(line))]
     wrong = [source for source in sources if not re.fullmatch(r".+\.py:\d+", source)]
     if wrong or not sources:
         yield f"{len(sources)} nodes name a source, these are none: {wrong[:3]}"
@@ -59,24 +58,46 @@ def source_problems(tool, module, facts):
         yield f"no node comes from {home}; some come from {sorted(set(sources))[:3]}"
 
 
+def training_problems(report):
+    if report["flops"].get("backward", 0) == 0 and report["flops"].get("forward", 0) != 0:
+        yield "training: no backward FLOPs"
+
+
+def profile_of_graph(tool, module, facts):
+    """A training step as a file, whose lines name sources, and its profile: check_tool.py holds it equal to the module's."""
+    with tempfile.TemporaryDirectory() as folder:
+        graph = pathlib.Path(folder) / "graph.sg"
+        _, error = run(tool, "capture", module, *inputs_of(facts), "--mode", "train", "-o", graph)
+        if error:
+            return None, error, []
+        return *profile(tool, graph), list(source_problems(graph, facts))
+
+
+def problems_of(tool, module):
+    facts = json.loads(module.with_suffix(".json").read_text())
+    for device in ("cpu", "cuda"):
+        place = f"{module.name} on {device}: "
+        report, error = profile(tool, module, *inputs_of(facts), "--device", device, "--mode", "infer")
+        for problem in [error] if error else differences(report, facts, device):
+            yield place + problem
+        if device == "cuda":
+            report, error = profile(tool, module, *inputs_of(facts), "--device", device, "--mode", "train")
+            problems = []
+        else:
+            report, error, problems = profile_of_graph(tool, module, facts)
+        problems += [f"training: {error}"] if error else training_problems(report)
+        for problem in problems:
+            yield place + problem
+
+
 def main():
     tool, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     modules = sorted(file for file in folder.glob("*.pt") if file.with_suffix(".json").exists())
     failed = 0
-    for module in modules:
-        facts = json.loads(module.with_suffix(".json").read_text())
-        for device in ("cpu", "cuda"):
-            report, error = profile(tool, module, facts, "--device", device, "--mode", "infer")
-            problems = [error] if error else list(differences(report, facts, device))
-            report, error = profile(tool, module, facts, "--device", device, "--mode", "train")
-            if error:
-                problems.append(f"training: {error}")
-            elif report["flops"].get("backward", 0) == 0 and report["flops"].get("forward", 0) != 0:
-                problems.append("training: no backward FLOPs")
-            if device == "cpu":
-                problems += source_problems(tool, module, facts)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for problems in pool.map(lambda module: list(problems_of(tool, module)), modules):
             for problem in problems:
-                print(f"{module.name} on {device}: {problem}")
+                print(problem)
             failed += bool(problems)
     print(f"{len(modules)} TorchScript files, {failed} failures")
     sys.exit(1 if failed or not modules else 0)
