@@ -94,7 +94,8 @@ std::vector<std::string> model_names() {
   for (const auto& info : models::available()) names.push_back(info.name);
   return names;
 }
-INSTANTIATE_TEST_SUITE_P(Zoo, MemoryOf, ::testing::ValuesIn(model_names()), [](const auto& name) { return name.param; });
+INSTANTIATE_TEST_SUITE_P(Zoo, MemoryOf, ::testing::ValuesIn(model_names()),
+                         [](const auto& name) { return name.param; });
 
 }  // namespace
 }  // namespace shadowgraph
