@@ -95,7 +95,8 @@ TEST(PassRegistry, DefaultsCanBeRead) {
       defaults["rules"] = "rule r;%y = aten::relu(self=%x);return %y;=>;%y = aten::neg(self=%x);return %y";
     EXPECT_NO_THROW(pass->run(graph, defaults)) << pass->name;
     defaults["no-such-option"] = "1";
-    if (!pass->options.empty()) EXPECT_THROW(pass->run(graph, defaults), Error) << pass->name;
+    if (pass->options.empty()) continue;
+    EXPECT_THROW(pass->run(graph, defaults), Error) << pass->name;
   }
 }
 
