@@ -12,7 +12,7 @@ bool onednn_says(const char* name) {
   const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
   if (!op) return false;  // a libtorch without oneDNN
   torch::jit::Stack stack;
-  op->callBoxedForDispatchKey(c10::DispatchKey::CPU, stack);
+  op->callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
   return stack.at(0).toBool();
 }
 
