@@ -8,9 +8,9 @@
 namespace shadowgraph::conformance {
 namespace {
 
-using ::testing::Backward;
-using ::testing::Outcome;
-using ::testing::Tensors;
+using shadowgraph::testing::Backward;
+using shadowgraph::testing::Outcome;
+using shadowgraph::testing::Tensors;
 
 struct Run {
   Outcome outcome;
@@ -31,7 +31,7 @@ void run_into(Run& run, const Samples& samples, size_t index, const c10::Operato
               const Tensors& inputs) {
   at::manual_seed(0);
   const bool backward = std::any_of(inputs.begin(), inputs.end(), [](const auto& t) { return t.requires_grad(); });
-  ::testing::run_into(
+  shadowgraph::testing::run_into(
       run.outcome, inputs,
       [&](const Tensors& given) {
         Tensors passed = given;

@@ -250,7 +250,7 @@ TEST(IrVerifier, NoiseNeverCrashes) {
       auto* bytes = reinterpret_cast<unsigned char*>(&record);
       bytes[random() % sizeof record] = static_cast<unsigned char>(random());
     };
-    for (int changes = 0; changes < 3; ++changes) {
+    for (uint32_t changes = 1 + random() % 3; changes > 0; --changes) {
       switch (random() % 5) {
         case 0:
           noise(mutable_node(graph, NodeId(random() % graph.node_capacity())));
@@ -288,7 +288,7 @@ TEST(IrVerifier, NoiseNeverCrashes) {
     const std::string text = to_text(graph);
     ASSERT_EQ(to_text(parse(text)), text);
   }
-  EXPECT_GT(good, 100);
+  EXPECT_GT(good, 20);
   EXPECT_LT(good, 1500);
 }
 

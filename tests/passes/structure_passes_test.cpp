@@ -50,8 +50,8 @@ TEST(FuseGroups, CanBeOrderedInEveryModel) {
 
 TEST(FuseGroups, CanBeOrderedInRandomPrograms) {
   int groups = 0;
-  for (int seed = 0; seed < ::testing::random_program_count(1000); ++seed) {
-    Graph graph = ::testing::capture(::testing::RandomProgram::make(700000 + seed, 30));
+  for (int seed = 0; seed < shadowgraph::testing::random_program_count(1000); ++seed) {
+    Graph graph = shadowgraph::testing::capture(shadowgraph::testing::RandomProgram::make(700000 + seed, 30));
     groups += run_pass(graph, "fuse-groups").counters[0].second != 0;
     ASSERT_TRUE(groups_can_be_ordered(graph)) << "seed " << 700000 + seed << "\n" << to_text(graph);
   }

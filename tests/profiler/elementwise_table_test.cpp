@@ -13,7 +13,7 @@
 namespace shadowgraph {
 namespace {
 
-using ::testing::TestGraph;
+using shadowgraph::testing::TestGraph;
 
 // The work of one call of `op`, from a graph.
 NodeFlops work(TestGraph& t, const std::string& op, const std::vector<Argument>& arguments,

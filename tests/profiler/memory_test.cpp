@@ -10,7 +10,7 @@
 namespace shadowgraph {
 namespace {
 
-using ::testing::TestGraph;
+using shadowgraph::testing::TestGraph;
 
 int64_t of_kind(const BytesByKind& bytes, StorageKind kind) { return bytes[static_cast<size_t>(kind)]; }
 

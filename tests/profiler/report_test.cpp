@@ -13,7 +13,7 @@
 namespace shadowgraph {
 namespace {
 
-using ::testing::TestGraph;
+using shadowgraph::testing::TestGraph;
 
 void expect_golden(const std::string& text, const std::string& file) {
   const std::string path = std::string(SHADOWGRAPH_SOURCE_DIR) + "/tests/golden/profiler/" + file;

@@ -14,7 +14,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::TestGraph;
+using shadowgraph::testing::TestGraph;
 
 // encoder.layer.0..n-1, each: fc (Linear: t, addmm), relu, add with the layer's input.
 struct Encoder {

@@ -13,7 +13,7 @@
 namespace shadowgraph {
 namespace {
 
-using ::testing::TestGraph;
+using shadowgraph::testing::TestGraph;
 
 // Two equal blocks around a view, a head, backward of the head and an optimizer step.
 TestGraph small_network() {

@@ -101,7 +101,7 @@ std::string difference_from_eager(const RandomProgram& program) {
 TEST(DeferredProperty, AnyProgramInSampledOrders) {
   const char* first = std::getenv("SHADOWGRAPH_RANDOM_SEED");
   const uint64_t begin = first != nullptr ? std::strtoull(first, nullptr, 10) : 0;
-  const auto count = static_cast<uint64_t>(::testing::random_program_count(first != nullptr ? 1 : 400));
+  const auto count = static_cast<uint64_t>(shadowgraph::testing::random_program_count(first != nullptr ? 1 : 400));
   int failed = 0;
   for (uint64_t seed = begin; seed < begin + count && failed < 20; ++seed) {
     const RandomProgram program = RandomProgram::make(seed, 8 + static_cast<int>(seed % 25));
@@ -116,7 +116,7 @@ TEST(DeferredProperty, AnyProgramInSampledOrders) {
 
 // A view reads nothing, but lies within its storage only once that has grown.
 TEST(DeferredProperty, ViewsOfStoragesThatHaveGrown) {
-  ::testing::expect_as_eager_in_every_order([] {
+  shadowgraph::testing::expect_as_eager_in_every_order([] {
     at::Tensor base = at::rand({3});
     at::Tensor other = base.detach();
     other.resize_({4, 4}).fill_(2);

@@ -164,9 +164,9 @@ TEST_F(EmittedCpp, ComputesWhatChosenValuesNeed) {
 }
 
 void expect_same_program(int seed, const std::string& fixture) {
-  const auto program = ::testing::RandomProgram::make(static_cast<uint64_t>(seed), 8 + seed % 25);
-  const ::testing::Outcome eager = ::testing::run_eagerly(program);
-  ::testing::Outcome run;
+  const auto program = shadowgraph::testing::RandomProgram::make(static_cast<uint64_t>(seed), 8 + seed % 25);
+  const shadowgraph::testing::Outcome eager = shadowgraph::testing::run_eagerly(program);
+  shadowgraph::testing::Outcome run;
   const auto inputs = program.inputs();
   NamedTensors named;
   for (size_t i = 0; i < inputs.size(); ++i) {
