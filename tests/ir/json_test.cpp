@@ -110,7 +110,8 @@ TEST(IrJson, MutationsNeverCrash) {
   std::mt19937 random(20261122);
   const json good = to_json(parse(samples::kTraining));
   std::vector<json::json_pointer> places;
-  for (const auto& [place, value] : good.flatten().items()) places.emplace_back(place);
+  const json flat = good.flatten();
+  for (const auto& [place, value] : flat.items()) places.emplace_back(place);
   const json values[] = {nullptr, true, -1, 4294967295U, 1.5, "", "x", json::array(), json::object(), json::array({1})};
   int graphs = 0;
   for (int i = 0; i < 1000; ++i) {

@@ -1,4 +1,4 @@
-// What functionalize tells of a graph, and what it refuses; the rewriting itself is in tests/golden/passes and tests/core/replay.
+// What functionalize tells of a graph, and what it refuses; the rewriting itself is in tests/passes/functional and tests/core/replay.
 #include <gtest/gtest.h>
 
 #include "core/replay/functional_call.h"
@@ -109,8 +109,10 @@ TEST(Functionalize, AnOperatorThatThisProcessDoesNotHaveBecomesAFunctionalCall) 
 
 // The work of an operator does not depend on whether it writes its arguments or gives them back.
 TEST(Functionalize, FunctionalCallsCostWhatTheirOperatorsDo) {
-  Graph graph =
-      read_graph_file(std::string(SHADOWGRAPH_SOURCE_DIR) + "/tests/golden/passes/functionalize_batch_norm.before.sg");
+  const std::string text =
+      read_file(std::string(SHADOWGRAPH_SOURCE_DIR) + "/tests/passes/functional/functionalize_batch_norm.sg");
+  const size_t begin = text.find("shadowgraph 1 ");
+  Graph graph = parse(std::string_view(text).substr(begin, text.find("\n====") + 1 - begin));
   const auto cost_of = [&](const std::string& name) {
     const std::vector<NodeId> calls = nodes_calling(graph, name);
     EXPECT_FALSE(calls.empty()) << name;

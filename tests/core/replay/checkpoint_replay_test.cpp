@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "tests/core/replay/same_bits.h"
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/edit.h"
@@ -21,7 +22,7 @@
 namespace shadowgraph {
 namespace {
 
-constexpr uint64_t kSeed = 2025;
+constexpr uint64_t kCheckpointSeed = 2025;
 
 // Live bytes while each node's operands and results are there, as shadowgraph/profile.h counts.
 class CountingInterpreter final : public Interpreter {
@@ -60,24 +61,16 @@ Left replay_step(const std::string& name, const Graph& graph, int64_t batch) {
   CountingAllocator& allocator = CountingAllocator::install();
   CountingInterpreter interpreter(graph, allocator);
   const int64_t before = allocator.live - constant_bytes(graph);
-  at::manual_seed(kSeed);
+  at::manual_seed(kCheckpointSeed);
   Left left{.model = models::build(name, {.batch = batch, .training = true, .tiny = true})};
   Bindings bindings;
   bindings.module(*left.model.module);
   for (size_t i = 0; i < left.model.inputs.size(); ++i) bindings.bind(left.model.input_names[i], left.model.inputs[i]);
-  at::manual_seed(kSeed + 1);
+  at::manual_seed(kCheckpointSeed + 1);
   left.result = interpreter.run(bindings);
   for (const int64_t live : interpreter.live) left.live.push_back(live - before);
   left.next_random = at::rand({4});
   return left;
-}
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  const at::Tensor x = a.detach().contiguous();
-  const at::Tensor y = b.detach().contiguous();
-  return a.strides() == b.strides() && a.scalar_type() == b.scalar_type() && x.nbytes() == y.nbytes() &&
-         std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
 void expect_same(const Left& expected, const Left& left) {

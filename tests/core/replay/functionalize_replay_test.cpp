@@ -18,7 +18,7 @@
 namespace shadowgraph::testing {
 namespace {
 
-constexpr int kShards = 20;
+constexpr int kFunctionalizedShards = 20;
 
 Graph functionalized(const Graph& graph) {
   Graph result = parse(to_text(graph));
@@ -98,10 +98,10 @@ Graph reinplaced_with_saved(const Graph& graph) {
 class FunctionalizedPrograms : public ::testing::TestWithParam<int> {};
 
 TEST_P(FunctionalizedPrograms, ReplayAsTheyRun) {
-  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(10000), 100000,
+  expect_same_behaviour_of_shard(GetParam(), kFunctionalizedShards, random_program_count(10000), 100000,
                                  {functionalized, there_and_back, reinplaced, reinplaced_with_saved});
 }
-INSTANTIATE_TEST_SUITE_P(Shard, FunctionalizedPrograms, ::testing::Range(0, kShards));
+INSTANTIATE_TEST_SUITE_P(Shard, FunctionalizedPrograms, ::testing::Range(0, kFunctionalizedShards));
 
 // ---- The built-in models, where replay of the captured graph is known to be what eager does (models_replay_test.cpp)
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/optim.h>
 
+#include "tests/core/replay/same_bits.h"
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
@@ -13,7 +14,7 @@
 namespace shadowgraph {
 namespace {
 
-constexpr uint64_t kSeed = 2025;
+constexpr uint64_t kModelSeed = 2025;
 
 enum class OptimizerKind { kSgd, kAdamW };
 
@@ -25,16 +26,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(OptimizerKind kind, cons
 }
 
 models::BuiltModel build_real(const std::string& name, bool training) {
-  at::manual_seed(kSeed);
+  at::manual_seed(kModelSeed);
   return models::build(name, {.training = training, .tiny = true});
-}
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  const at::Tensor x = a.detach().contiguous();
-  const at::Tensor y = b.detach().contiguous();
-  return a.sizes() == b.sizes() && a.strides() == b.strides() && a.scalar_type() == b.scalar_type() &&
-         (x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
 }
 
 Bindings bind_all(const models::BuiltModel& model) {
@@ -109,13 +102,13 @@ class ModelReplay : public ::testing::TestWithParam<std::string> {
     const auto eager_optimizer = make_optimizer(kind, *eager.module);
     const auto replayed = build_real(name, true);
     const auto first_optimizer = make_optimizer(kind, *replayed.module);
-    at::manual_seed(kSeed + 1);
+    at::manual_seed(kModelSeed + 1);
     train_step(eager, *eager_optimizer);
-    at::manual_seed(kSeed + 1);
+    at::manual_seed(kModelSeed + 1);
     train_step(replayed, *first_optimizer);
     for (at::Tensor& parameter : replayed.module->parameters()) parameter.mutable_grad().reset();
 
-    at::manual_seed(kSeed + 2);
+    at::manual_seed(kModelSeed + 2);
     const at::Tensor loss = train_step(eager, *eager_optimizer);
     const std::vector<at::Tensor> state = state_of(*first_optimizer, kind);
     const auto parameters = replayed.module->named_parameters();
@@ -140,7 +133,7 @@ class ModelReplay : public ::testing::TestWithParam<std::string> {
     }
     EXPECT_EQ(next, state.size()) << "the second step reads all that the first one left";
     Interpreter interpreter(graph, {.check_results = true});
-    at::manual_seed(kSeed + 2);
+    at::manual_seed(kModelSeed + 2);
     const ReplayResult result = interpreter.run(Bindings().in_order(bound));
     EXPECT_TRUE(same_bits(loss, result.outputs[0])) << loss << result.outputs[0];
     expect_same_module(eager, replayed);
@@ -154,13 +147,13 @@ class ModelReplay : public ::testing::TestWithParam<std::string> {
 
     const auto eager = build_real(name, true);
     const auto optimizer = make_optimizer(kind, *eager.module);
-    at::manual_seed(kSeed + 1);
+    at::manual_seed(kModelSeed + 1);
     const at::Tensor loss = train_step(eager, *optimizer);
     const at::Tensor next_number = at::rand({1});
 
     const auto replayed = build_real(name, true);
     Interpreter interpreter(graph, {.check_results = true});
-    at::manual_seed(kSeed + 1);
+    at::manual_seed(kModelSeed + 1);
     const ReplayResult result = interpreter.run(bind_all(replayed));
     EXPECT_TRUE(same_bits(next_number, at::rand({1}))) << "the generator is elsewhere";
 

@@ -16,7 +16,7 @@
 namespace shadowgraph::testing {
 namespace {
 
-constexpr int kShards = 16;
+constexpr int kPipelineShards = 16;
 const char* const kPipelines[] = {
     "dce",
     "cse",
@@ -56,14 +56,14 @@ TEST_P(OptimizedPrograms, ReplayAsTheyRun) {
   for (const char* const pipeline : kPipelines) {
     rewrites.emplace_back([pipeline](const Graph& graph) { return optimized(graph, pipeline); });
   }
-  expect_same_behaviour_of_shard(GetParam(), kShards, random_program_count(1500), 500000, rewrites);
+  expect_same_behaviour_of_shard(GetParam(), kPipelineShards, random_program_count(1500), 500000, rewrites);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shard, OptimizedPrograms, ::testing::Range(0, kShards));
+INSTANTIATE_TEST_SUITE_P(Shard, OptimizedPrograms, ::testing::Range(0, kPipelineShards));
 
 // ---- Models
 
-constexpr uint64_t kSeed = 2025;
+constexpr uint64_t kPipelineSeed = 2025;
 
 struct Left {
   models::BuiltModel model;
@@ -71,12 +71,12 @@ struct Left {
 };
 
 Left replay_step(const std::string& name, const Graph& graph) {
-  at::manual_seed(kSeed);
+  at::manual_seed(kPipelineSeed);
   Left left{.model = models::build(name, {.training = true, .tiny = true})};
   Bindings bindings;
   bindings.module(*left.model.module);
   for (size_t i = 0; i < left.model.inputs.size(); ++i) bindings.bind(left.model.input_names[i], left.model.inputs[i]);
-  at::manual_seed(kSeed + 1);
+  at::manual_seed(kPipelineSeed + 1);
   left.result = Interpreter(graph).run(bindings);
   return left;
 }
