@@ -14,13 +14,15 @@
 #include <memory>
 #include <unordered_map>
 
+#include "shadowgraph/export.h"
+
 namespace shadowgraph {
 
 struct ModeState;
 struct LazyOutput;
 struct OperatorInfo;
 class CallObserver;
-class CaptureSession;
+class SHADOWGRAPH_API CaptureSession;
 class SavedTensorObserver;
 
 struct ThreadState {

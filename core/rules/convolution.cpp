@@ -308,6 +308,11 @@ struct Call {
     const bool follows =
         (backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d) && weight.is_contiguous(format);
     const MemoryFormat own = follows ? weight.suggest_memory_format() : format;
+    // Then the transposed one may find that what it has made is not what its own format asks for.
+    if (follows && backend == ConvBackend::SlowTranspose2d && !on_cuda() && parameters.groups == 1) {
+      TORCH_CHECK(rules::empty(weight.sizes(), weight, own).is_contiguous(format),
+                  "slow_conv_transpose2d: grad_weight needs to be contiguous");
+    }
     return result(rules::empty(weight.sizes(), weight, joined_format(weight.sizes(), 0, own)));
   }
 

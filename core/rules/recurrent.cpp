@@ -356,7 +356,10 @@ ThreeTensors lstm_without_onednn(const at::Tensor& given_input, TensorList hx, T
     input = bidirectional ? at::cat(outputs, outputs[0].dim() - 1) : outputs[0];
     if (dropout != 0 && train && layer + 1 < layers) input = at::dropout(input, dropout, /*train=*/true);
   }
-  return {batch_first ? input.transpose(0, 1) : input, at::stack(h, 0), at::stack(c, 0)};
+  // In this order: eager's compiler works out arguments from the last to the first.
+  const at::Tensor last_c = at::stack(c, 0);
+  const at::Tensor last_h = at::stack(h, 0);
+  return {batch_first ? input.transpose(0, 1) : input, last_h, last_c};
 }
 
 // use_mkldnn (native/RNN.cpp), for the pretended processor.

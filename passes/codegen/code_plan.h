@@ -24,8 +24,8 @@
 
 namespace shadowgraph {
 
-struct CodegenOptions;
-struct GeneratedCode;
+struct SHADOWGRAPH_API CodegenOptions;
+struct SHADOWGRAPH_API GeneratedCode;
 
 struct CodeVariable {
   ValueId value;                                   // the first that it holds

@@ -8,7 +8,7 @@
 
 namespace shadowgraph {
 
-struct CodegenOptions;
+struct SHADOWGRAPH_API CodegenOptions;
 
 struct InlinedBodies {
   Graph graph;

@@ -7,10 +7,11 @@
 
 #include "ir/operators/formals.h"
 #include "passes/codegen/code_plan.h"
+#include "shadowgraph/export.h"
 
 namespace shadowgraph {
 
-struct CodegenOptions;
+struct SHADOWGRAPH_API CodegenOptions;
 
 class PythonCalls {
  public:

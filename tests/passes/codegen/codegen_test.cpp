@@ -176,7 +176,7 @@ void expect_same_program(int seed, const std::string& fixture) {
   at::manual_seed(program.seed());
   const NamedTensors outputs = emitted().at(fixture)(named);
   for (size_t i = 0; i < outputs.size(); ++i) run.outputs.push_back(outputs.at("output" + std::to_string(i)));
-  ASSERT_EQ(::testing::difference(eager, run), "") << fixture << "\n" << program.describe();
+  ASSERT_EQ(shadowgraph::testing::difference(eager, run), "") << fixture << "\n" << program.describe();
 }
 
 TEST_F(EmittedCpp, RunsRandomProgramsAsEager) {
