@@ -132,8 +132,8 @@ TEST(IrJson, MutationsNeverCrash) {
       // What is read is written, and read again from either form.
       const json written = to_json(graph);
       ASSERT_EQ(to_json(from_json(written)), written);
-      ASSERT_EQ(to_json(parse(to_text(graph))), written) << to_text(graph);
-      violations(graph);
+      // Text says what a well-formed graph says: a broken one may hold what it has no words for.
+      if (violations(graph).empty()) ASSERT_EQ(to_json(parse(to_text(graph))), written) << to_text(graph);
     } catch (const ParseError& error) {
       ASSERT_NE(std::string(error.what()).find("json:"), std::string::npos) << error.what();
     }
