@@ -162,8 +162,9 @@ void Writer::region_line(RegionId id) {
   const Region& region = graph_.region(id);
   const std::string_view name = graph_.text_or_empty(region.name);
   const std::string_view class_name = graph_.text_or_empty(region.class_name);
-  if (id == Graph::kRootRegion && name.empty() && class_name.empty()) return;
   const bool has_target = region.target.index < graph_.target_count();
+  const bool says_more = region.call != 0 || region.inferred || has_target || region.parent.valid();
+  if (id == Graph::kRootRegion && name.empty() && class_name.empty() && !says_more) return;
   number('r', id.index);
   put(" = ");
   put(to_string(region.kind));

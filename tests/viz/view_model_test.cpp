@@ -11,10 +11,10 @@
 namespace shadowgraph {
 namespace {
 
+using shadowgraph::testing::TestGraph;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using shadowgraph::testing::TestGraph;
 
 // encoder.layer.0..n-1, each: fc (Linear: t, addmm), relu, add with the layer's input.
 struct Encoder {

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <random>
 
-#include "tests/core/replay/same_bits.h"
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/edit.h"
@@ -16,6 +15,7 @@
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
+#include "tests/core/replay/same_bits.h"
 #include "tests/counting_allocator.h"
 #include "tests/passes/model_captures.h"
 

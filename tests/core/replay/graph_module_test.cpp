@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <unistd.h>
 
-#include "tests/core/replay/same_bits.h"
 #include "ir/records.h"
 #include "models/program.h"
 #include "models/registry.h"
@@ -22,6 +21,7 @@
 #include "shadowgraph/fake.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
+#include "tests/core/replay/same_bits.h"
 
 namespace shadowgraph {
 namespace {

@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 #include <torch/optim.h>
 
-#include "tests/core/replay/same_bits.h"
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/replay.h"
+#include "tests/core/replay/same_bits.h"
 
 namespace shadowgraph {
 namespace {
