@@ -138,15 +138,16 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   for (const auto& result : schema.returns()) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) is_view = true;
   }
-  for (const uint16_t position : tensor_arguments) {
-    if (facts.fills && facts.geometry_only && position < 64) unread_arguments |= uint64_t{1} << position;
-  }
   touched_arguments = written_arguments;
   for (const uint16_t position : facts.written) {
     if (position < 64) touched_arguments |= uint64_t{1} << position;
   }
   for (const uint16_t position : facts.overwritten) {
     if (position < 64) overwritten_arguments |= uint64_t{1} << position;
+  }
+  for (const uint16_t position : tensor_arguments) {
+    const bool is_read = !facts.fills || !facts.geometry_only || position >= 64;
+    if (!is_read) unread_arguments |= (uint64_t{1} << position) & ~touched_arguments;
   }
   // Operators of the user's own are run for real by nobody but the user: they may have side effects.
   evaluable = name.starts_with("aten::") && !random && touched_arguments == written_arguments && !inplace_view &&

@@ -247,5 +247,14 @@ TEST(FakeConstants, AnErrorOfTheCpuKernelIsNotOurs) {
   EXPECT_NO_THROW(half.mm(half));
 }
 
+// What they write to is no operand that is left unread.
+TEST(FakeConstants, TheOutOfALikeFactoryIsWritten) {
+  const FakeTensorMode mode;
+  const at::Tensor like = at::rand({2, 3});
+  at::Tensor out = at::empty({2, 3});
+  at::ones_like_out(out, like);
+  EXPECT_EQ(out.sum().item<float>(), 6.0F);
+}
+
 }  // namespace
 }  // namespace shadowgraph
