@@ -1,10 +1,10 @@
-// Activation checkpointing: the pass at 10k, 100k and 1M nodes, us per node and growth; and shadowgraph::checkpoint in eager
-// programs against none, in one run.
+// Activation checkpointing: the pass at 10k, 100k and 1M nodes, us per node and growth; and shadowgraph::checkpoint in
+// eager programs against none, in one run.
 //
 //     build/bench/checkpoint [--benchmark_filter=...]
 //
-// The generated training step is a chain of blocks, each mm, relu, mm, dropout (random), add in forward and five nodes in
-// backward; every block is checkpointed.
+// The generated training step is a chain of blocks, each mm, relu, mm, dropout (random), add in forward and five nodes
+// in backward; every block is checkpointed.
 #include "shadowgraph/checkpoint.h"
 
 #include <benchmark/benchmark.h>

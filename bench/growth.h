@@ -1,6 +1,6 @@
-// Runs all benchmarks of a program that measure at 100k and 1M nodes, and prints us per node and growth as a table: the bar
-// is "1M nodes take <= 12 x what 100k take". Benchmarks must report in milliseconds, and run on one thread: what counts is
-// CPU time, as others may use the machine.
+// Runs all benchmarks of a program that measure at 100k and 1M nodes, and prints us per node and growth as a table: the
+// bar is "1M nodes take <= 12 x what 100k take". Benchmarks must report in milliseconds, and run on one thread: what
+// counts is CPU time, as others may use the machine.
 #pragma once
 
 #include <benchmark/benchmark.h>

@@ -4,8 +4,8 @@
 //     build/bench/passes [name ...]        only passes whose name starts with one of these
 //
 // The generated graph is a chain of equal blocks of 14 nodes with work for every pass: a view there and back, a product
-// computed twice, a clone of what nobody writes, zeros that are overwritten, an in-place operator on a buffer, arithmetic
-// on constants, a dead branch, an elementwise chain, a region each.
+// computed twice, a clone of what nobody writes, zeros that are overwritten, an in-place operator on a buffer,
+// arithmetic on constants, a dead branch, an elementwise chain, a region each.
 #include <fmt/format.h>
 #include <torch/optim/adamw.h>
 

@@ -73,7 +73,7 @@ class BatchProfile {
     if (!symbolic) return;
     why_captured.clear();
     trusted_ = symbolic->dimensions()[0].largest;
-    device_ = parse_device(symbolic->base().metadata.at("device"));
+    device_ = symbolic->base().metadata.device;
     sweep.emplace(*symbolic, device_);
     const int64_t end = range_.first + (range_.last - range_.first) / range_.step * range_.step;
     if (end > trusted_) {

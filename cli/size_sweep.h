@@ -18,8 +18,9 @@ std::optional<SizeRange> parse_size_range(const std::string& text);
 // "24GiB", "80 GB", "1073741824": empty for anything else.
 std::optional<int64_t> parse_bytes(const std::string& text);
 
-// Captures at a few batches, fits, compares with a capture at the end of the range, and prints a row a batch. What does not
-// fit is captured batch by batch, and says so. `memory`: also the largest batch whose peak is at most this many bytes.
+// Captures at a few batches, fits, compares with a capture at the end of the range, and prints a row a batch. What does
+// not fit is captured batch by batch, and says so. `memory`: also the largest batch whose peak is at most this many
+// bytes.
 void profile_batches(const CaptureRequest& request, const SizeRange& range, std::optional<int64_t> memory, bool json);
 
 }  // namespace shadowgraph::cli

@@ -77,17 +77,18 @@ Capture run(ProgramToCapture program, const CaptureRequest& request, const Tenso
 }
 
 void describe(Graph& graph, const CaptureRequest& request, const std::string& name) {
-  graph.metadata["model"] = name;
-  graph.metadata["mode"] = request.train ? "train" : "infer";
+  Metadata& metadata = graph.metadata;
+  metadata.model = name;
+  metadata.mode = request.train ? ProgramMode::kTrain : ProgramMode::kInfer;
   const c10::Device device(request.device);
-  graph.metadata["device"] = device.is_cuda() && !device.has_index() ? "cuda:0" : device.str();
-  graph.metadata["dtype"] = request.dtype;
+  metadata.device = device.is_cuda() && !device.has_index() ? c10::Device(device.type(), 0) : device;
+  metadata.dtype = dtype_of(request);
   if (request.train) {
-    graph.metadata["optimizer"] = request.optimizer;
-    graph.metadata["step"] = request.steady_state ? "steady" : "first";
+    metadata.optimizer = request.optimizer;
+    metadata.step = request.steady_state ? TrainingStep::kSteady : TrainingStep::kFirst;
   }
-  if (request.batch > 0) graph.metadata["batch"] = std::to_string(request.batch);
-  if (request.seq > 0) graph.metadata["seq"] = std::to_string(request.seq);
+  if (request.batch > 0) metadata.batch = request.batch;
+  if (request.seq > 0) metadata.seq = request.seq;
 }
 
 LoadedGraph capture_model(const CaptureRequest& request) {
@@ -161,9 +162,7 @@ LoadedGraph load_as_it_is(const CaptureRequest& request) {
   }
   const Progress progress("reading " + request.source);
   LoadedGraph loaded{read_graph_file(request.source), std::nullopt, {}};
-  const auto model = loaded.graph.metadata.find("model");
-  loaded.name =
-      model != loaded.graph.metadata.end() ? model->second : std::filesystem::path(request.source).stem().string();
+  loaded.name = loaded.graph.metadata.model.value_or(std::filesystem::path(request.source).stem().string());
   return loaded;
 }
 

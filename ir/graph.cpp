@@ -321,7 +321,7 @@ void Graph::set_frees(NodeId id, std::span<const StorageId> frees) {
   }
 }
 
-// ---- Notes -----------------------------------------------------------------------------------------------------------
+// ---- Notes ----------------------------------------------------------------------------------------------------------
 
 void Graph::set_note(NodeId id, std::string_view key, std::string_view value) {
   if (first_note(id) == kNoNote && value.empty()) return;
@@ -368,8 +368,8 @@ void Graph::link_before(NodeId id, NodeId position) {
   (position.valid() ? nodes_[position.index].previous : last_) = id;
 }
 
-// Spreads the labels around a node whose neighbour's label leaves no room: over the smallest aligned range of labels that
-// is thinly settled, thinner the larger it is, which makes a logarithmic number of moves per insertion, amortised.
+// Spreads the labels around a node whose neighbour's label leaves no room: over the smallest aligned range of labels
+// that is thinly settled, thinner the larger it is, which makes a logarithmic number of moves per insertion, amortised.
 // Bender, Cole, Demaine, Farach-Colton, Zito: Two Simplified Algorithms for Maintaining Order in a List (2002).
 void Graph::make_room_at(NodeId id) {
   NodeId left = id;

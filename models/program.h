@@ -10,8 +10,8 @@
 
 namespace shadowgraph::models {
 
-// Forward and loss on the model's own batch. Without an optimizer a training step ends with backward. The program shares
-// the model's module and batch; the module must outlive it.
+// Forward and loss on the model's own batch. Without an optimizer a training step ends with backward. The program
+// shares the model's module and batch; the module must outlive it.
 ProgramToCapture program_of(const BuiltModel& model, torch::optim::Optimizer* optimizer = nullptr);
 
 }  // namespace shadowgraph::models

@@ -46,11 +46,7 @@ std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph)
 }
 
 c10::Device main_device(const Graph& graph, std::optional<c10::Device> asked) {
-  if (!asked) {
-    if (const auto found = graph.metadata.find("device"); found != graph.metadata.end()) {
-      asked = parse_device(found->second);
-    }
-  }
+  if (!asked) asked = graph.metadata.device;
   std::optional<std::pair<c10::Device, int64_t>> best;
   for (const auto& entry : bytes_by_device(graph)) {
     const bool fits = !asked || (entry.first.type() == asked->type() &&

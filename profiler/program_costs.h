@@ -29,8 +29,8 @@ class ProgramCosts {
 // The kinds of storages, by an order that is known already.
 IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<NodeId, uint32_t>& order);
 
-// Whose memory a figure without a device is about: of the devices that hold storages, the one asked for, or else the one
-// that the graph was captured for; without an index the fullest that fits.
+// Whose memory a figure without a device is about: of the devices that hold storages, the one asked for, or else the
+// one that the graph was captured for; without an index the fullest that fits.
 c10::Device main_device(const Graph& graph, std::optional<c10::Device> asked);
 // Bytes of storages by device, in the order of first use.
 std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph);

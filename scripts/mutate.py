@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Puts mistakes into the code and says which of them the tests notice.
 
-    mutate.py [--build build] [--only 3,17] [--list] [--keep]
+    mutate.py [--build build] [--only 3,17] [--jobs 2] [--list] [--keep]
 
 The mistakes are in tests/mutation/mistakes.txt:
 
@@ -16,6 +16,7 @@ mistake's folder run until one program fails; random programs are SHADOWGRAPH_RA
 """
 
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import subprocess
@@ -118,6 +119,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build", type=pathlib.Path)
     parser.add_argument("--only", default="", help="numbers, separated by commas")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mistakes tried at a time")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--keep", action="store_true", help="leave the mistakes in the files")
     arguments = parser.parse_args()
@@ -132,14 +134,22 @@ def main():
     originals = {} if kept else put_in(mistakes)
     noticed = 0
     try:
-        subprocess.run(["ninja", "-C", build, "-j1", *programs], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["ninja", "-C", build, f"-j{arguments.jobs}", *programs], check=True, stdout=subprocess.DEVNULL)
         for program in programs:
             code, seconds = fails(build, program, 0)
             print(f"without a mistake: {program} {'passes' if code == 0 else f'FAILS ({code})'}, {seconds:.0f} s", flush=True)
-        for mistake in chosen:
-            by = next((f"{program} ({code})" for program in mistake.programs if (code := fails(build, program, mistake.number)[0])), "")
-            noticed += bool(by)
-            print(f"{mistake}\n    {'noticed by ' + by if by else 'MISSED'}", flush=True)
+
+        def try_out(mistake):
+            for program in mistake.programs:
+                code, seconds = fails(build, program, mistake.number)
+                if code:
+                    return mistake, f"noticed by {program} ({code}, {seconds:.0f} s)"
+            return mistake, ""
+
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+            for mistake, verdict in pool.map(try_out, chosen):
+                noticed += bool(verdict)
+                print(f"{mistake}\n    {verdict or 'MISSED'}", flush=True)
     finally:
         if not arguments.keep and not kept:
             (ROOT / "tests/mutation/switch.h").unlink()

@@ -10,7 +10,8 @@
 
 namespace shadowgraph {
 
-// Counts the bytes asked for and not given back. Installed for the rest of the process: ctest runs each test in its own.
+// Counts the bytes asked for and not given back. Installed for the rest of the process: ctest runs each test in its
+// own.
 class CountingAllocator final : public c10::Allocator {
  public:
   static CountingAllocator& install() {

@@ -1,9 +1,9 @@
 // Finding equal layers: sibling modules, numbered or called repeatedly, that do the same by the rule of
 // passes/structure/blocks.h, which summaries and find-repeats go by, too.
 //
-// A module's block is its drawn nodes; they must lie in equal places below the module, and an operand that is a view that is
-// not drawn counts as what it shows. Each node is hashed once for every numbered module around it, so the work is linear in
-// nodes times nesting.
+// A module's block is its drawn nodes; they must lie in equal places below the module, and an operand that is a view
+// that is not drawn counts as what it shows. Each node is hashed once for every numbered module around it, so the work
+// is linear in nodes times nesting.
 #include <fmt/format.h>
 
 #include <algorithm>

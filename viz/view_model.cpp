@@ -41,8 +41,7 @@ class ViewBuilder {
       : graph_(graph), options_(options), drawn_(DrawnGraph::of(graph, options)), flops_(Flops::of(graph)) {}
 
   ViewModel build() {
-    const auto model = graph_.metadata.find("model");
-    view_.title = model != graph_.metadata.end() ? model->second : "graph";
+    view_.title = graph_.metadata.model.value_or("graph");
     sum_contents();
     choose_depth();
     collapse_crowds();

@@ -1,6 +1,6 @@
 // What a call on fake tensors was given and gave, in the graph's words: shared by the recorder and by passes that run
-// something on fakes and keep what it calls (passes/decompose/expansion.h, shadowgraph/passes/rewrite.h). Which Value a tensor is only the caller
-// knows, so it says that; everything else is here.
+// something on fakes and keep what it calls (passes/decompose/expansion.h, shadowgraph/passes/rewrite.h). Which Value a
+// tensor is only the caller knows, so it says that; everything else is here.
 //
 //     arguments.push_back(argument_of(graph, ivalue, [&](const at::Tensor& t) { return Argument::of_value(known[t]); }));
 #pragma once
@@ -22,8 +22,8 @@ Argument argument_of(Graph& graph, const c10::IValue& value, TensorArgument tens
 // Tensors, lists of them and fresh scalars; none for the rest.
 Argument result_of(Graph& graph, NodeId node, const c10::IValue& value, TensorArgument tensor);
 
-// A real 0-dimensional CPU tensor, such as the number that the C++ API wraps (x * 2): a number if an argument has its type,
-// otherwise a constant of the graph.
+// A real 0-dimensional CPU tensor, such as the number that the C++ API wraps (x * 2): a number if an argument has its
+// type, otherwise a constant of the graph.
 Argument number_of(Graph& graph, const at::Tensor& tensor);
 
 // A value as the fake is now, in `storage`. The spans are the fake's: use it before that changes.

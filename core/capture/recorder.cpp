@@ -118,8 +118,9 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
   return value;
 }
 
-// set_ with a storage, which no value is: `after`, its self as it left it, says which part of which storage it took, so it is
-// recorded as set_ with a tensor, an alias of that storage. A storage that no tensor of the program had stays opaque.
+// set_ with a storage, which no value is: `after`, its self as it left it, says which part of which storage it took, so
+// it is recorded as set_ with a tensor, an alias of that storage. A storage that no tensor of the program had stays
+// opaque.
 TargetId Recorder::set_from_storage(const OperatorInfo& info, FakeTensorImpl& after) {
   const c10::StorageImpl* storage = after.unsafe_storage().unsafeGetStorageImpl();
   if (!find_storage_id(*storage, session_).valid()) {
@@ -413,7 +414,8 @@ void Recorder::flush_deaths() {
 
 // ---- Autograd
 
-// A node that runs under the engine belongs to backward, and to the forward node that made the engine's current grad_fn.
+// A node that runs under the engine belongs to backward, and to the forward node that made the engine's current
+// grad_fn.
 void Recorder::link_backward(NodeId node) {
   const auto grad_fn = torch::autograd::get_current_node();
   if (!grad_fn) return;

@@ -1,9 +1,10 @@
 // Writes what the program does into a Graph. Internal to core/capture; programs use CaptureSession.
 //
-// The tensors are the truth. A fake tensor carries the Value it was last seen as, its storage carries a StorageId; at each
-// use the recorder compares them with what the graph believes. An unknown tensor on a known storage becomes an alias
-// value (`.data =`, detach and unpacked saved variables need no hook), an unknown storage becomes a placeholder. The
-// recorder holds no fake tensor, so use counts, and with them autograd's in-place gradient accumulation, are as without it.
+// The tensors are the truth. A fake tensor carries the Value it was last seen as, its storage carries a StorageId; at
+// each use the recorder compares them with what the graph believes. An unknown tensor on a known storage becomes an
+// alias value (`.data =`, detach and unpacked saved variables need no hook), an unknown storage becomes a placeholder.
+// The recorder holds no fake tensor, so use counts, and with them autograd's in-place gradient accumulation, are as
+// without it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,7 +1,7 @@
 // The recorder's regions: module scopes, composite calls, and modules inferred from who owns the parameters.
 //
-// Regions are entered eagerly but become part of the graph only when a node is recorded inside, so that composites which
-// compute nothing (reshape of a contiguous tensor to its own shape) leave no trace.
+// Regions are entered eagerly but become part of the graph only when a node is recorded inside, so that composites
+// which compute nothing (reshape of a contiguous tensor to its own shape) leave no trace.
 #include "core/capture/recorder.h"
 #include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"

@@ -182,7 +182,8 @@ void ScriptProgram::make_fake(FakeTensorMode& mode, std::optional<c10::ScalarTyp
     if (is_parameter) fake.set_requires_grad(real.requires_grad());
     return fake;
   };
-  // One tensor may be an attribute of several modules (tied weights): the memo gives the same fake, converted ones here.
+  // One tensor may be an attribute of several modules (tied weights): the memo gives the same fake, converted ones
+  // here.
   std::unordered_map<const c10::TensorImpl*, at::Tensor> converted;
   const auto fake_of = [&](const at::Tensor& real, bool is_parameter) {
     auto [entry, added] = converted.try_emplace(real.unsafeGetTensorImpl());

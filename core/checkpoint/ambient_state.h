@@ -1,5 +1,5 @@
-// What a function sees besides its inputs, taken when it runs and put back when it runs again: random state and autocast.
-// Internal to core/checkpoint.
+// What a function sees besides its inputs, taken when it runs and put back when it runs again: random state and
+// autocast. Internal to core/checkpoint.
 #pragma once
 
 #include <ATen/core/Tensor.h>

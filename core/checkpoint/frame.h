@@ -1,10 +1,11 @@
 // One call of a checkpointed function: its inputs, and a slot for every tensor that autograd wanted to save in it.
 // Internal to core/checkpoint.
 //
-// Who holds whom: a grad_fn made in the function holds a hook in place of a tensor, the hook holds its slot and the frame,
-// the frame holds the function and the inputs, as autograd would save them outside the function (so an outer checkpoint
-// keeps a slot for them in its turn), and knows the slots without holding them. When the last grad_fn lets go, all of it
-// goes. A slot is filled by a run of the function for one backward (one graph task) and emptied when it is asked.
+// Who holds whom: a grad_fn made in the function holds a hook in place of a tensor, the hook holds its slot and the
+// frame, the frame holds the function and the inputs, as autograd would save them outside the function (so an outer
+// checkpoint keeps a slot for them in its turn), and knows the slots without holding them. When the last grad_fn lets
+// go, all of it goes. A slot is filled by a run of the function for one backward (one graph task) and emptied when it
+// is asked.
 #pragma once
 
 #include <torch/csrc/autograd/saved_variable.h>

@@ -58,9 +58,9 @@ uint64_t spread(uint32_t half) {
 constexpr size_t kTop = kDegree / 64;
 using Eight [[gnu::vector_size(64)]] = uint64_t;
 
-// Adds to eight words from `low` on what the words above kTop come to: x^i is x^(i - 19937) times the polynomial without its
-// leading term. Its next exponent is 623 less, so that all comes from words beyond these eight. `high` has those words at
-// their places, final, and zeros elsewhere.
+// Adds to eight words from `low` on what the words above kTop come to: x^i is x^(i - 19937) times the polynomial
+// without its leading term. Its next exponent is 623 less, so that all comes from words beyond these eight. `high` has
+// those words at their places, final, and zeros elsewhere.
 SHADOWGRAPH_WIDE_VECTORS void fold_into(uint64_t* words, const uint64_t* high, size_t low) {
   Eight sum;
   std::memcpy(&sum, words + low, sizeof sum);

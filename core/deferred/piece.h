@@ -1,7 +1,7 @@
-// The steps of a Recipe::Group as a graph of their own, for the interpreter: so running a few nodes of a large record costs
-// what those few cost. What was left out is gone: identities are their operand's value, allocations are
-// aten::empty_strided, and what a snapshot holds is an sg::constant (which the interpreter copies if it is written) with an
-// sg::alias for every tensor on it.
+// The steps of a Recipe::Group as a graph of their own, for the interpreter: so running a few nodes of a large record
+// costs what those few cost. What was left out is gone: identities are their operand's value, allocations are
+// aten::empty_strided, and what a snapshot holds is an sg::constant (which the interpreter copies if it is written)
+// with an sg::alias for every tensor on it.
 #pragma once
 
 #include <unordered_map>

@@ -3,11 +3,11 @@
 //     Consumption c = consumption_of(graph, node);     // aten::uniform_ on f32[4096,4096]: 16,777,216 words
 //     if (c.is_known()) skip(state, c);                // microseconds, see core/deferred/mt19937_jump.h
 //
-// libtorch's CPU kernels draw serially, so the closed forms are those of ATen/native/cpu/DistributionTemplates.h; each is
-// checked against the operator in tests/core/deferred/random_draws_test.cpp. Whether bernoulli_ and exponential_ take one
-// number as the seed of MKL's generator or one a value depends on the build and the processor: that is asked once, by
-// running them on a small tensor with a generator of their own. The rest (rejection samplers, poisson, multinomial,
-// dropout, ...) is not known.
+// libtorch's CPU kernels draw serially, so the closed forms are those of ATen/native/cpu/DistributionTemplates.h; each
+// is checked against the operator in tests/core/deferred/random_draws_test.cpp. Whether bernoulli_ and exponential_
+// take one number as the seed of MKL's generator or one a value depends on the build and the processor: that is asked
+// once, by running them on a small tensor with a generator of their own. The rest (rejection samplers, poisson,
+// multinomial, dropout, ...) is not known.
 #pragma once
 
 #include <ATen/core/Generator.h>

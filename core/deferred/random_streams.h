@@ -1,14 +1,15 @@
 // The random numbers of a described program: which draw comes from which state of which generator.
 //
-// While a program is described nothing is drawn. For every generator it uses, the state before the first draw is kept, and
-// every draw is entered with what it takes (core/deferred/random_draws.h). The state before any draw then follows from the
-// nearest known one, mostly without running anything; so tensors may be materialised in any order, any number of times.
+// While a program is described nothing is drawn. For every generator it uses, the state before the first draw is kept,
+// and every draw is entered with what it takes (core/deferred/random_draws.h). The state before any draw then follows
+// from the nearest known one, mostly without running anything; so tensors may be materialised in any order, any number
+// of times.
 //
 //     base ── uniform_ (16,777,216 words) ── normal_ (58,720,256) ── manual_seed: another base ── poisson (unknown) ── ...
 //
-// A program may also seed, save or restore a generator. To notice that, the generator holds a *ticket* while a program is
-// described: a state of ours that names the position in the record. A ticket that comes back is that position; any other
-// state is a new base. At the end the generator is left where running the program would have left it.
+// A program may also seed, save or restore a generator. To notice that, the generator holds a *ticket* while a program
+// is described: a state of ours that names the position in the record. A ticket that comes back is that position; any
+// other state is a new base. At the end the generator is left where running the program would have left it.
 #pragma once
 
 #include <functional>
@@ -85,7 +86,8 @@ class RandomStreams {
   bool active_ = false;
 };
 
-// The state of draw number `draw` of `stream` in the mode of independent streams: a function of these and the seed alone.
+// The state of draw number `draw` of `stream` in the mode of independent streams: a function of these and the seed
+// alone.
 RandomState independent_state(uint64_t seed, RandomStreams::Place place);
 
 }  // namespace shadowgraph

@@ -97,8 +97,8 @@ class Recipe::Walk {
   }
   void want_run(NodeId node) { reach(node, kContents); }
 
-  // To be looked at when steps() have been made. Storages whose contents are needed from before their snapshot, too: the
-  // steps are then good for nothing.
+  // To be looked at when steps() have been made. Storages whose contents are needed from before their snapshot, too:
+  // the steps are then good for nothing.
   const std::unordered_set<StorageId>& begun_too_late() const { return begun_too_late_; }
   std::unordered_map<StorageId, Snapshots::Snapshot> take_snapshots() { return std::move(begins_); }
 

@@ -1,8 +1,8 @@
 // What must run so that some storages hold what the described program left in them.
 //
-// The graph is append-only here, so a node's id is its place in the program (placeholders, which compute nothing, apart).
-// For every storage the nodes that write it are kept in order; walking back from a reader to the last node that overwrites
-// the whole storage gives what the reader needs, at a cost of what is found:
+// The graph is append-only here, so a node's id is its place in the program (placeholders, which compute nothing,
+// apart). For every storage the nodes that write it are kept in order; walking back from a reader to the last node that
+// overwrites the whole storage gives what the reader needs, at a cost of what is found:
 //
 //     %0 = aten::empty([4])         allocated, its contents are not needed
 //     %1 = aten::uniform_(%0)       left out: the next node overwrites all of it
@@ -11,9 +11,10 @@
 //
 // A view reads nothing of its storage, but the storage must be large enough: what has made it larger runs, too.
 //
-// An operator that was left out but whose result is used (normal_ above takes %1) stands for the tensor that it was given
-// first, %0; a factory whose contents nobody reads becomes an empty tensor. Where there is a snapshot of a storage
-// (core/deferred/snapshots.h), nothing before that is run for it, and earlier tensors on it are views of the snapshot.
+// An operator that was left out but whose result is used (normal_ above takes %1) stands for the tensor that it was
+// given first, %0; a factory whose contents nobody reads becomes an empty tensor. Where there is a snapshot of a
+// storage (core/deferred/snapshots.h), nothing before that is run for it, and earlier tensors on it are views of the
+// snapshot.
 #pragma once
 
 #include <span>

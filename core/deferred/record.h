@@ -2,9 +2,9 @@
 // deferred_init.h and materialize.h.
 //
 // It is a Recorder (core/capture) that goes on after its scope: calls on described tensors outside of any mode are
-// recorded as well, so that nothing done to them later is lost. What it adds is what replaying in parts needs: who writes
-// which storage (recipe.h), where random numbers come from (random_streams.h), and in which version tensors from outside
-// were.
+// recorded as well, so that nothing done to them later is lost. What it adds is what replaying in parts needs: who
+// writes which storage (recipe.h), where random numbers come from (random_streams.h), and in which version tensors from
+// outside were.
 #pragma once
 
 #include <mutex>

@@ -6,8 +6,8 @@
 //     }
 //
 // A storage with a long history gets a snapshot every `spacing` writes, wherever it is computed, and one where it was
-// computed last. All of a record take no more than kMostBytes: beyond that, those of the storage that has most are thinned
-// to every second one. So a read costs `spacing` writes at most, and large storages have few snapshots or none.
+// computed last. All of a record take no more than kMostBytes: beyond that, those of the storage that has most are
+// thinned to every second one. So a read costs `spacing` writes at most, and large storages have few snapshots or none.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -14,8 +14,8 @@
 
 namespace shadowgraph {
 
-// While this lives a kernel is running: fakes answer "meta", autograd and composite interception are off. Calls that the
-// kernel makes on intermediate (plain meta) tensors come back to the fake key, also outside any mode.
+// While this lives a kernel is running: fakes answer "meta", autograd and composite interception are off. Calls that
+// the kernel makes on intermediate (plain meta) tensors come back to the fake key, also outside any mode.
 class KernelScope {
  public:
   KernelScope() : state_(thread_state), saved_device_(state_.kernel_device()) {
@@ -66,8 +66,8 @@ class CommonDevice {
   bool mixed_ = false;
 };
 
-// A kernel's result as a fake on `device`, unless it is undefined or a fake already: an operand, or made by a rule. Only
-// now are reads of its sizes watched: a kernel may still have to set them.
+// A kernel's result as a fake on `device`, unless it is undefined or a fake already: an operand, or made by a rule.
+// Only now are reads of its sizes watched: a kernel may still have to set them.
 inline void wrap_result(at::Tensor& result, c10::Device device, bool watch) {
   if (!result.defined()) return;
   FakeTensorImpl* fake = as_fake(result.unsafeGetTensorImpl());

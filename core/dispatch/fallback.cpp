@@ -52,8 +52,8 @@ c10::Device result_device(const OperatorInfo& info, const OperandDevices& operan
       "under an UnfakeGuard");
 }
 
-// Composites that copy a tensor to the CPU and read it through a pointer: what TensorImpl says then. All errors of libtorch
-// are c10::Error, so that nothing but its words tells this one from the operator's own.
+// Composites that copy a tensor to the CPU and read it through a pointer: what TensorImpl says then. All errors of
+// libtorch are c10::Error, so that nothing but its words tells this one from the operator's own.
 bool reads_data(const c10::Error& error) {
   const std::string_view words = error.what_without_backtrace();
   return words.find("its data is not allocated yet") != std::string_view::npos ||
@@ -131,8 +131,8 @@ void wrap_results(Stack& stack, size_t begin, c10::Device device, const OperandD
   }
 }
 
-// Whether the call computes from host scalars alone: real CPU tensors of one element, such as the sizes that a TorchScript
-// trace turns into tensors and back. Those keep their values, so the call runs for real.
+// Whether the call computes from host scalars alone: real CPU tensors of one element, such as the sizes that a
+// TorchScript trace turns into tensors and back. Those keep their values, so the call runs for real.
 bool computes_on_host_scalars(const OperatorInfo& info, const ModeState* mode, const Stack& stack, size_t begin) {
   if (mode != nullptr && mode->real_tensors() == RealTensors::kRefuse) return false;
   if (info.writes || info.random || info.tensor_arguments.empty()) return false;
@@ -346,8 +346,8 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     }
   }
   if (info.route == Route::kComposite) {
-    // Reached when autograd is skipped (inference mode), and by out= forms that it does not know: the parts are calls of
-    // their own.
+    // Reached when autograd is skipped (inference mode), and by out= forms that it does not know: the parts are calls
+    // of their own.
     const bool implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     op.callBoxedForDispatchKey(
         implicit ? c10::DispatchKey::CompositeImplicitAutograd : c10::DispatchKey::CompositeExplicitAutograd, *stack);

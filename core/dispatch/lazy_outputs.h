@@ -1,6 +1,7 @@
-// Operators that write to a lazy conjugate or negative, and resize it: libtorch gives them a clone to write to, resizes the
-// tensor to what became of the clone, and copies back (aten/src/ATen/native/MathBitsFallback.h). That resize calls the CPU's
-// kernel, past the dispatcher: a fake would get a storage of real memory, and a recorder would not hear of it.
+// Operators that write to a lazy conjugate or negative, and resize it: libtorch gives them a clone to write to, resizes
+// the tensor to what became of the clone, and copies back (aten/src/ATen/native/MathBitsFallback.h). That resize calls
+// the CPU's kernel, past the dispatcher: a fake would get a storage of real memory, and a recorder would not hear of
+// it.
 //
 //     add.out(%0, %1, out=%2.conj())     %3 = clone(%2.conj())
 //                                        add.out(%0, %1, out=%3)

@@ -63,8 +63,8 @@ bool replace_operands(const OperatorInfo& info, Stack& arguments, c10::ScalarTyp
   return replaced;
 }
 
-// `out=`: checked and resized for the operands as they are; only where it is resized do strides follow from operands, and
-// then they are those of the functional overload.
+// `out=`: checked and resized for the operands as they are; only where it is resized do strides follow from operands,
+// and then they are those of the functional overload.
 void run_with_out(const OperatorInfo& info, Stack* stack, MetaKernel kernel) {
   const size_t begin = stack->size() - info.argument_count;
   Stack functional;

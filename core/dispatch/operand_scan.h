@@ -49,7 +49,8 @@ class OperandDevices {
   }
 
  private:
-  // In eager's own words: those of TensorIterator for pointwise operators, those of the generated wrappers for the others.
+  // In eager's own words: those of TensorIterator for pointwise operators, those of the generated wrappers for the
+  // others.
   [[noreturn]] void refuse(uint16_t position, c10::Device common, c10::Device other) const;
   [[noreturn]] void refuse_index_device() const;
 

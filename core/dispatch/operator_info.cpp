@@ -87,8 +87,8 @@ bool has_meta_kernel(const c10::OperatorHandle& op) {
          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
-// What libtorch generates for composites that have no out= form of their own. Autograd has no kernel for these: their parts
-// are differentiated, and count the writes.
+// What libtorch generates for composites that have no out= form of their own. Autograd has no kernel for these: their
+// parts are differentiated, and count the writes.
 bool is_out_form_of_composite(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
   const auto& arguments = op.schema().arguments();

@@ -10,7 +10,8 @@
 namespace shadowgraph {
 namespace {
 
-// What is not pointwise and still gives results the strides of new ones: whatever they were, or those that were resized.
+// What is not pointwise and still gives results the strides of new ones: whatever they were, or those that were
+// resized.
 enum class Restrided : uint8_t { kAlways, kIfResized };
 constexpr std::pair<std::string_view, Restrided> kRestrided[] = {
     {"aten::adaptive_avg_pool2d.out", Restrided::kAlways}, {"aten::max_pool3d_with_indices.out", Restrided::kAlways},
@@ -18,8 +19,8 @@ constexpr std::pair<std::string_view, Restrided> kRestrided[] = {
     {"aten::replication_pad3d.out", Restrided::kAlways},   {"aten::nonzero.out", Restrided::kIfResized},
 };
 
-// Results whose elements share memory, with each other or with an operand's, are refused; a pointwise kernel may write to
-// an operand.
+// Results whose elements share memory, with each other or with an operand's, are refused; a pointwise kernel may write
+// to an operand.
 void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack& operands, bool pointwise) {
   for (const at::Tensor& out : outs) {
     at::assert_no_internal_overlap(out);

@@ -1,9 +1,9 @@
 // Kernels with the C++ signature of one operator, for the operators that programs call most.
 //
-// A boxed call moves every argument into an IValue and a list of sizes into a heap object, the kernel behind it moves them
-// back, and so do the results: half of the time of an add. These kernels do what fake_fallback does, in the same order,
-// without that, and hand over to it whatever is not the common case: a real operand, an observed real run, a rule whose
-// C++ function does not have exactly the operator's types.
+// A boxed call moves every argument into an IValue and a list of sizes into a heap object, the kernel behind it moves
+// them back, and so do the results: half of the time of an add. These kernels do what fake_fallback does, in the same
+// order, without that, and hand over to it whatever is not the common case: a real operand, an observed real run, a
+// rule whose C++ function does not have exactly the operator's types.
 //
 //     register_unboxed<at::_ops::mm, at::_ops::bmm>(library);  // library: aten on kFakeKey
 //
@@ -220,12 +220,12 @@ class UnboxedCall<Operator, Return(Args...)> {
     ModeState* mode = thread_state.mode;
     OperandView operands;
     (operands.see(args), ...);
-    constexpr bool has_operands = (kIsOperand<std::decay_t<Args>> || ...);
+    constexpr bool kHasOperands = (kIsOperand<std::decay_t<Args>> || ...);
     if (C10_UNLIKELY(
             !operands.are_fakes() ||
             // An observer is shown what the host wrote into known contents since.
             !operands.are_plain(info->touched_arguments != 0 || (mode != nullptr && mode->observer != nullptr)) ||
-            MakesContents<Operator>::in(args...) || (has_operands && !operands.device().known()) ||
+            MakesContents<Operator>::in(args...) || (kHasOperands && !operands.device().known()) ||
             (mode != nullptr && (mode->kind == ModeKind::kObserve || (mode->reads_data && info->depends_on_data))) ||
             may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
@@ -242,10 +242,10 @@ class UnboxedCall<Operator, Return(Args...)> {
 
   // On kCompositeKey.
   static Return composite(c10::DispatchKeySet keys, Args... args) {
-    constexpr c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
+    constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
     const ModeState* mode = thread_state.mode;
     if (!takes_composites(mode)) {
-      return Operator::redispatch(keys & below, std::forward<Args>(args)...);
+      return Operator::redispatch(keys & kBelow, std::forward<Args>(args)...);
     }
     const OperatorInfo* info = operator_().info();
     // Autocast casts the operands before a rule may see them.
@@ -253,10 +253,10 @@ class UnboxedCall<Operator, Return(Args...)> {
       return boxed<&composite_kernel>(keys, std::forward<Args>(args)...);
     }
     const auto run = [&]() -> Return {
-      if (mode->observer == nullptr) return decompose(*info, keys & below, std::forward<Args>(args)...);
+      if (mode->observer == nullptr) return decompose(*info, keys & kBelow, std::forward<Args>(args)...);
       const CallArgument views[] = {CallArgument::of(args)...};
       const CompositeScope scope(mode->observer, *info, views);
-      return decompose(*info, keys & below, std::forward<Args>(args)...);
+      return decompose(*info, keys & kBelow, std::forward<Args>(args)...);
     };
     if constexpr (std::is_same_v<Operator, at::_ops::to_device>) {
       const bool is_printed = may_be_printed(args...);
@@ -345,11 +345,11 @@ class UnboxedCall<Operator, Return(Args...)> {
   }
 
   static Return on_meta(const OperatorInfo& info, Args... args) {
-    constexpr c10::DispatchKeySet meta_keys(c10::DispatchKey::Meta);
+    constexpr c10::DispatchKeySet kMetaKeys(c10::DispatchKey::Meta);
     if (info.route == Route::kRule) {
-      return info.rule->kernel.template call<Return, Args...>(info.op, meta_keys, std::forward<Args>(args)...);
+      return info.rule->kernel.template call<Return, Args...>(info.op, kMetaKeys, std::forward<Args>(args)...);
     }
-    return Operator::redispatch(meta_keys, std::forward<Args>(args)...);
+    return Operator::redispatch(kMetaKeys, std::forward<Args>(args)...);
   }
 
   static Return decompose(const OperatorInfo& info, c10::DispatchKeySet keys, Args... args) {
@@ -397,7 +397,8 @@ void register_unboxed_composite(torch::Library& aten) {
 }
 
 // The operators that have such kernels: those that programs call most, by a count over training steps of the built-in
-// models. All others come through the boxed fallback, with the same results. A file by family, since each compiles long.
+// models. All others come through the boxed fallback, with the same results. A file by family, since each compiles
+// long.
 void register_unboxed_views(torch::Library& aten);
 void register_unboxed_pointwise(torch::Library& aten);
 void register_unboxed_products(torch::Library& aten);

@@ -1,4 +1,5 @@
 // Unboxed kernels of pointwise operators.
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/addcdiv_ops.h>
 #include <ATen/ops/addcmul_ops.h>

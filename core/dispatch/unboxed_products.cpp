@@ -1,4 +1,5 @@
 // Unboxed kernels of matrix products, convolution and attention.
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward_ops.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_ops.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward_ops.h>

@@ -1,4 +1,5 @@
 // Unboxed kernels of reductions, normalization, pooling, joining and picking.
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/_log_softmax_backward_data_ops.h>
 #include <ATen/ops/_log_softmax_ops.h>
 #include <ATen/ops/_softmax_backward_data_ops.h>

@@ -1,4 +1,5 @@
 // Unboxed kernels of factories, copies and views.
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/_reshape_alias_ops.h>
 #include <ATen/ops/_to_copy_ops.h>
 #include <ATen/ops/_unsafe_view_ops.h>

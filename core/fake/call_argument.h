@@ -81,15 +81,15 @@ class CallArgument {
 };
 
 template <class T>
-struct is_optional_argument : std::false_type {};
+struct IsOptionalArgument : std::false_type {};
 template <class T>
-struct is_optional_argument<std::optional<T>> : std::true_type {};
+struct IsOptionalArgument<std::optional<T>> : std::true_type {};
 template <class T>
-struct is_optional_argument<c10::OptionalArrayRef<T>> : std::true_type {};
+struct IsOptionalArgument<c10::OptionalArrayRef<T>> : std::true_type {};
 template <class T>
-struct is_bool_array : std::false_type {};
+struct IsBoolArray : std::false_type {};
 template <size_t size>
-struct is_bool_array<std::array<bool, size>> : std::true_type {};
+struct IsBoolArray<std::array<bool, size>> : std::true_type {};
 template <class>
 inline constexpr bool kNoSuchArgument = false;
 
@@ -97,7 +97,7 @@ template <class T>
 CallArgument CallArgument::of(const T& value) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
     return {Kind::kTensor, &value};
-  } else if constexpr (is_optional_argument<T>::value) {
+  } else if constexpr (IsOptionalArgument<T>::value) {
     return value.has_value() ? of(*value) : CallArgument(Kind::kNone);
   } else if constexpr (std::is_same_v<T, bool>) {
     return of_integer(Kind::kBool, value);
@@ -118,7 +118,7 @@ CallArgument CallArgument::of(const T& value) {
     return {Kind::kInts, value.data(), value.size()};
   } else if constexpr (std::is_same_v<T, c10::SymIntArrayRef>) {
     return of(C10_AS_INTARRAYREF_SLOW(value));
-  } else if constexpr (is_bool_array<T>::value) {
+  } else if constexpr (IsBoolArray<T>::value) {
     return {Kind::kBools, value.data(), value.size()};
   } else if constexpr (std::is_same_v<T, std::string_view>) {
     return {Kind::kString, value.data(), value.size()};

@@ -40,8 +40,8 @@ class CallObserver {
   virtual void mode_suspended() {}
   virtual void mode_resumed() noexcept {}
 
-  // The host wrote `value` (a real tensor, to be kept by the observer) into a fake tensor whose contents are known, through
-  // a data pointer: at::tensor({...}), an accessor. Shown before the first call that can see it.
+  // The host wrote `value` (a real tensor, to be kept by the observer) into a fake tensor whose contents are known,
+  // through a data pointer: at::tensor({...}), an accessor. Shown before the first call that can see it.
   virtual void host_wrote(const at::Tensor& fake, const at::Tensor& value) {}
 
   // The program asked for a size outside any kernel.

@@ -8,8 +8,8 @@
 namespace shadowgraph {
 
 // A fake with the real tensor's dtype, sizes, strides and offset that pretends to be on `device` (nullopt: the real
-// tensor's own). With a mode, the same real tensor gives the same fake, and tensors that share a storage give fakes that
-// share one; a leaf stays a leaf and keeps requires_grad. A fake is returned as it is.
+// tensor's own). With a mode, the same real tensor gives the same fake, and tensors that share a storage give fakes
+// that share one; a leaf stays a leaf and keeps requires_grad. A fake is returned as it is.
 at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device = std::nullopt);
 // The same, also for a fake of another mode.
 at::Tensor new_fake_of(const at::Tensor& tensor, ModeState* mode, std::optional<c10::Device> device = std::nullopt);

@@ -7,7 +7,8 @@
 namespace shadowgraph {
 namespace {
 
-// An operator without arguments that tells what oneDNN supports here. Its kernel is called whatever mode this thread is in.
+// An operator without arguments that tells what oneDNN supports here. Its kernel is called whatever mode this thread is
+// in.
 bool onednn_says(const char* name) {
   const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
   if (!op) return false;  // a libtorch without oneDNN

@@ -1,5 +1,5 @@
-// The sizes that the user gave for results that depend on data, and what was asked of them. Internal to core/; the options
-// are FakeTensorOptions::data_sizes and data_size_hint (shadowgraph/fake.h).
+// The sizes that the user gave for results that depend on data, and what was asked of them. Internal to core/; the
+// options are FakeTensorOptions::data_sizes and data_size_hint (shadowgraph/fake.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -86,8 +86,8 @@ FakeTensorImpl::FakeTensorImpl(c10::Storage&& storage, c10::DispatchKeySet keys,
   set_custom_device(true);
 }
 
-// Copies the geometry with everything libtorch has derived from it (contiguity and the like) instead of deriving it again:
-// this runs for every result of every call.
+// Copies the geometry with everything libtorch has derived from it (contiguity and the like) instead of deriving it
+// again: this runs for every result of every call.
 FakeTensorImpl::FakeTensorImpl(const c10::TensorImpl& meta, c10::Device device)
     : TensorImpl(fake_key_set(device), meta.dtype(), c10::Device(c10::DeviceType::Meta)), pretended_device_(device) {
   const c10::DispatchKeySet keys = key_set_;  // without autograd's in inference mode

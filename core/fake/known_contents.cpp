@@ -230,7 +230,8 @@ void open_for_literal(const at::Tensor& fake) {
 
 namespace {
 
-// While the thread has a refused storage (ThreadBelongings), thread_state.literal is this, which no tensor of a program is.
+// While the thread has a refused storage (ThreadBelongings), thread_state.literal is this, which no tensor of a program
+// is.
 c10::TensorImpl* const kRefused = c10::UndefinedTensorImpl::singleton();
 std::mutex refusing;  // a storage may be printed by two threads
 

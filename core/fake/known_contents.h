@@ -1,16 +1,17 @@
 // Fake tensors whose contents are known: literals, and what is computed from nothing else. Internal to core/.
 //
-// A program may write `if (at::tensor({1, 2}).sum().item<int>() > 2)`, count steps in a tensor, or loop over the values of
-// an arange. Contents belong to storages: every view of a known storage is known, and a write through any alias either
-// happens to the contents too (everything that decides it is known) or makes them unknown. Nothing else keeps them.
+// A program may write `if (at::tensor({1, 2}).sum().item<int>() > 2)`, count steps in a tensor, or loop over the values
+// of an arange. Contents belong to storages: every view of a known storage is known, and a write through any alias
+// either happens to the contents too (everything that decides it is known) or makes them unknown. Nothing else keeps
+// them.
 //
 //   known      literals (at::tensor, torch::tensor), factories that take numbers (zeros, full, arange, scalar_tensor, ...),
 //              real CPU tensors of one element, and results of aten operators on known operands alone
 //   never      random numbers, uninitialised memory, more than kMostKnownElements elements (kMostFilledElements for what is
 //              filled with a number), operators of the user's own
 //
-// The contents are a real CPU buffer. On a pretended CPU it can be read as a real tensor's can (data_ptr, accessor), and
-// written: what the host wrote is noticed at the next use, and shown to the observer.
+// The contents are a real CPU buffer. On a pretended CPU it can be read as a real tensor's can (data_ptr, accessor),
+// and written: what the host wrote is noticed at the next use, and shown to the observer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -70,9 +71,10 @@ inline void close_open_literal() {
   if (C10_UNLIKELY(thread_state.literal != nullptr)) close_literal();
 }
 
-// Printing a tensor converts it to a CPU tensor of doubles, which it reads through a pointer: from a conversion to exactly
-// that until the next call on this thread, reading such a fake throws with words of ours. Later libtorch's own words have
-// to do: the same flag of a storage answers whoever asks where its data begins, to see whether tensors overlap.
+// Printing a tensor converts it to a CPU tensor of doubles, which it reads through a pointer: from a conversion to
+// exactly that until the next call on this thread, reading such a fake throws with words of ours. Later libtorch's own
+// words have to do: the same flag of a storage answers whoever asks where its data begins, to see whether tensors
+// overlap.
 void refuse_to_print(const at::Tensor& fake);
 // Whether `fake` was just refused: a copy that printing makes of it is to be refused, too.
 bool is_refused_to_print(const at::Tensor& fake);

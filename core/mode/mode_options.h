@@ -1,5 +1,5 @@
-// The options of a mode around tensors that are there already, so that a capture need not be told again what the module was
-// made with. Internal to core/; the rules are those of CaptureOptions (shadowgraph/capture.h).
+// The options of a mode around tensors that are there already, so that a capture need not be told again what the module
+// was made with. Internal to core/; the rules are those of CaptureOptions (shadowgraph/capture.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,12 +15,13 @@ namespace shadowgraph {
 // Those of the mode with this number, if it is still there, with nothing left open.
 std::optional<FakeTensorOptions> options_of_mode(uint32_t id);
 
-// `given`, and what it leaves open from the mode that the fakes among `own` were made in; without any from that of `inputs`,
-// or else from the innermost mode of this thread. Throws ModeMismatchError if the modes of `own`, or one of them and
-// `given`, differ in device or profile.
+// `given`, and what it leaves open from the mode that the fakes among `own` were made in; without any from that of
+// `inputs`, or else from the innermost mode of this thread. Throws ModeMismatchError if the modes of `own`, or one of
+// them and `given`, differ in device or profile.
 FakeTensorOptions options_around(at::TensorList own, at::TensorList inputs, FakeTensorOptions given);
 
-// Throws ModeMismatchError if `tensor`, called `name`, was made in a mode that differs from `mode` in device or profile.
+// Throws ModeMismatchError if `tensor`, called `name`, was made in a mode that differs from `mode` in device or
+// profile.
 void check_is_of(const ModeState& mode, const at::Tensor& tensor, const std::string& name);
 
 }  // namespace shadowgraph

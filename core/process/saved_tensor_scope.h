@@ -1,9 +1,10 @@
-// Who is asked about tensors that autograd saves on this thread, besides the active mode (core/process/process_state.h).
+// Who is asked about tensors that autograd saves on this thread, besides the active mode
+// (core/process/process_state.h).
 //
 //     const SavedTensorScope scope(&observer);   // until its end: observer's hooks, instead of the mode's
 //
-// Scopes nest; the innermost alone is asked. Installs the process state, since libtorch has no saved-tensor hooks without
-// an engine that gives them; throws EnvironmentError where that cannot be done.
+// Scopes nest; the innermost alone is asked. Installs the process state, since libtorch has no saved-tensor hooks
+// without an engine that gives them; throws EnvironmentError where that cannot be done.
 #pragma once
 
 #include "core/process/process_state.h"

@@ -18,8 +18,8 @@ struct Body {
         interpreter(graph, {.device = options.device, .check_results = options.check_results}) {}
 };
 
-// Outputs that are one tensor, as the operand and the result of an in-place operator are, become several: whoever changes the
-// geometry of one later (t_) must not change the other's.
+// Outputs that are one tensor, as the operand and the result of an in-place operator are, become several: whoever
+// changes the geometry of one later (t_) must not change the other's.
 void part(std::vector<at::Tensor>& outputs) {
   for (size_t i = 1; i < outputs.size(); ++i) {
     if (!outputs[i].defined()) continue;

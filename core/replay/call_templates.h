@@ -1,5 +1,5 @@
-// The arguments of nodes as IValues, made once, that lack only what values hold: for whoever calls a node's operator again
-// (the interpreter, shape propagation, rewrites).
+// The arguments of nodes as IValues, made once, that lack only what values hold: for whoever calls a node's operator
+// again (the interpreter, shape propagation, rewrites).
 //
 //     CallTemplates templates(graph);
 //     const CallTemplates::Call call = templates.add(node, formals, CallTemplates::Options{});

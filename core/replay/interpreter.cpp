@@ -98,7 +98,8 @@ c10::Storage copy_of_storage(const at::Tensor& tensor) {
   return copy.storage();
 }
 
-// Operands that are the very tensor of an `out=` without elements get one of their own (ReplayProgram::Step::empty_out).
+// Operands that are the very tensor of an `out=` without elements get one of their own
+// (ReplayProgram::Step::empty_out).
 void part_from_empty_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
   for (size_t out = 0; out < stack.size(); ++out) {
     if (!schema.arguments()[out].is_out() || !stack[out].isTensor()) continue;

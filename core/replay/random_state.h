@@ -1,13 +1,14 @@
-// Functions that take the state of a random generator out and put it back, so that a graph can draw the same numbers twice.
+// Functions that take the state of a random generator out and put it back, so that a graph can draw the same numbers
+// twice.
 //
 //     %s = sg_random::get_state(device=cpu)                before dropout in forward
 //     %t = sg_random::exchange_state(state=%s, device=cpu) before dropout runs again: as it was; gives what it is now
 //          sg_random::set_state(state=%t, device=cpu)      after it: as if nothing had been drawn
 //
-// The generator is the default one of the device. A state is a tensor of bytes on the CPU (at::Generator::get_state; 5056
-// bytes for the CPU's generator, 16 for a CUDA one), so that it has a lifetime and a size like every other tensor. They
-// are random operators to shadowgraph/analysis.h, so they keep their place among those that draw, and the two that set are never
-// dropped.
+// The generator is the default one of the device. A state is a tensor of bytes on the CPU (at::Generator::get_state;
+// 5056 bytes for the CPU's generator, 16 for a CUDA one), so that it has a lifetime and a size like every other tensor.
+// They are random operators to shadowgraph/analysis.h, so they keep their place among those that draw, and the two that
+// set are never dropped.
 //
 // The functions need no registration: find_function (shadowgraph/replay.h) knows them.
 #pragma once

@@ -259,8 +259,8 @@ class Compiler {
     }
   }
 
-  // Kernels allow an `out=` that shares nothing with an operand, though not the very tensor; the program may have had two
-  // tensors without elements that are one value here.
+  // Kernels allow an `out=` that shares nothing with an operand, though not the very tensor; the program may have had
+  // two tensors without elements that are one value here.
   bool has_empty_out() const {
     const auto& formals = graph_.target(node_).schema().arguments();
     const auto arguments = graph_.arguments(node_);

@@ -2,10 +2,10 @@
 //
 //     std::vector<NodeId> nodes = slice_for(graph, Effects::of(graph), {weight});
 //
-// A chosen value stands for its tensor at the end of the program: every write to its storage belongs to the slice, and so
-// does every write, through whatever alias, that comes before a node of the slice reads the storage. Random nodes write
-// their generator, so those that draw before a random node of the slice belong to it, and the numbers are the same as
-// in the whole run. Program order is kept. sg::output and sg::gradient are never part of a slice.
+// A chosen value stands for its tensor at the end of the program: every write to its storage belongs to the slice, and
+// so does every write, through whatever alias, that comes before a node of the slice reads the storage. Random nodes
+// write their generator, so those that draw before a random node of the slice belong to it, and the numbers are the
+// same as in the whole run. Program order is kept. sg::output and sg::gradient are never part of a slice.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// Kernels of attention that nothing calls but programs themselves: other forms of those in attention.cpp, and what fused
-// encoder layers are made of.
+// Kernels of attention that nothing calls but programs themselves: other forms of those in attention.cpp, and what
+// fused encoder layers are made of.
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
@@ -50,7 +50,8 @@ Tensor flash_into(Tensor& /*out*/, const Tensor& query, const Tensor& key, const
                                                   alibi_slopes));
 }
 
-// [B, H, S, D], or [sum of lengths, H, D] with cumulative lengths (native/transformers/cuda/attention.cu, cudnn/MHA.cpp).
+// [B, H, S, D], or [sum of lengths, H, D] with cumulative lengths (native/transformers/cuda/attention.cu,
+// cudnn/MHA.cpp).
 FusedResults cudnn_forward(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
                            const OptionalTensor& cum_seq_q, const OptionalTensor& cum_seq_k, int64_t max_q,
                            int64_t max_k, bool logsumexp, double dropout, bool causal, bool debug_mask,

@@ -22,8 +22,8 @@ int64_t data_size(const char* op, const std::string& question, const Tensor& ten
   return (mode != nullptr ? mode->data_sizes : *none).size(op, question, tensor, most);
 }
 
-// How many elements of a tensor with known contents (core/fake/known_contents.h) are not zero: the mask of an index whose other
-// operands are data.
+// How many elements of a tensor with known contents (core/fake/known_contents.h) are not zero: the mask of an index
+// whose other operands are data.
 std::optional<int64_t> known_count(const Tensor& mask) {
   const auto value = known_value(mask);
   if (!value) return std::nullopt;

@@ -1,5 +1,5 @@
-// Kernels behind aten::convolution, called by their own names: they take the operands as they are, one group, and give the
-// memory format that they are written in. Compared with eager CPU; CUDA's allocate contiguous.
+// Kernels behind aten::convolution, called by their own names: they take the operands as they are, one group, and give
+// the memory format that they are written in. Compared with eager CPU; CUDA's allocate contiguous.
 #include <ATen/native/ConvUtils.h>
 #include <ATen/native/Resize.h>
 

@@ -301,8 +301,8 @@ Tensor& rrelu_with_noise_(Tensor& x, Tensor& noise, const Scalar& lower, const S
 
 // ---- Backward kernels that libtorch has for the CPU and CUDA, and a definition in other operators for the rest
 
-// A libtorch without CUDA has no CUDA kernel for these, and so runs the definition on a pretended GPU too. One with CUDA
-// runs the derivative formula above the kernel, which is compiled into both: call that.
+// A libtorch without CUDA has no CUDA kernel for these, and so runs the definition on a pretended GPU too. One with
+// CUDA runs the derivative formula above the kernel, which is compiled into both: call that.
 template <const char* name>
 Tensor as_one_operator(const Tensor& grad, const Tensor& input) {
   static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");

@@ -1,6 +1,6 @@
-// Dtypes that the CPU's kernels are not compiled for, where the shape function takes them and Meta kernels, being the shape
-// functions, therefore do, too. Lists (_foreach_frac) come here with each of their tensors. Found by running each operator for
-// each dtype; a GPU's kernels have lists of their own, which are not known here.
+// Dtypes that the CPU's kernels are not compiled for, where the shape function takes them and Meta kernels, being the
+// shape functions, therefore do, too. Lists (_foreach_frac) come here with each of their tensors. Found by running each
+// operator for each dtype; a GPU's kernels have lists of their own, which are not known here.
 #include <ATen/Operators.h>
 
 #include "core/rules/families.h"
@@ -32,7 +32,8 @@ bool refuses(Refused what, at::ScalarType dtype) {
   return false;
 }
 
-// The kernel's dtype is what operands are promoted to: that is refused if each of them is. Other arguments do not matter.
+// The kernel's dtype is what operands are promoted to: that is refused if each of them is. Other arguments do not
+// matter.
 bool is_refused(Refused what, const Tensor& operand) { return refuses(what, operand.scalar_type()); }
 template <class T>
 bool is_refused(Refused /*what*/, const T& /*argument*/) {

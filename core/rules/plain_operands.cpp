@@ -1,8 +1,9 @@
-// The common case of operators whose Meta kernels are right but slow: operands of one floating dtype, laid out row by row.
+// The common case of operators whose Meta kernels are right but slow: operands of one floating dtype, laid out row by
+// row.
 //
 // TensorIterator answers what the result of an add looks like for any operands; for two of the same shape and dtype
-// without gaps the answer is "like either of them", and a training step is made of those. Each function here checks that
-// its operands are of that kind and refers everything else, errors included, to the Meta kernel.
+// without gaps the answer is "like either of them", and a training step is made of those. Each function here checks
+// that its operands are of that kind and refers everything else, errors included, to the Meta kernel.
 #include <ATen/Operators.h>
 
 #include "core/rules/families.h"
@@ -17,8 +18,8 @@ using at::Tensor;
 using c10::MemoryFormat;
 using c10::ScalarType;
 
-// Strides as a fresh tensor has them. Not is_contiguous(): TensorIterator sorts dimensions by their strides, those of size
-// 1 included, and the strides of these are anything in a contiguous tensor.
+// Strides as a fresh tensor has them. Not is_contiguous(): TensorIterator sorts dimensions by their strides, those of
+// size 1 included, and the strides of these are anything in a contiguous tensor.
 bool is_row_major(const Tensor& x) {
   const auto sizes = x.sizes();
   const auto strides = x.strides();

@@ -1,5 +1,6 @@
-// Low precision in dense tensors: fake quantization, which trains a model for integers in floating point, multiplication by
-// packed or scaled weights, jagged batches as values and offsets. (Tensors of quantised dtypes are refused.)
+// Low precision in dense tensors: fake quantization, which trains a model for integers in floating point,
+// multiplication by packed or scaled weights, jagged batches as values and offsets. (Tensors of quantised dtypes are
+// refused.)
 #include <ATen/ScalarOps.h>
 #include <ATen/native/GroupedMMUtils.h>
 #include <ATen/native/Resize.h>

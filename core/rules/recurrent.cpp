@@ -48,8 +48,8 @@ int64_t gate_count(Mode mode) { return mode == Mode::kLstm ? 4 : mode == Mode::k
 // ---- oneDNN (native/mkldnn/RNN.cpp)
 
 // Bytes of what oneDNN's LSTM keeps for backward (set_offsets in its cpu/rnn/rnn_utils.cpp): seven arrays, each
-// starting on a page, rows padded to cache lines and away from multiples of 256 elements. Equal to what the installed library
-// asks for, compared on random sizes in float32 and bfloat16; the same with SSE 4.1, AVX2 and AVX-512.
+// starting on a page, rows padded to cache lines and away from multiples of 256 elements. Equal to what the installed
+// library asks for, compared on random sizes in float32 and bfloat16; the same with SSE 4.1, AVX2 and AVX-512.
 int64_t mkldnn_workspace(int64_t steps, int64_t batch, int64_t input_size, int64_t hidden, int64_t element_size) {
   constexpr int64_t kPage = 4096;
   constexpr int64_t kFloat = 4;
@@ -301,8 +301,8 @@ struct LstmWeights {
   at::Tensor input, hidden, input_bias, hidden_bias, projection;
 };
 
-// One layer in one direction, step by step, as LSTMCell and FullLayer of native/RNN.cpp do it on a CPU: [T, B, features] to
-// [T, B, H], the state that is left in `h` and `c`.
+// One layer in one direction, step by step, as LSTMCell and FullLayer of native/RNN.cpp do it on a CPU: [T, B,
+// features] to [T, B, H], the state that is left in `h` and `c`.
 at::Tensor lstm_of_cells(const at::Tensor& input, const LstmWeights& weights, bool reverse, at::Tensor& h,
                          at::Tensor& c) {
   const auto linear = [](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
@@ -372,7 +372,8 @@ ThreeTensors lstm_on_cpu(const at::Tensor& input, TensorList hx, TensorList weig
       (dtype != at::kHalf || !at::GradMode::is_enabled()) && input.numel() != 0 && !projected &&
       std::all_of(weights.begin(), weights.end(), on_cpu) && std::all_of(hx.begin(), hx.end(), on_cpu)) {
     ThreeTensors results;
-    // One function for every processor. The stub's own call would look for it under the macros that libtorch was built with.
+    // One function for every processor. The stub's own call would look for it under the macros that libtorch was built
+    // with.
     const auto kernel = std::remove_reference_t<decltype(at::native::lstm_mkldnn_stub)>::DEFAULT;
     kernel(std::get<0>(results), std::get<1>(results), std::get<2>(results), input, hx, weights, has_biases, num_layers,
            dropout, train, bidirectional, batch_first);

@@ -1,5 +1,5 @@
-// Rearranging, padding, sampling, Fourier transforms, distances, and fused optimizer steps (which write lists in place and
-// return nothing).
+// Rearranging, padding, sampling, Fourier transforms, distances, and fused optimizer steps (which write lists in place
+// and return nothing).
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale_ops.h>

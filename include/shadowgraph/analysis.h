@@ -18,9 +18,9 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // A storage has version 0 when it is born; each write, through whichever alias, makes the next version for all of them.
 // A node reads the storages of its tensor operands at the version current at that point (an operand gives geometry, the
-// read gives content). Views, `empty_like` and the like look at geometry only: their reads are listed too, since they need
-// the storage to exist, and geometry_only() says that no write before them matters. Filling a fresh result is not a
-// write: that is its version 0.
+// read gives content). Views, `empty_like` and the like look at geometry only: their reads are listed too, since they
+// need the storage to exist, and geometry_only() says that no write before them matters. Filling a fresh result is not
+// a write: that is its version 0.
 //
 //     %1 = aten::t(self=%0)      : f32[3,2]{1,3} @s0        reads s0@0
 //          aten::add_(self=%1)   ...                        reads s0@0, writes s0: 0 -> 1
@@ -28,9 +28,11 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // Random generators are pseudo storages, one per device: StorageIds from graph.storage_count() on, listed by
 // generators(). A random node reads and writes the one of its generator argument's device, or, without generator
-// argument, of a function's device argument or else of the device of its first tensor result or operand. So random nodes are ordered like writes to one buffer.
+// argument, of a function's device argument or else of the device of its first tensor result or operand. So random
+// nodes are ordered like writes to one buffer.
 //
-// Collectives (c10d) read and write one more pseudo storage, collectives(): every process must run them in the same order.
+// Collectives (c10d) read and write one more pseudo storage, collectives(): every process must run them in the same
+// order.
 //
 // A target without facts (OperatorFacts::unknown), or a node that is given an opaque object, is assumed to read and
 // write everything it is given; unknown_targets() lists them, and no report should stay silent about that.
@@ -67,8 +69,8 @@ class Effects {
   bool random(NodeId node) const { return entries_[node.index].random; }
   bool host_read(NodeId node) const { return entries_[node.index].host_read; }
   bool unknown(NodeId node) const { return entries_[node.index].unknown; }
-  // Nothing happens but that the results come to be: no write, no randomness, no collective, no host read, nothing unknown, and not
-  // sg::output or sg::gradient, which are there for what they say. Placeholders are pure.
+  // Nothing happens but that the results come to be: no write, no randomness, no collective, no host read, nothing
+  // unknown, and not sg::output or sg::gradient, which are there for what they say. Placeholders are pure.
   bool is_pure(NodeId node) const { return entries_[node.index].pure; }
 
   // Version at the end of the graph; generators included.
@@ -119,8 +121,8 @@ class Effects {
 //     aliases.must_alias(x, y)                     // same elements in the same order: either may stand for the other
 //     aliases.values_in(storage)                   // everything that looks at it, in order of first appearance
 //
-// Storages come first: values of different storages never alias (the capture gives one StorageId to one allocation). Within
-// a storage it is a question about two strided views, which overlap() answers from their geometry alone:
+// Storages come first: values of different storages never alias (the capture gives one StorageId to one allocation).
+// Within a storage it is a question about two strided views, which overlap() answers from their geometry alone:
 //
 //     x = base[0:2], y = base[2:4]       byte ranges apart                                          kNone
 //     x = base[::2], y = base[1::2]      ranges interleave; no element in common modulo the strides   kNone
@@ -129,8 +131,8 @@ class Effects {
 //     x = base, y = base                                                                            kSame
 //
 // Exact whenever one of the views visits no element twice in an order that nests (what slicing, transposing and viewing
-// produce) and the other has at most kMostRuns runs of adjacent elements; otherwise kMay, never a wrong kNone or kPartial.
-// The tests compare with sets of bytes on thousands of random geometries.
+// produce) and the other has at most kMostRuns runs of adjacent elements; otherwise kMay, never a wrong kNone or
+// kPartial. The tests compare with sets of bytes on thousands of random geometries.
 //
 // Geometry only: what the views contain at some point of the program is told by shadowgraph/analysis.h.
 
@@ -227,8 +229,8 @@ class Dependences {
   // last. Costs the node's edges.
   bool can_move_before(const Graph& graph, NodeId node, NodeId position) const;
 
-  // Where `nodes` can all be run, one right after the other: before `position` (invalid: at the end), once `delayed` have
-  // been moved there, too, in this order, to stand behind them.
+  // Where `nodes` can all be run, one right after the other: before `position` (invalid: at the end), once `delayed`
+  // have been moved there, too, in this order, to stand behind them.
   struct MeetingPoint {
     NodeId position;
     std::vector<NodeId> delayed;
@@ -253,9 +255,9 @@ class Dependences {
   std::vector<uint32_t> before_begin_, after_begin_;  // by node index, one more than there are
 };
 
-// All nodes so that each comes after what it depends on; as they are now, but for what must come earlier, which comes just
-// before the first that needs it. Nodes of one group (`group_of(node)` >= 0) come together. Throws GraphEditError if
-// nodes, or groups, depend on one another in a circle; the message names one. Linear; no recursion.
+// All nodes so that each comes after what it depends on; as they are now, but for what must come earlier, which comes
+// just before the first that needs it. Nodes of one group (`group_of(node)` >= 0) come together. Throws GraphEditError
+// if nodes, or groups, depend on one another in a circle; the message names one. Linear; no recursion.
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences);
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences,
                                       const IdMap<NodeId, int32_t>& group_of);
@@ -270,8 +272,9 @@ bool sort_topologically(Graph& graph);
 //     r9 = checkpoint "block" "recompute" in r0          in backward: the same nodes again, as far as they are needed
 //     n77: %90 = aten::mm(...) | r9 backward of n12      each linked to the node that it repeats
 //
-// Both a capture of shadowgraph::checkpoint (shadowgraph/checkpoint.h) and the pass `checkpoint` (shadowgraph/passes/checkpoint.h)
-// write this. Regions inside are repeated too, modules with the paths they have in forward.
+// Both a capture of shadowgraph::checkpoint (shadowgraph/checkpoint.h) and the pass `checkpoint`
+// (shadowgraph/passes/checkpoint.h) write this. Regions inside are repeated too, modules with the paths they have in
+// forward.
 
 constexpr std::string_view kRecomputeClass = "recompute";
 

@@ -25,9 +25,10 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     std::vector<NodeId> order;
 //     boost::topological_sort(def_use, std::back_inserter(order));   // reversed, as always with BGL
 //
-// Models VertexListGraph, AdjacencyGraph and BidirectionalGraph (so IncidenceGraph), with parallel edges where a node reads a value
-// twice, and a vertex_index property: the position in program order, dense whatever was erased. Topological sort,
-// dominator tree, components, breadth and depth first search work as they are; max-flow wants a copy with capacities.
+// Models VertexListGraph, AdjacencyGraph and BidirectionalGraph (so IncidenceGraph), with parallel edges where a node
+// reads a value twice, and a vertex_index property: the position in program order, dense whatever was erased.
+// Topological sort, dominator tree, components, breadth and depth first search work as they are; max-flow wants a copy
+// with capacities.
 //
 // The view holds the graph by reference and 8 bytes a node; edits of the graph invalidate it. Edges follow values only:
 // writes to storages order nodes too, see shadowgraph/analysis.h.
@@ -246,14 +247,16 @@ struct boost::property_map<shadowgraph::DefUseGraph, boost::vertex_index_t> {
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Boost.Graph's algorithms on graphs of the IR, with IdMaps in and out. The algorithms are Boost's; here is what calls them.
+// Boost.Graph's algorithms on graphs of the IR, with IdMaps in and out. The algorithms are Boost's; here is what calls
+// them.
 //
 //     IdMap<NodeId, NodeId> dominators = immediate_dominators(graph);     // every way to n leads over dominators[n]
 //     MinCut cut = min_cut(vertices, edges, source, sink);                // which side each vertex is on
 //
-// DefUseGraph models the concepts directly, so anything else in Boost.Graph can be called on it. Linear, or nearly, but for
-// max-flow (fast in practice, cubic at worst). Safe on millions of nodes: Boost's searches keep their own stack, and where
-// one recurses (dominators) it gets a large one. Orders that keep effects are in shadowgraph/analysis.h, by Boost's search.
+// DefUseGraph models the concepts directly, so anything else in Boost.Graph can be called on it. Linear, or nearly, but
+// for max-flow (fast in practice, cubic at worst). Safe on millions of nodes: Boost's searches keep their own stack,
+// and where one recurses (dominators) it gets a large one. Orders that keep effects are in shadowgraph/analysis.h, by
+// Boost's search.
 
 // The node over which every way from the placeholders to a node leads last; invalid for nodes that no single node
 // dominates (placeholders, what depends on two of them). Ways follow values. (boost::lengauer_tarjan_dominator_tree)

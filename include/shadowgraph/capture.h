@@ -1,4 +1,5 @@
-// Programs recorded as graphs: a module and its inputs, a training step, a TorchScript file, or a session around any code.
+// Programs recorded as graphs: a module and its inputs, a training step, a TorchScript file, or a session around any
+// code.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,8 +32,8 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     loss.backward();
 //     shadowgraph::Graph graph = session.finish({loss});
 //
-// A session is a FakeTensorMode plus a recorder: it records below autograd, on the thread that made it, until finish() or
-// its end of life. Modules and inputs may also have been made earlier under a FakeTensorMode; what the session meets
+// A session is a FakeTensorMode plus a recorder: it records below autograd, on the thread that made it, until finish()
+// or its end of life. Modules and inputs may also have been made earlier under a FakeTensorMode; what the session meets
 // without having seen it made becomes a placeholder. capture_forward and capture_training_step (below) wrap the usual
 // cases.
 
@@ -41,10 +42,11 @@ class Recorder;
 // The options of the fake mode that a capture runs in, and what recording adds.
 //
 // The device is named once, where the module is made: what `mode` leaves open is as in the mode that the module's own
-// tensors were made in (without a module those of the program, then the inputs; without any fake the innermost mode of this
-// thread; without a mode FakeTensorOptions' defaults). If that mode has ended, the device is the one that those tensors are
-// on and the rest is FakeTensorOptions' defaults. Flags and sizes given here add to those of that mode. Naming a device or a
-// profile other than that mode's throws ModeMismatchError: half of the program would run elsewhere.
+// tensors were made in (without a module those of the program, then the inputs; without any fake the innermost mode of
+// this thread; without a mode FakeTensorOptions' defaults). If that mode has ended, the device is the one that those
+// tensors are on and the rest is FakeTensorOptions' defaults. Flags and sizes given here add to those of that mode.
+// Naming a device or a profile other than that mode's throws ModeMismatchError: half of the program would run
+// elsewhere.
 struct CaptureOptions {
   FakeTensorOptions mode;     // the graph lists the data sizes that were asked for as guards
   bool saved_tensors = true;  // record what autograd keeps for backward
@@ -62,15 +64,15 @@ class CaptureSession {
   CaptureSession& operator=(const CaptureSession&) = delete;
 
   // Declares the module's parameters and buffers (in registration order, shared ones once) and knows its submodules'
-  // paths. The module must outlive the session. Throws ModeMismatchError, as name_parameter and name_buffer do, for tensors
-  // of a mode with another device or profile than the session's.
+  // paths. The module must outlive the session. Throws ModeMismatchError, as name_parameter and name_buffer do, for
+  // tensors of a mode with another device or profile than the session's.
   void name_module(const torch::nn::Module& root);
   void name_parameter(const at::Tensor& tensor, const std::string& name);
   void name_buffer(const at::Tensor& tensor, const std::string& name);
   void name_input(const at::Tensor& tensor, const std::string& name);
 
-  // Ends the record. `outputs` become sg::output, and (parameter, gradient) pairs sg::gradient nodes: by default those of
-  // the named parameters that have a gradient. The session stays a FakeTensorMode until it is destroyed.
+  // Ends the record. `outputs` become sg::output, and (parameter, gradient) pairs sg::gradient nodes: by default those
+  // of the named parameters that have a gradient. The session stays a FakeTensorMode until it is destroyed.
   Graph finish(const std::vector<at::Tensor>& outputs);
 
   FakeTensorMode& mode() { return mode_; }
@@ -258,8 +260,8 @@ class ModuleScope {
 //     script.make_fake(mode);
 //     auto capture = shadowgraph::capture_forward(script.program({shadowgraph::parse_tensor_spec("f32[8,3,224,224]").make()}));
 //
-// Loading reads the real weights; make_fake then replaces every parameter and buffer by a fake one and drops the data. A
-// trace carries the device it was made on as constants: map_devices_to_default maps those to the mode's device.
+// Loading reads the real weights; make_fake then replaces every parameter and buffer by a fake one and drops the data.
+// A trace carries the device it was made on as constants: map_devices_to_default maps those to the mode's device.
 
 // "f32[8,3,224,224]": dtype (f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool c64 c128) and sizes; "i64[]" is a scalar.
 struct TensorSpecText {
@@ -284,9 +286,9 @@ class ScriptProgram {
   void train(bool on);
 
   std::vector<at::Tensor> parameters() const;
-  // Forward on these inputs: tensors inside tuples, lists and dicts of the result are the outputs, in order. The loss is
-  // the first output that is floating-point and requires grad: itself if it is a scalar, otherwise its mean.
-  // The program refers to this object, which must outlive it.
+  // Forward on these inputs: tensors inside tuples, lists and dicts of the result are the outputs, in order. The loss
+  // is the first output that is floating-point and requires grad: itself if it is a scalar, otherwise its mean. The
+  // program refers to this object, which must outlive it.
   ProgramToCapture program(Tensors inputs) const;
 
  private:

@@ -17,17 +17,18 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Describes a program that makes tensors, without making them: they are materialised later, in whatever order and number.
+// Describes a program that makes tensors, without making them: they are materialised later, in whatever order and
+// number.
 //
 //     auto net = shadowgraph::deferred_init([] { return std::make_shared<Net>(70'000'000'000); });   // nothing allocated
 //     shadowgraph::materialize_module(*net->layer3);   // shadowgraph/deferred.h: bitwise what eager would have made
 //
-// Every tensor made inside is a fake one and every operator is recorded, in one graph that the tensors own: what is done
-// to them later, outside of any mode, is recorded too. Under a FakeTensorMode or a CaptureSession a described tensor is a
-// fake like any other: what is done there is asking "what if", and no part of the recipe.
+// Every tensor made inside is a fake one and every operator is recorded, in one graph that the tensors own: what is
+// done to them later, outside of any mode, is recorded too. Under a FakeTensorMode or a CaptureSession a described
+// tensor is a fake like any other: what is done there is asking "what if", and no part of the recipe.
 //
-// Random numbers: nothing is drawn, but when deferred_init returns, generators are where eager would have left them, and
-// materialising does not move them. So what is drawn afterwards is as in eager, whatever is materialised and when.
+// Random numbers: nothing is drawn, but when deferred_init returns, generators are where eager would have left them,
+// and materialising does not move them. So what is drawn afterwards is as in eager, whatever is materialised and when.
 // Seeding, saving and restoring generators inside works; a saved state means nothing outside.
 //
 // Values that the program reads (item(), a mask as an index, nonzero()) are computed at once, on just what they need.
@@ -99,11 +100,11 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     materialize_module(*net, {.buffers_only = true});           // those of a module
 //     at::Tensor rows = materialize_shard(weight, 0, 4096, 1024); // a part, without ever having the whole
 //
-// The tensor object itself becomes real: whoever holds it (the module, an optimizer, a tied module, autograd) sees it, and
-// views that share its storage share the real one once they are materialised too. Any order, partly or wholly, gives
-// bitwise what eager construction would have given under the same seed. Storages are computed one after the other, each
-// with just the operators it needs, so that memory peaks at one tensor above what is kept (unless tensors were computed
-// from one another). Operators whose results are overwritten unread do not run.
+// The tensor object itself becomes real: whoever holds it (the module, an optimizer, a tied module, autograd) sees it,
+// and views that share its storage share the real one once they are materialised too. Any order, partly or wholly,
+// gives bitwise what eager construction would have given under the same seed. Storages are computed one after the
+// other, each with just the operators it needs, so that memory peaks at one tensor above what is kept (unless tensors
+// were computed from one another). Operators whose results are overwritten unread do not run.
 //
 // Computed on the CPU, then moved; a description for a CUDA device thus gets the numbers of the CPU's generators.
 //
@@ -115,8 +116,8 @@ class Graph;
 struct MaterializeOptions {
   std::optional<c10::Device> device;    // in place of the one it was described for
   std::optional<at::ScalarType> dtype;  // of floating-point tensors: what eager and then .to(dtype) gives
-  // Random numbers from a stream of its own for every draw of the description, seeded with this: the same in every process
-  // that describes the same program, and for parts. Not what eager gives.
+  // Random numbers from a stream of its own for every draw of the description, seeded with this: the same in every
+  // process that describes the same program, and for parts. Not what eager gives.
   std::optional<uint64_t> independent_streams;
   bool keep_recipe = true;  // for dematerialize; otherwise the description goes with its last fake tensor
 };
@@ -135,8 +136,8 @@ void materialize_tensors(const std::vector<at::Tensor>& tensors, const Materiali
 // same objects.
 void materialize_module(const torch::nn::Module& module, const MaterializeModuleOptions& options = {});
 
-// A new real tensor with tensor.narrow(dim, start, length), contiguous; `tensor` stays described. If its recipe is made of
-// factories, random fills and elementwise operators on whole tensors, no more than that part and a small buffer is
+// A new real tensor with tensor.narrow(dim, start, length), contiguous; `tensor` stays described. If its recipe is made
+// of factories, random fills and elementwise operators on whole tensors, no more than that part and a small buffer is
 // allocated. Otherwise the whole is, for the time being; with `never_whole` that throws DeferredError.
 at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t length,
                              const MaterializeOptions& options = {}, bool never_whole = false);
@@ -146,8 +147,8 @@ bool is_deferred(const at::Tensor& tensor);
 bool is_deferred(const torch::nn::Module& module);
 
 // Drops the data and keeps the recipe: the tensor is described again, as it was when it was materialised; what has been
-// written since is lost. The memory is free once no real tensor shares it. Throws NotDeferredError for a tensor that has
-// no recipe. Of a module: those parameters and buffers that have one.
+// written since is lost. The memory is free once no real tensor shares it. Throws NotDeferredError for a tensor that
+// has no recipe. Of a module: those parameters and buffers that have one.
 void dematerialize(const at::Tensor& tensor);
 void dematerialize(const torch::nn::Module& module);
 
@@ -159,8 +160,8 @@ const Graph& deferred_graph(const at::Tensor& tensor);
 //
 //     write_weights("w.pt", named_tensors, {});   // described tensors are materialised one at a time and dropped again
 //
-// The format is torch.save's: a zip archive with data.pkl (an OrderedDict of names to tensors, pickle protocol 2) and one
-// record for every storage. Tensors that share a storage share it in the file, so ties survive.
+// The format is torch.save's: a zip archive with data.pkl (an OrderedDict of names to tensors, pickle protocol 2) and
+// one record for every storage. Tensors that share a storage share it in the file, so ties survive.
 
 struct WrittenWeights {
   size_t tensors = 0;

@@ -17,8 +17,8 @@ namespace SHADOWGRAPH_API shadowgraph {
 // What kind of work an operator is: what a picture colours by.
 //
 // The first that applies: the graph's own nodes are placeholders; nodes of phase optimizer are optimizer; then by name
-// and by the cost tables (profiler/cost/flop_table.h, profiler/cost/elementwise_table.h), so that an operator with a cost has a
-// colour.
+// and by the cost tables (profiler/cost/flop_table.h, profiler/cost/elementwise_table.h), so that an operator with a
+// cost has a colour.
 
 enum class OperatorCategory : uint8_t {
   kMatmul,  // matrix products, convolutions, recurrent layers

@@ -23,13 +23,14 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     NodeId t = at.insert(transpose, {Argument::of_value(weight)});  // in mm's region and phase, under its modes
 //     graph.erase(mm);                                                // `at` now stands before what followed mm
 //
-// Nodes inserted one after another come in that order. They take over from the node named at construction: region, phase,
-// grad mode and autocast flags, forward node and source line, but no notes. Operands must be made before the place, a
-// storage that died earlier lives on until the new node, and sg:: placeholders come first, sg::output and sg::gradient
-// last; a place among the placeholders means the one after them for every other node. Constant time.
+// Nodes inserted one after another come in that order. They take over from the node named at construction: region,
+// phase, grad mode and autocast flags, forward node and source line, but no notes. Operands must be made before the
+// place, a storage that died earlier lives on until the new node, and sg:: placeholders come first, sg::output and
+// sg::gradient last; a place among the placeholders means the one after them for every other node. Constant time.
 // (torch.fx has graph.inserting_before; Cranelift calls it a cursor.)
 //
-// The graph must outlive the point and must not be moved while it stands in it. Not copyable: the graph knows its points.
+// The graph must outlive the point and must not be moved while it stands in it. Not copyable: the graph knows its
+// points.
 
 class InsertionPoint {
  public:
@@ -83,15 +84,15 @@ class InsertionPoint {
 // Everything, erased nodes' holes included, so that all ids mean the same in both. Costs a copy of the memory.
 Graph clone(const Graph& graph);
 
-// Copies the nodes of `piece` before `position` of `into` (invalid: at the end, before sg::output and sg::gradient), its
-// sg::input, sg::parameter and sg::buffer placeholders standing for `inputs`, in program order. Returns what the piece
-// outputs, in order; an invalid id where it outputs None or nothing tensor-like.
+// Copies the nodes of `piece` before `position` of `into` (invalid: at the end, before sg::output and sg::gradient),
+// its sg::input, sg::parameter and sg::buffer placeholders standing for `inputs`, in program order. Returns what the
+// piece outputs, in order; an invalid id where it outputs None or nothing tensor-like.
 //
 // Regions of the piece come under that of the node at `position`; sg::constant nodes go to the other placeholders. What
 // aliases a placeholder aliases the value given for it. Storages given live on as long as the new nodes need them.
-// Throws GraphEditError, before any change, if the number of inputs or the dtype, sizes or device of one differ from the
-// placeholder's (or strides and offset, where the piece makes views of it), if placeholders that share a storage are
-// given values that do not, if an input is not made before `position`, or if the piece has sg::gradient nodes.
+// Throws GraphEditError, before any change, if the number of inputs or the dtype, sizes or device of one differ from
+// the placeholder's (or strides and offset, where the piece makes views of it), if placeholders that share a storage
+// are given values that do not, if an input is not made before `position`, or if the piece has sg::gradient nodes.
 std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, std::span<const ValueId> inputs);
 
 // A piece cut out: a graph of its own, and what of the graph around it goes in and comes out.
@@ -101,8 +102,8 @@ struct Subgraph {
   std::vector<ValueId> outputs;  // values of the nodes that others use, in the order they are made
 };
 
-// The `nodes` (in program order, none of them sg::) as a graph of their own; `graph` is not changed. Tensors that share a
-// storage share one in the piece. Linear in the nodes.
+// The `nodes` (in program order, none of them sg::) as a graph of their own; `graph` is not changed. Tensors that share
+// a storage share one in the piece. Linear in the nodes.
 Subgraph extract(const Graph& graph, std::span<const NodeId> nodes);
 
 // Copies nodes one by one from one graph into another, or within one.
@@ -173,15 +174,15 @@ class NodeCopier {
 //     NodeId call = replace_by_call(graph, group);
 //     inline_call(graph, call, body);                        // `body` as extract(graph, nodes) gave it
 //
-// Legal is what can run at one point: no way by values, storages, random numbers or host reads leaves the nodes and comes
-// back into them. What the nodes do to others must be in the schema: an argument that they write is `Tensor(a!)`, a result
-// that shares the storage of an argument has its `(a)`, nodes that draw random numbers need a `Generator?` argument, collectives
-// a `str group_name` as _c10d_functional's operators have, nodes that read the host or are unknown `...` (then everything
-// is assumed of the call). schema_of() writes such a schema.
+// Legal is what can run at one point: no way by values, storages, random numbers or host reads leaves the nodes and
+// comes back into them. What the nodes do to others must be in the schema: an argument that they write is `Tensor(a!)`,
+// a result that shares the storage of an argument has its `(a)`, nodes that draw random numbers need a `Generator?`
+// argument, collectives a `str group_name` as _c10d_functional's operators have, nodes that read the host or are
+// unknown `...` (then everything is assumed of the call). schema_of() writes such a schema.
 //
-// The call has the innermost region around all its nodes, and phase, modes and source of the first. Its results live where
-// the old ones did; storages that only the nodes used are gone. Tensors saved as inputs or outputs stay saved; backward
-// nodes of the nodes become those of the call. (torch.fx: fuse_by_partitions; XLA: fusion computations.)
+// The call has the innermost region around all its nodes, and phase, modes and source of the first. Its results live
+// where the old ones did; storages that only the nodes used are gone. Tensors saved as inputs or outputs stay saved;
+// backward nodes of the nodes become those of the call. (torch.fx: fuse_by_partitions; XLA: fusion computations.)
 
 // What goes into some nodes and comes out.
 struct Boundary {
@@ -211,8 +212,8 @@ NodeId replace_by_call(Graph& graph, const GroupCall& group);
 // Many at once, none sharing a node with another; linear in all. By group, the calls.
 std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> groups);
 
-// The nodes of `body` in the place of a call: its placeholders stand for the call's value arguments, its outputs for the
-// call's results. Throws as splice() does, and if it does not output as many values.
+// The nodes of `body` in the place of a call: its placeholders stand for the call's value arguments, its outputs for
+// the call's results. Throws as splice() does, and if it does not output as many values.
 void inline_call(Graph& graph, NodeId call, const Graph& body);
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -224,7 +225,8 @@ void inline_call(Graph& graph, NodeId call, const Graph& body);
 //         "return %y\n");
 //     for (const Match& match : find_matches(graph, pattern)) ... match.value("%x"), match.argument("$alpha")
 //
-// One call a line, as shadowgraph/text.h writes them without types and attributes; blank lines and `# comments` are skipped.
+// One call a line, as shadowgraph/text.h writes them without types and attributes; blank lines and `# comments` are
+// skipped.
 //   %name    a value. One that no line makes is a wildcard: any value, the same everywhere in a match
 //   $name    any argument, the same everywhere in a match; `_` any argument at all
 //   name=..  a constant, matched exactly (1 is not 1.0); what is left out has its default; `...` at the end: anything
@@ -234,9 +236,9 @@ void inline_call(Graph& graph, NodeId call, const Graph& body);
 //
 // A match can be replaced as a whole by something at one point, by default the place of its last node: nothing that it
 // read was written since, and if it writes or is random itself, nothing in between depends on it. Where a value that it
-// returns is used before its last node, that point is earlier, or others have to wait (Dependences::meeting_point). Where
-// there is no such point it is no match, and is told of as refused. Matches do not overlap; the first in program order
-// wins. Nothing is matched whose inner values are saved for backward by other nodes.
+// returns is used before its last node, that point is earlier, or others have to wait (Dependences::meeting_point).
+// Where there is no such point it is no match, and is told of as refused. Matches do not overlap; the first in program
+// order wins. Nothing is matched whose inner values are saved for backward by other nodes.
 //
 // nativert and torch.fx (subgraph_rewriter) match likewise. Linear in the graph for patterns whose calls are linked by
 // operands; where a line shares only operands with those after it, all users of those operands are tried.
@@ -285,8 +287,9 @@ struct Match {
   const Argument& argument(std::string_view name) const;
 };
 
-// In program order of the nodes that the pattern's calls are searched from. The graph is not changed, and `pattern` must
-// outlive the matches. `refused`, if given, gets a line for each set of nodes that fits but cannot be run at one point.
+// In program order of the nodes that the pattern's calls are searched from. The graph is not changed, and `pattern`
+// must outlive the matches. `refused`, if given, gets a line for each set of nodes that fits but cannot be run at one
+// point.
 std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern,
                                 std::vector<std::string>* refused = nullptr);
 // The same with dependences that are known already.

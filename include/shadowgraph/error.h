@@ -109,8 +109,8 @@ class ExternalTensorChangedError : public DeferredError {
   NodeId node_;
 };
 
-// A call that cannot be recorded: an argument that is an object, a fake tensor of another record, an inference tensor from
-// outside, a write to a tensor from outside.
+// A call that cannot be recorded: an argument that is an object, a fake tensor of another record, an inference tensor
+// from outside, a write to a tensor from outside.
 class UnrecordableCallError : public DeferredError {
  public:
   using DeferredError::DeferredError;

@@ -76,8 +76,8 @@ struct DeviceProfile {
 // Sizes of results that depend on data, given by the user: how many elements a mask keeps, how many values are unique.
 //
 // Fake tensors have no data, so nonzero() and its kin throw DataDependentError unless the mode has a size for them.
-// Sizes have names, given in the order of asking: "nonzero0", "nonzero1", "unique0", ... A function can be asked too, for
-// those that are not given by name.
+// Sizes have names, given in the order of asking: "nonzero0", "nonzero1", "unique0", ... A function can be asked too,
+// for those that are not given by name.
 //
 //     FakeTensorMode mode({.data_sizes = {{"nonzero0", 17}}});
 //     at::Tensor rows = mask.nonzero();            // [17, mask.dim()]
@@ -119,11 +119,11 @@ enum class RealTensors : uint8_t {
   kConstant,  // as kConvert, and small CPU tensors keep their values
 };
 
-// What is left open (nullopt, empty, false) a FakeTensorMode takes from the defaults named here, and a capture from the mode
-// that its module was made in (shadowgraph/capture.h).
+// What is left open (nullopt, empty, false) a FakeTensorMode takes from the defaults named here, and a capture from the
+// mode that its module was made in (shadowgraph/capture.h).
 struct FakeTensorOptions {
-  // For factories that name none: CPU, CUDA, XPU, MPS, PrivateUse1 or meta. Without an index: the current one. By default
-  // the CPU.
+  // For factories that name none: CPU, CUDA, XPU, MPS, PrivateUse1 or meta. Without an index: the current one. By
+  // default the CPU.
   std::optional<c10::Device> device;
   std::optional<DeviceProfile> profile;  // what a pretended device can do; by default DeviceProfile()
   // Explicit devices in factory calls mean `device`: for TorchScript traces, which carry the device they were made on.
@@ -132,24 +132,24 @@ struct FakeTensorOptions {
   NamedDataSizes data_sizes = {};
   DataSizeHint data_size_hint = {};
   std::optional<RealTensors> real_tensors;  // by default kConvert
-  // Operators without rule, decomposition and Meta kernel: run their CPU kernel on zeros, of the real sizes, to see what
-  // comes out. Allocates real memory. Operators that index by their operands or change an operand's geometry are
+  // Operators without rule, decomposition and Meta kernel: run their CPU kernel on zeros, of the real sizes, to see
+  // what comes out. Allocates real memory. Operators that index by their operands or change an operand's geometry are
   // refused: zeros could make them read out of bounds, or lie.
   bool unknown_operators_on_zeros = false;
 };
 
 class FakeTensorMode {
  public:
-  // Throws EnvironmentError if libtorch in this process cannot be used (another library has taken what fake tensors need),
-  // and Error for a device type that cannot be pretended.
+  // Throws EnvironmentError if libtorch in this process cannot be used (another library has taken what fake tensors
+  // need), and Error for a device type that cannot be pretended.
   explicit FakeTensorMode(FakeTensorOptions options = {});
   ~FakeTensorMode();
   FakeTensorMode(const FakeTensorMode&) = delete;
   FakeTensorMode& operator=(const FakeTensorMode&) = delete;
 
   // The fake of a real tensor, on `device` or else where the real one is: dtype, sizes, strides, offset, conjugate and
-  // negative bits, requires_grad, and the fake of its gradient. The same tensor gives the same fake, tensors that share a
-  // storage give fakes that share one, a view gives a view of its base's fake. A tensor with a history that requires
+  // negative bits, requires_grad, and the fake of its gradient. The same tensor gives the same fake, tensors that share
+  // a storage give fakes that share one, a view gives a view of its base's fake. A tensor with a history that requires
   // grad gives one whose backward ends in an error: the history is real. A fake of this mode is its own fake; one of
   // another mode gets a fake of its own. Nothing is allocated, and nothing read but the value of a CPU tensor of one
   // element (see RealTensors). Throws RealTensorError for layouts other than dense strided ones.
@@ -163,8 +163,8 @@ class FakeTensorMode {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
-// This thread enters a mode that another one made; leave it before the mode ends. Not one that records: a capture is of one
-// thread.
+// This thread enters a mode that another one made; leave it before the mode ends. Not one that records: a capture is of
+// one thread.
 class FakeTensorModeScope {
  public:
   // Throws Error if the mode belongs to a CaptureSession of another thread.
@@ -193,8 +193,8 @@ class UnfakeGuard {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
-// A capture was told another device (or device profile) than the mode has that its module was made in; or the tensors of one
-// question are of two modes.
+// A capture was told another device (or device profile) than the mode has that its module was made in; or the tensors
+// of one question are of two modes.
 class ModeMismatchError : public Error {
  public:
   using Error::Error;
@@ -203,12 +203,12 @@ class ModeMismatchError : public Error {
 // Whether `tensor` is a fake tensor; false for undefined ones.
 bool is_fake(const at::Tensor& tensor);
 
-// The mode that the fakes among `tensors` were made in, if it is still there; otherwise this thread's, or nullptr. Throws
-// ModeMismatchError if they are of two modes.
+// The mode that the fakes among `tensors` were made in, if it is still there; otherwise this thread's, or nullptr.
+// Throws ModeMismatchError if they are of two modes.
 FakeTensorMode* detect_fake_mode(at::TensorList tensors);
 
-// "fake Float[2, 3] on cuda:0, requires_grad"; for a real tensor the same with "real", undefined: "undefined". Printing a
-// fake with << throws, since that would print its data, unless it is known.
+// "fake Float[2, 3] on cuda:0, requires_grad"; for a real tensor the same with "real", undefined: "undefined". Printing
+// a fake with << throws, since that would print its data, unless it is known.
 std::string to_string(const at::Tensor& tensor);
 
 }  // namespace shadowgraph
@@ -230,9 +230,9 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     }                                     // the very same parameters, gradients, versions and values as before
 //
 // C++ modules keep their tensors in members that nothing outside can replace. So the tensors stay, and stand for their
-// fakes: inside the mode every operator call on one is on its fake, writes included (without fakeify those are refused),
-// and gradients that arrive at one are fakes. The fakes pretend to be where the real tensors are. What would change the
-// tensor object itself is refused: Module::to, `.data =`, t_(), resize_().
+// fakes: inside the mode every operator call on one is on its fake, writes included (without fakeify those are
+// refused), and gradients that arrive at one are fakes. The fakes pretend to be where the real tensors are. What would
+// change the tensor object itself is refused: Module::to, `.data =`, t_(), resize_().
 
 class FakeTensorMode;
 
@@ -267,8 +267,8 @@ class FakeModule {
 //
 // Compared below autograd, after every call: how many results, sizes, dtype, strides, offset, device, which results and
 // operands share memory or are the same, the geometry that written operands were left with, and that both raise or
-// neither. Operators that fakes refuse (DataDependentError, NoRuleError) are counted, not compared. The idea is PyTorch's
-// CrossRefFakeMode.
+// neither. Operators that fakes refuse (DataDependentError, NoRuleError) are counted, not compared. The idea is
+// PyTorch's CrossRefFakeMode.
 
 struct CrossRefDifference {
   std::string op;     // "aten::gelu"

@@ -1,17 +1,18 @@
 // The graph: one SSA record of a program run, on which every analysis, pass, picture and export works.
 //
-// A Graph owns its nodes, values, storages and regions in arenas; everything is named by typed ids (shadowgraph/graph/ids.h). Program
-// order is a doubly linked list of nodes with ordered labels, so inserting, erasing and "which comes first" are O(1). Ids
-// are stable under edits and are renumbered only when printed. Uses of a value are kept in order of creation.
+// A Graph owns its nodes, values, storages and regions in arenas; everything is named by typed ids
+// (shadowgraph/graph/ids.h). Program order is a doubly linked list of nodes with ordered labels, so inserting, erasing
+// and "which comes first" are O(1). Ids are stable under edits and are renumbered only when printed. Uses of a value
+// are kept in order of creation.
 //
 //     Graph graph;
 //     NodeId x = graph.append(target_of(Builtin::kInput), {graph.string_argument("x")});
 //     ValueId v = graph.add_tensor_result(x, {.dtype = at::kFloat, .sizes = {2, 3}, .strides = {3, 1}, .storage = s});
 //
-// Creation functions check nothing beyond bounds; shadowgraph/verify.h states and checks every invariant. Edits keep them: a
-// graph that verifies does so after each, or the edit throws GraphEditError and has changed nothing. What an edit cannot
-// know is whether the program still computes the same: see shadowgraph/analysis.h and shadowgraph/analysis.h. New nodes go in through an
-// InsertionPoint (shadowgraph/edit.h).
+// Creation functions check nothing beyond bounds; shadowgraph/verify.h states and checks every invariant. Edits keep
+// them: a graph that verifies does so after each, or the edit throws GraphEditError and has changed nothing. What an
+// edit cannot know is whether the program still computes the same: see shadowgraph/analysis.h. New nodes go in through
+// an InsertionPoint (shadowgraph/edit.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,6 +32,7 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/arena.h"
 #include "shadowgraph/graph/ids.h"
+#include "shadowgraph/graph/metadata.h"
 #include "shadowgraph/graph/node_range.h"
 #include "shadowgraph/graph/target.h"
 #include "shadowgraph/graph/types.h"
@@ -59,8 +61,7 @@ class Graph {
   Graph(const Graph&) = delete;  // shadowgraph/edit.h
   Graph& operator=(const Graph&) = delete;
 
-  // ---- Free-form facts about the capture, printed at the head: model, device, mode, ...
-  std::map<std::string, std::string> metadata;
+  Metadata metadata;
   std::vector<Guard> guards;
 
   // ---- Strings, phases, targets, tensor constants (interned, never removed)
@@ -127,7 +128,8 @@ class Graph {
   std::span<const int64_t> sizes(ValueId id) const;
   std::span<const int64_t> strides(ValueId id) const;
   int64_t numel(ValueId id) const;
-  // As at::Tensor::is_contiguous(): strides of dimensions of one element do not matter, nor do those of an empty tensor.
+  // As at::Tensor::is_contiguous(): strides of dimensions of one element do not matter, nor do those of an empty
+  // tensor.
   bool is_contiguous(ValueId id) const;
   // numel * element size: the bytes the tensor covers, not those of its storage.
   int64_t logical_bytes(ValueId id) const;
@@ -235,8 +237,8 @@ class Graph {
   void erase(std::span<const NodeId> ids);
 
   // Moves nodes to where their operands are made already and their results not yet used. Deaths stay where they are in
-  // the program, or wait for the moved nodes. Costs the moved nodes' operands; when moving towards the end, those of the
-  // nodes passed. `position` invalid: to the end.
+  // the program, or wait for the moved nodes. Costs the moved nodes' operands; when moving towards the end, those of
+  // the nodes passed. `position` invalid: to the end.
   void move_before(NodeId id, NodeId position) { move_range_before(id, id, position); }
   void move_after(NodeId id, NodeId position) { move_range_before(id, id, node(position).next); }
   // The nodes from `first` to `last`, which keep their order.

@@ -125,15 +125,15 @@ inline int64_t byte_count(const Operand& operand) {
 //         .bytes = [](const sg::OperandShapes& call) { return byte_count(call.argument(0)) + byte_count(call.result(0)); },
 //         .scratch = [](const sg::OperandShapes& call) { return byte_count(call.result(0)); }});
 //
-// The shape rule is that of shadowgraph/rules.h; leave it out for an operator that has a Meta kernel or is made of others.
-// Costs are functions of the shapes, dtypes and numbers of one call (shadowgraph/operators.h), each optional:
+// The shape rule is that of shadowgraph/rules.h; leave it out for an operator that has a Meta kernel or is made of
+// others. Costs are functions of the shapes, dtypes and numbers of one call (shadowgraph/operators.h), each optional:
 //   flops    2 a multiply-accumulate; counted as NodeFlops::matmul, of which PyTorch's FlopCounterMode knows nothing.
 //            Without it, and without a row in the tables, the operator is listed as uncovered.
 //   bytes    what a call reads and writes
 //   scratch  memory that a call takes and gives back, alive beside its operands and results: in MemoryTimeline and so in
 //            the peak, as temporary
-// A rule that cannot tell, or that throws, answers as if it were not there: see Profile::custom_operators, which lists calls
-// without an answer. For an operator of libtorch, what is registered here comes before the tables' rows.
+// A rule that cannot tell, or that throws, answers as if it were not there: see Profile::custom_operators, which lists
+// calls without an answer. For an operator of libtorch, what is registered here comes before the tables' rows.
 //
 // The name carries the overload ("my::op.out"); one without is taken for every overload that has none of its own. The
 // operator need not be known yet. Thread-safe; a profile that runs meanwhile may not see it.

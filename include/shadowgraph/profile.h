@@ -118,8 +118,8 @@ class CustomOperators {
 // Storages that existed before the program (born at a placeholder: parameters, buffers, inputs, constants) are counted
 // from the first step, wherever their placeholder stands. Bytes are whole storages: a view costs nothing, a view that
 // outlives its base keeps all of the base. Scratch memory that an operator takes and gives back inside one call is not
-// in the graph and not counted, except that of operators that were registered with it (shadowgraph/operators.h): it is live at
-// its node, as temporary. A second track rounds each storage up to 512 bytes, the least block of CUDA's caching
+// in the graph and not counted, except that of operators that were registered with it (shadowgraph/operators.h): it is
+// live at its node, as temporary. A second track rounds each storage up to 512 bytes, the least block of CUDA's caching
 // allocator (c10/cuda/CUDACachingAllocator: kMinBlockSize).
 //
 //     const auto timeline = MemoryTimeline::of(graph);
@@ -354,10 +354,10 @@ std::string to_text(const SummaryTable& table);
 //     std::cout << to_text(costs.summary()) << to_text(costs);
 //     std::cout << to_json(costs).dump(2);
 //
-// What the figures are made of (FLOPs of nodes, kinds of storages, the tree of modules) is worked out once; the views read
-// it, and the graph, which must outlive them unchanged. The figures, text and JSON are values of their own. What is not
-// known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero. docs/profiling.md
-// defines every figure.
+// What the figures are made of (FLOPs of nodes, kinds of storages, the tree of modules) is worked out once; the views
+// read it, and the graph, which must outlive them unchanged. The figures, text and JSON are values of their own. What
+// is not known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero.
+// docs/profiling.md defines every figure.
 
 struct ProfileOptions {
   size_t top_at_peak = 10;
@@ -402,9 +402,9 @@ class ProgramCosts;
 struct Profile {
   // From Graph::metadata; absent there, absent here.
   std::optional<std::string> model;
-  std::optional<std::string> mode;
+  std::optional<ProgramMode> mode;
   std::optional<std::string> optimizer;
-  std::optional<double> capture_seconds;
+  std::optional<double> capture_seconds;  // for whoever captured it to fill in
 
   std::string device;  // whose memory `peak` and `timeline` are about
   uint32_t nodes = 0;

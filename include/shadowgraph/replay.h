@@ -44,7 +44,8 @@ class Bindings {
   }
   // Its parameters and buffers, by the names under which a capture declares them.
   Bindings& module(const torch::nn::Module& module);
-  // Parameters, buffers and inputs (not constants: the graph holds those) in the order of their nodes. Counts before names.
+  // Parameters, buffers and inputs (not constants: the graph holds those) in the order of their nodes. Counts before
+  // names.
   Bindings& in_order(std::vector<at::Tensor> tensors) {
     ordered_ = std::move(tensors);
     return *this;
@@ -106,13 +107,14 @@ std::vector<std::string> registered_functions();
 //     ReplayResult result = interpreter.run(Bindings().module(net).bind("input0", x));
 //     // result.outputs, result.gradients["layer.weight"]
 //
-// The graph was recorded below autograd, so it runs there, unless InterpreterOptions::autograd says otherwise: operators
-// are called with autograd, view tracking and autocast off, and what comes out has no history. Values are released after their last use. Random operators draw from the default
-// generators, so after the same manual_seed a run gives bitwise what eager gives.
+// The graph was recorded below autograd, so it runs there, unless InterpreterOptions::autograd says otherwise:
+// operators are called with autograd, view tracking and autocast off, and what comes out has no history. Values are
+// released after their last use. Random operators draw from the default generators, so after the same manual_seed a run
+// gives bitwise what eager gives.
 //
 // What a run does to the tensors it is given: writes reach their storages, as in eager (or copies of them, see
-// `copy_inputs`), and count as one in-place change for autograd. Their own geometry stays: `t_`, `set_` or `resize_` on a
-// placeholder acts on the run's tensor of it. Constants that the graph writes are copied first, so that every run
+// `copy_inputs`), and count as one in-place change for autograd. Their own geometry stays: `t_`, `set_` or `resize_` on
+// a placeholder acts on the run's tensor of it. Constants that the graph writes are copied first, so that every run
 // begins with the same. An sg::alias is a view of its storage with the value's geometry.
 //
 // Contents that no node wrote (aten::empty) are whatever the allocator gives, as in eager.
@@ -124,8 +126,8 @@ std::vector<std::string> registered_functions();
 struct InterpreterOptions {
   // Run what these values need (core/replay/slice.h), and return them as outputs; empty: the whole graph.
   std::vector<ValueId> only;
-  // With `only`: run exactly these nodes, in this order, rather than a slice of the graph. Operands come before users, and
-  // whatever writes what a node reads must be among them.
+  // With `only`: run exactly these nodes, in this order, rather than a slice of the graph. Operands come before users,
+  // and whatever writes what a node reads must be among them.
   std::vector<NodeId> nodes;
   // Every device in the graph means this one: a capture on fake CUDA runs on the CPU.
   std::optional<c10::Device> device;
@@ -137,8 +139,8 @@ struct InterpreterOptions {
   bool copy_inputs = false;
   // In place of the default generator of its device; it is left where the run ends.
   std::optional<at::Generator> generator;
-  // Operators go through autograd, with gradients where the caller has them on and the program had: what comes out has a
-  // history. For forward graphs. A graph that was captured wholly without gradients follows the caller alone.
+  // Operators go through autograd, with gradients where the caller has them on and the program had: what comes out has
+  // a history. For forward graphs. A graph that was captured wholly without gradients follows the caller alone.
   bool autograd = false;
   // Nodes that cannot run (operator not registered, opaque argument) throw when reached, not before the first one runs;
   // for derived classes that run them in their own way.
@@ -223,8 +225,9 @@ class Interpreter {
 //     ReplayResult step = executor.run(Bindings().module(net).bind("x", x));  by name, gradients included
 //
 // It is an Interpreter (shadowgraph/replay.h, which tells what a run is) that owns its graph and knows what it takes.
-// Every error is a ReplayError that names the node and what to do: a missing tensor, one of another dtype, shape, stride or
-// device, an operator or device that this process lacks. Costs about 30 ns a node above calling the operators boxed.
+// Every error is a ReplayError that names the node and what to do: a missing tensor, one of another dtype, shape,
+// stride or device, an operator or device that this process lacks. Costs about 30 ns a node above calling the operators
+// boxed.
 
 class ReplayExecutor {
  public:
@@ -254,15 +257,16 @@ class ReplayExecutor {
 //     y.sum().backward();                          // gradients in module->parameters()
 //     module->to(at::kDouble); module->save("net.sg", "net.pt"); auto again = GraphModule::load("net.sg", "net.pt");
 //
-// Parameters and buffers have the names that the graph gives them; dots make submodules, so named_parameters() and state
-// dicts look like the original's. They are the tensors given, not copies: training one trains the other. Tensor constants
-// of the graph become buffers "graph_constants.c0", ..., so that they move and are saved too.
+// Parameters and buffers have the names that the graph gives them; dots make submodules, so named_parameters() and
+// state dicts look like the original's. They are the tensors given, not copies: training one trains the other. Tensor
+// constants of the graph become buffers "graph_constants.c0", ..., so that they move and are saved too.
 //
 // Gradients come from autograd as the operators run; the graph itself needs no backward. The first run checks that no
 // operator lacks a derivative where the captured program had one: otherwise GraphModuleError.
 //
 // What the graph keeps of its capture, whatever the module is told later:
-// - train() and eval() change nothing: dropout and batch norm are what they were. Capture the graph in the mode you want.
+// - train() and eval() change nothing: dropout and batch norm are what they were. Capture the graph in the mode you
+// want.
 // - sizes: inputs must have those of the capture (strides may differ, dtypes follow the module once it was converted).
 // - dtypes that the program itself named (`to(kFloat)`, arange) stay after to(kHalf); to(device) moves everything.
 
@@ -274,15 +278,15 @@ class GraphModuleError : public Error {
 
 class GraphModule : public torch::nn::Module {
  public:
-  // Takes what the graph names from `source`, shared. Throws GraphModuleError: if `source` lacks a parameter or buffer, or
-  // has it in another dtype or shape; for a graph with a backward or an optimizer step.
+  // Takes what the graph names from `source`, shared. Throws GraphModuleError: if `source` lacks a parameter or buffer,
+  // or has it in another dtype or shape; for a graph with a backward or an optimizer step.
   GraphModule(Graph graph, const torch::nn::Module& source);
   // The same from tensors by name.
   GraphModule(Graph graph, const std::map<std::string, at::Tensor>& tensors);
   ~GraphModule() override;
 
-  // One tensor for each of input_names(), on the module's device. Throws GraphModuleError for a wrong number or shape, and
-  // ReplayError for what fails inside.
+  // One tensor for each of input_names(), on the module's device. Throws GraphModuleError for a wrong number or shape,
+  // and ReplayError for what fails inside.
   std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs);
   const std::vector<std::string>& input_names() const { return input_names_; }
   const Graph& graph() const { return graph_; }

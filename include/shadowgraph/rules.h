@@ -35,9 +35,9 @@ namespace SHADOWGRAPH_API shadowgraph {
 // rule, built-in ones included; it is safe at any time, but a capture that runs meanwhile on another thread may still
 // see the old rule. Throws Error if `function` does not fit the operator's schema (checked when the operator is known).
 //
-// A composite rule is one for a composite operator, run in place of its decomposition, above autograd, on fake tensors that
-// pretend to be on a CUDA device: for composites that pick a kernel by asking the device (attention, fused recurrent layers;
-// these two on some other devices too).
+// A composite rule is one for a composite operator, run in place of its decomposition, above autograd, on fake tensors
+// that pretend to be on a CUDA device: for composites that pick a kernel by asking the device (attention, fused
+// recurrent layers; these two on some other devices too).
 
 namespace internal {
 

@@ -133,7 +133,8 @@ void write_graph_file(const std::string& path, const Graph& graph);
 //
 // The text may come from anywhere: whatever is in it, the answer is a graph or a ParseError. Memory and time are linear
 // in the length of the text (no number in it sizes an allocation), lists nest at most kMaxListDepth deep, and every
-// reference is resolved. Apart from that, whether the graph makes sense is the verifier's business (shadowgraph/verify.h).
+// reference is resolved. Apart from that, whether the graph makes sense is the verifier's business
+// (shadowgraph/verify.h).
 //
 // For people who write graphs by hand, more is accepted than the printer writes: blank lines, `# comment` lines, `n3:`
 // left out, arguments in any order, arguments stated that equal their default, `writes(...)` left out.
@@ -174,15 +175,15 @@ Graph read_graph_file(const std::string& path);
 
 nlohmann::json to_json(const Graph& graph);
 
-// Throws ParseError if anything is wrong, with the JSON pointer of the place ("/nodes/12"); line() and column() are then
-// those of the equivalent text. (JSON text itself is read with nlohmann::json::parse.)
+// Throws ParseError if anything is wrong, with the JSON pointer of the place ("/nodes/12"); line() and column() are
+// then those of the equivalent text. (JSON text itself is read with nlohmann::json::parse.)
 Graph from_json(const nlohmann::json& json);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Whole files: nothing is ever left half-written.
 
-// Writes to a temporary file beside `path`, then renames it; on failure `path` is as it was. A link is followed, and what
-// is no regular file (/dev/stdout, a pipe) is written to directly. Throws FileError.
+// Writes to a temporary file beside `path`, then renames it; on failure `path` is as it was. A link is followed, and
+// what is no regular file (/dev/stdout, a pipe) is written to directly. Throws FileError.
 void write_file(const std::string& path, std::string_view content);
 // The same in pieces, for what is too large to hold twice.
 void write_file(const std::string& path, const std::function<void(std::ostream&)>& write);

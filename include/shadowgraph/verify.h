@@ -81,9 +81,9 @@ void verify(const Graph& graph);
 //
 //     if (auto difference = first_difference(before, after)) FAIL() << *difference;
 //
-// Compared by canonical numbers (shadowgraph/text.h): nodes in program order with all their attributes and notes, values, storages
-// with birth and death, regions, metadata, guards, and tensor constants bit by bit. NaNs are compared by
-// bits, -0.0 is not 0.0, an unset string is "". Not compared: order in the lists of uses, erased nodes and what only
+// Compared by canonical numbers (shadowgraph/text.h): nodes in program order with all their attributes and notes,
+// values, storages with birth and death, regions, metadata, guards, and tensor constants bit by bit. NaNs are compared
+// by bits, -0.0 is not 0.0, an unset string is "". Not compared: order in the lists of uses, erased nodes and what only
 // they used, which are no part of the content. Constants without readable contents (meta, sparse) count as equal.
 
 // Empty if equal, otherwise a sentence that names the place, with both versions of it. Linear.
@@ -102,12 +102,12 @@ std::optional<std::string> first_difference(const Graph& a, const Graph& b);
 //     - n40: %41 = aten::t(self=%3) : f32[8,4]{1,8} @s2
 //
 // Nodes are aligned by what they are by themselves: operator, constants, types of operands and results, phase. Then
-// those that agree are compared in all that is printed of them, operands by the node that makes them. So renumbering is no
-// difference, and one inserted node is one difference.
+// those that agree are compared in all that is printed of them, operands by the node that makes them. So renumbering is
+// no difference, and one inserted node is one difference.
 //
-// Myers' O(N D) algorithm (An O(ND) Difference Algorithm and Its Variations, 1986): linear when little differs. Where more
-// than kMaxEdits differences lie together, the alignment goes on from the best point found, so that it costs at most
-// kMaxEdits steps a node, and may then report more than the least.
+// Myers' O(N D) algorithm (An O(ND) Difference Algorithm and Its Variations, 1986): linear when little differs. Where
+// more than kMaxEdits differences lie together, the alignment goes on from the best point found, so that it costs at
+// most kMaxEdits steps a node, and may then report more than the least.
 
 class GraphDiff {
  public:

@@ -16,8 +16,8 @@ struct Dimension {
   int64_t stride = 0;  // bytes
 };
 
-// The places that a view visits, order forgotten: dimensions by falling stride, in bytes, neighbours merged, those of size
-// 1 left out, the elements themselves as the innermost run.
+// The places that a view visits, order forgotten: dimensions by falling stride, in bytes, neighbours merged, those of
+// size 1 left out, the elements themselves as the innermost run.
 struct Lattice {
   c10::SmallVector<Dimension, 6> dimensions;
   int64_t begin = 0;  // byte of the lowest element
@@ -75,7 +75,8 @@ std::optional<int64_t> next_byte_in(const Lattice& lattice, int64_t byte) {
   int64_t rest = byte - lattice.begin;
   if (rest <= 0) return lattice.begin;
   int64_t at = lattice.begin;
-  // Where to go on if the digits below lead past their end: the place one further in the innermost dimension that has one.
+  // Where to go on if the digits below lead past their end: the place one further in the innermost dimension that has
+  // one.
   std::optional<int64_t> next;
   for (const Dimension& d : lattice.dimensions) {
     const int64_t digit = std::min(rest / d.stride, d.size - 1);

@@ -12,7 +12,8 @@
 namespace shadowgraph {
 namespace {
 
-// Boost's dominator tree follows chains of ancestors by recursion, which may be as deep as the graph: some 100 bytes a node.
+// Boost's dominator tree follows chains of ancestors by recursion, which may be as deep as the graph: some 100 bytes a
+// node.
 constexpr size_t kStackBytesPerNode = 256;
 constexpr size_t kLeastStack = size_t{8} << 20;
 

@@ -105,7 +105,8 @@ Start start_of(const Reach& previous, int d, int64_t k) {
   return {.down = at(k + 1), .right = at(k - 1) < 0 ? -1 : at(k - 1) + 1};
 }
 
-// Pairs (i, j) of equal elements, both growing: a long common subsequence, the longest if it takes at most kMaxEdits edits.
+// Pairs (i, j) of equal elements, both growing: a long common subsequence, the longest if it takes at most kMaxEdits
+// edits.
 std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
   auto x0 = uint32_t{0};

@@ -75,7 +75,7 @@ class Verifier {
   uint32_t outputs_ = 0;
 };
 
-// ---- 1, 2, 12: what everything else relies on ------------------------------------------------------------------------
+// ---- 1, 2, 12: what everything else relies on -----------------------------------------------------------------------
 
 void Verifier::links() {
   NodeId previous;
@@ -175,7 +175,7 @@ void Verifier::storages() {
   }
 }
 
-// ---- 3, 4: uses ------------------------------------------------------------------------------------------------------
+// ---- 3, 4: uses -----------------------------------------------------------------------------------------------------
 
 void Verifier::inputs(NodeId id, std::span<const Argument> arguments, int depth) {
   for (const Argument& a : arguments) {
@@ -217,7 +217,7 @@ void Verifier::uses() {
   }
 }
 
-// ---- 6, 7: schemas ---------------------------------------------------------------------------------------------------
+// ---- 6, 7: schemas --------------------------------------------------------------------------------------------------
 
 bool Verifier::fits(const Argument& a, TypeClass type, bool optional) const {
   if (a.kind == ArgumentKind::kNone) return optional || type == TypeClass::kTensor || type == TypeClass::kAny;
@@ -311,7 +311,7 @@ void Verifier::signature(NodeId id) {
   }
 }
 
-// ---- 5, 8, 9, 11: values and storages --------------------------------------------------------------------------------
+// ---- 5, 8, 9, 11: values and storages -------------------------------------------------------------------------------
 
 void Verifier::result(NodeId id, ValueId v) {
   const Value& value = graph_.value(v);
@@ -379,7 +379,7 @@ void Verifier::aliases(NodeId id) {
   }
 }
 
-// ---- 13 to 17 --------------------------------------------------------------------------------------------------------
+// ---- 13 to 17 -------------------------------------------------------------------------------------------------------
 
 void Verifier::placement(NodeId id) {
   const TargetId target = graph_.node(id).target;

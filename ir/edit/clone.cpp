@@ -10,7 +10,7 @@
 
 namespace shadowgraph {
 
-// ---- Whole -----------------------------------------------------------------------------------------------------------
+// ---- Whole ----------------------------------------------------------------------------------------------------------
 
 // What may read all of a graph.
 class GraphCopy {
@@ -54,7 +54,7 @@ Graph GraphCopy::run(const Graph& graph) {
 
 Graph clone(const Graph& graph) { return GraphCopy::run(graph); }
 
-// ---- Node by node ----------------------------------------------------------------------------------------------------
+// ---- Node by node ---------------------------------------------------------------------------------------------------
 
 NodeCopier::NodeCopier(const Graph& from, Graph& into, RegionId region) : from_(from), into_(into) {
   regions_[Graph::kRootRegion] = region;
@@ -233,7 +233,7 @@ void NodeCopier::finish() {
   for (NodeId from : std::exchange(unfinished_, {})) copy_saved(from, node(from));
 }
 
-// ---- Pieces ----------------------------------------------------------------------------------------------------------
+// ---- Pieces ---------------------------------------------------------------------------------------------------------
 
 namespace {
 

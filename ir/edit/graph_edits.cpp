@@ -1,5 +1,5 @@
-// Edits that keep a graph valid. Each first finds out all it has to change and whether it may, then changes it, so that a
-// throw leaves the graph as it was.
+// Edits that keep a graph valid. Each first finds out all it has to change and whether it may, then changes it, so that
+// a throw leaves the graph as it was.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ class Graph::DoomedNodes {
 
 std::string Graph::describe(NodeId id) const { return "\n  " + to_text(*this, id); }
 
-// ---- Reading ---------------------------------------------------------------------------------------------------------
+// ---- Reading --------------------------------------------------------------------------------------------------------
 
 std::vector<NodeId> Graph::users_of(ValueId id) const {
   std::vector<NodeId> users;
@@ -77,7 +77,7 @@ bool Graph::mentions(std::span<const Argument> arguments, ValueId id) const {
   return found;
 }
 
-// ---- Saved tensors ---------------------------------------------------------------------------------------------------
+// ---- Saved tensors --------------------------------------------------------------------------------------------------
 
 void Graph::forget_saved_elsewhere(NodeId id) {
   if (saved_elsewhere_.empty()) return;
@@ -136,7 +136,7 @@ void Graph::repair_saved(NodeId id) {
   if (changed) set_saved(id, repaired);
 }
 
-// ---- Deaths ----------------------------------------------------------------------------------------------------------
+// ---- Deaths ---------------------------------------------------------------------------------------------------------
 
 // Appends in place where there is room: a node may inherit the deaths of many that are erased after it.
 void Graph::add_frees(NodeId id, std::span<const StorageId> storages) {
@@ -187,7 +187,7 @@ void Graph::extend_life(StorageId id, NodeId user) {
   if (rank_of(node(user).target) != kEndRank) add_frees(user, std::span(&id, 1));
 }
 
-// ---- Erasing ---------------------------------------------------------------------------------------------------------
+// ---- Erasing --------------------------------------------------------------------------------------------------------
 
 bool Graph::can_erase(NodeId id) const {
   bool needed = false;
@@ -277,7 +277,7 @@ void Graph::hand_deaths_on(NodeId id, NodeId heir) {
   if (heir.valid()) add_frees(heir, freed);
 }
 
-// ---- Moving ----------------------------------------------------------------------------------------------------------
+// ---- Moving ---------------------------------------------------------------------------------------------------------
 
 int Graph::rank_of(TargetId target) {
   if (target.index <= target_of(Builtin::kConstant).index) return kPlaceholderRank;
@@ -438,7 +438,7 @@ void Graph::reorder(std::span<const NodeId> order) {
   }
 }
 
-// ---- Replacing uses --------------------------------------------------------------------------------------------------
+// ---- Replacing uses -------------------------------------------------------------------------------------------------
 
 void Graph::collect_arguments(std::span<Argument> arguments, NodeId user, ValueId of, const UseFilter* filter,
                               std::vector<Argument*>& found) {

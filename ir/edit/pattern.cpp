@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMaxCalls = 256;  // a search tries one call inside the other
 
-// ---- Reading ---------------------------------------------------------------------------------------------------------
+// ---- Reading --------------------------------------------------------------------------------------------------------
 
 class PatternReader {
  public:
@@ -204,7 +204,7 @@ PatternArgument PatternReader::take_argument(const FormalType& type, int depth) 
   return result;
 }
 
-// ---- Searching -------------------------------------------------------------------------------------------------------
+// ---- Searching ------------------------------------------------------------------------------------------------------
 
 class Search {
  public:

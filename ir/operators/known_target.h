@@ -14,8 +14,8 @@
 
 namespace shadowgraph {
 
-// An answer that holds for one generation of registered operators, and is asked for again in the next. Earlier answers stay
-// where they are, for whoever holds them. Thread-safe.
+// An answer that holds for one generation of registered operators, and is asked for again in the next. Earlier answers
+// stay where they are, for whoever holds them. Thread-safe.
 template <class Answer>
 class GenerationSlot {
  public:

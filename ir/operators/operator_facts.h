@@ -1,5 +1,5 @@
-// What an operator does to its arguments, worked out: its schema, the rows of operator_table.h, the tags that it has in this
-// process. Everybody asks Target::facts() or Graph::facts(), which keep the answer.
+// What an operator does to its arguments, worked out: its schema, the rows of operator_table.h, the tags that it has in
+// this process. Everybody asks Target::facts() or Graph::facts(), which keep the answer.
 #pragma once
 
 #include "shadowgraph/graph.h"

@@ -127,8 +127,8 @@ std::optional<FreshForm> match_fresh(const Target& original, const c10::Operator
   return FreshForm{op, std::move(*arguments)};
 }
 
-// The search. Of those among `names` that match(op) answers: the one with the overload name of `target`, or else the first
-// one, or the first of those that take the fewest arguments.
+// The search. Of those among `names` that match(op) answers: the one with the overload name of `target`, or else the
+// first one, or the first of those that take the fewest arguments.
 template <class Form, class Match>
 std::optional<Form> best_form(const Target& target, const std::vector<std::string>& names, Match&& match) {
   std::optional<Form> best;
@@ -147,8 +147,8 @@ std::optional<Form> best_form(const Target& target, const std::vector<std::strin
   return best;
 }
 
-// The `out=` operators that PyTorch generates call the functional form and copy its first results: what else they are said to
-// write stays as it was (aten::_fused_adamw.out and its moments).
+// The `out=` operators that PyTorch generates call the functional form and copy its first results: what else they are
+// said to write stays as it was (aten::_fused_adamw.out and its moments).
 bool leaves_the_rest(const Target& target) {
   const auto op = target.find_operator();
   if (!op || !op->hasTag(at::Tag::generated)) return false;

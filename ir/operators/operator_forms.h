@@ -10,8 +10,8 @@
 // underscore, with "_functional", or as the table says (OperatorRow::functional); any overload that takes the same
 // arguments in the same order, without the `out=` ones, and returns what they would have held.
 //
-// Answers are kept with the target and looked for again when an operator has been registered since; a pointer stays good
-// as long as a copy of the target that was asked about. Thread-safe.
+// Answers are kept with the target and looked for again when an operator has been registered since; a pointer stays
+// good as long as a copy of the target that was asked about. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,9 @@ struct InPlaceForm {
 };
 const Target* in_place_form(const Target& target);
 
-// An `out=` operator's overload that makes its results, and may write the rest of what is written: running statistics. It
-// may take more arguments, which say what the results are like and which `out=` tensors answer themselves: dtype, layout,
-// device and pin_memory of a factory.
+// An `out=` operator's overload that makes its results, and may write the rest of what is written: running statistics.
+// It may take more arguments, which say what the results are like and which `out=` tensors answer themselves: dtype,
+// layout, device and pin_memory of a factory.
 struct FreshForm {
   static constexpr uint16_t kOfResult = 0xFFFF;
   c10::OperatorHandle op;

@@ -1,6 +1,6 @@
 // Where the rows come from: the batch norm and dropout families by their schemas, the aliases and the writes without
-// annotation from a run of PyTorch's OpInfo samples under a TorchDispatchMode that compared contents and storages before and
-// after (3464 samples, 619 operators, CPU).
+// annotation from a run of PyTorch's OpInfo samples under a TorchDispatchMode that compared contents and storages
+// before and after (3464 samples, 619 operators, CPU).
 #include "ir/operators/operator_table.h"
 
 namespace shadowgraph {

@@ -1,11 +1,11 @@
-// The table of what is known of operators beyond their schemas. Ask OperatorFacts (shadowgraph/graph/target.h), which joins
-// the two; this header is for who works them out, and for the test.
+// The table of what is known of operators beyond their schemas. Ask OperatorFacts (shadowgraph/graph/target.h), which
+// joins the two; this header is for who works them out, and for the test.
 //
 //     {.name = "aten::zero_", .overwrites = true, .fills = true}
 //     {.name = "aten::_unsafe_view", .alias_of = "self", .why = "a view that autograd is told nothing of"}
 //
-// A fact is stated here once, as a row or a field of a row. What only one consumer needs (a shape rule, a FLOP formula, how
-// a generator's numbers are used up, a colour) stays with that consumer.
+// A fact is stated here once, as a row or a field of a row. What only one consumer needs (a shape rule, a FLOP formula,
+// how a generator's numbers are used up, a colour) stays with that consumer.
 //
 // tests/ir/operator_facts_test.cpp runs the operator of every row on real tensors and holds each field against what
 // happened. So adding a row is two lines: one here, one call there.

@@ -5,8 +5,8 @@
 
 namespace shadowgraph {
 
-// Changes whenever an operator is registered with the dispatcher or leaves it. Read it before the search whose answer is to
-// be kept. Thread-safe.
+// Changes whenever an operator is registered with the dispatcher or leaves it. Read it before the search whose answer
+// is to be kept. Thread-safe.
 uint64_t operator_generation();
 
 }  // namespace shadowgraph

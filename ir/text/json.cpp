@@ -56,7 +56,7 @@ std::string device_text(c10::Device device) {
   return text;
 }
 
-// ---- Graph to JSON ---------------------------------------------------------------------------------------------------
+// ---- Graph to JSON --------------------------------------------------------------------------------------------------
 
 class Exporter {
  public:
@@ -247,7 +247,7 @@ json Exporter::run() {
   }
   json metadata = json::object();
   bool plain_keys = true;
-  for (const auto& [key, value] : graph_.metadata) {
+  for (const auto& [key, value] : graph_.metadata.lines()) {
     result["metadata"].push_back(json::array({string_json(key), string_json(value)}));
     plain_keys = plain_keys && is_utf8(key);
     if (plain_keys) metadata[key] = string_json(value);

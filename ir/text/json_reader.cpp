@@ -204,7 +204,7 @@ void Importer::put_arguments(const json& object, const json* more) {
   put(")");
 }
 
-// ---- Results ---------------------------------------------------------------------------------------------------------
+// ---- Results --------------------------------------------------------------------------------------------------------
 
 void Importer::put_result_names(const json& results, int depth) {
   if (!results.is_array()) fail("no array of results where one is expected");
@@ -267,7 +267,7 @@ void Importer::put_type(const json& type) {
   }
 }
 
-// ---- Lines -----------------------------------------------------------------------------------------------------------
+// ---- Lines ----------------------------------------------------------------------------------------------------------
 
 void Importer::put_saved(const json& saved) {
   if (!saved.is_array() || saved.empty()) fail("'saved' is no array with elements");

@@ -1,9 +1,10 @@
 // The reader of graph text (docs/ir.md has the format by example, printer.cpp writes it).
 //
-// One pass over the lines, by recursive descent where brackets nest, with a bound on their depth: the text may be anybody's.
-// The graph is built while it is read, and ids are positions: the k-th node line is node k, so that what parse gives prints
-// back byte for byte. What a line says of later lines (values of composites' arguments, deaths and births, forward links)
-// waits in lists of (number, place) until finish(), so that its error, too, names line and column.
+// One pass over the lines, by recursive descent where brackets nest, with a bound on their depth: the text may be
+// anybody's. The graph is built while it is read, and ids are positions: the k-th node line is node k, so that what
+// parse gives prints back byte for byte. What a line says of later lines (values of composites' arguments, deaths and
+// births, forward links) waits in lists of (number, place) until finish(), so that its error, too, names line and
+// column.
 //
 // Only the form is checked here, and what the graph could not hold. Whether it makes sense is the verifier's question.
 #include <fmt/format.h>
@@ -24,7 +25,8 @@
 namespace shadowgraph {
 namespace {
 
-// libtorch's schema parser recurses on nested types and expands `int[N] x=0` to N ints, so it must not see just anything.
+// libtorch's schema parser recurses on nested types and expands `int[N] x=0` to N ints, so it must not see just
+// anything.
 constexpr size_t kMaxSchemaBytes = size_t{1} << 16;
 constexpr int kMaxSchemaNesting = 32;
 constexpr int kMaxSchemaListSize = 1024;
@@ -86,8 +88,8 @@ class Parser {
   // Scratch, kept to spare allocations.
   std::vector<Argument> stack_;  // elements of the lists of results being read, innermost last
   std::vector<int64_t> sizes_, strides_;
-  // A line names its results before their types, %1, [%2, %3] = ... : f32[2], [f32[3], f32[4]]; the names' brackets are kept
-  // until the types are read and must nest alike.
+  // A line names its results before their types, %1, [%2, %3] = ... : f32[2], [f32[3], f32[4]]; the names' brackets are
+  // kept until the types are read and must nest alike.
   struct Shape {
     enum Kind : uint8_t { kNone, kValue, kOpen, kClose } kind;
   };
@@ -143,7 +145,7 @@ Graph Parser::run() {
   return std::move(graph_);
 }
 
-// ---- The head --------------------------------------------------------------------------------------------------------
+// ---- The head -------------------------------------------------------------------------------------------------------
 
 void Parser::header() {
   if (!cursor_.next_line() || !cursor_.eat_word("shadowgraph")) {
@@ -167,8 +169,15 @@ void Parser::meta_line() {
   const Place place = cursor_.place();
   std::string key = cursor_.take_quoted();
   cursor_.expect('=');
-  if (!graph_.metadata.emplace(std::move(key), cursor_.take_quoted()).second) {
-    cursor_.fail_at(place, "a second meta line for this key", "each key once");
+  if (graph_.metadata.has(key)) cursor_.fail_at(place, "a second meta line for this key", "each key once");
+  cursor_.peek();
+  const Place value = cursor_.place();
+  try {
+    graph_.metadata.set(key, cursor_.take_quoted());
+  } catch (const ParseError&) {
+    throw;
+  } catch (const Error& error) {
+    cursor_.fail_at(value, error.what(), "what Metadata says (shadowgraph/graph/metadata.h)");
   }
 }
 
@@ -251,7 +260,8 @@ void Parser::storage_line() {
                     "parameter, buffer, input, constant, activation, gradient, optimizer_state or temporary");
   }
   storage.kind = *kind;
-  // Mostly a storage is born at the first node whose result has it, and the text leaves that out; take_type fills it in.
+  // Mostly a storage is born at the first node whose result has it, and the text leaves that out; take_type fills it
+  // in.
   Born born;
   if (cursor_.eat_word("born")) {
     born.stated = true;
@@ -287,7 +297,8 @@ void Parser::region_line() {
     region.call = static_cast<uint32_t>(call);
   }
   std::span<const Argument> arguments;
-  // `in r3 inferred` may stand behind the operator or, if there is none, at once: a word that is none of these is a target.
+  // `in r3 inferred` may stand behind the operator or, if there is none, at once: a word that is none of these is a
+  // target.
   const auto at_tail = [&] {
     if (cursor_.eat_word("in")) region.parent = RegionId(cursor_.take_id('r', "the parent region"));
     region.inferred = cursor_.eat_word("inferred");
@@ -361,7 +372,7 @@ void Parser::guard_line() {
   graph_.guards.push_back(std::move(guard));
 }
 
-// ---- References ------------------------------------------------------------------------------------------------------
+// ---- References -----------------------------------------------------------------------------------------------------
 
 ValueId Parser::take_value(bool forward) {
   cursor_.peek();
@@ -396,7 +407,7 @@ NodeId Parser::take_node() {
   return NodeId(number);
 }
 
-// ---- Nodes -----------------------------------------------------------------------------------------------------------
+// ---- Nodes ----------------------------------------------------------------------------------------------------------
 
 void Parser::node_line() {
   const Place place = cursor_.place();
@@ -642,7 +653,8 @@ void Parser::take_saved(NodeId node) {
   graph_.set_saved(node, saved);
 }
 
-// Writes follow from schemas and order; the text repeats them for its readers, and check_writes() holds them against that.
+// Writes follow from schemas and order; the text repeats them for its readers, and check_writes() holds them against
+// that.
 void Parser::take_writes(NodeId node) {
   cursor_.expect('(');
   do {
@@ -696,7 +708,7 @@ void Parser::take_notes(NodeId node) {
   }
 }
 
-// ---- The end ---------------------------------------------------------------------------------------------------------
+// ---- The end --------------------------------------------------------------------------------------------------------
 
 void Parser::finish() {
   for (const Forward& forward : forward_values_) {

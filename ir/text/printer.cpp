@@ -112,13 +112,13 @@ void Writer::target_name(TargetId id) {
   if (const uint32_t copy = numbering_.name_copy(id); copy > 1) number('#', copy);
 }
 
-// ---- The head --------------------------------------------------------------------------------------------------------
+// ---- The head -------------------------------------------------------------------------------------------------------
 
 void Writer::head() {
   put("shadowgraph 1 libtorch ");
   put(libtorch_version());
   put('\n');
-  for (const auto& [key, value] : graph_.metadata) {
+  for (const auto& [key, value] : graph_.metadata.lines()) {
     put("meta ");
     append_quoted(out_, key);
     put(" = ");
@@ -231,7 +231,7 @@ void Writer::guard_line(const Guard& guard) {
   put('\n');
 }
 
-// ---- Arguments -------------------------------------------------------------------------------------------------------
+// ---- Arguments ------------------------------------------------------------------------------------------------------
 
 void Writer::ints(std::span<const int64_t> list, bool cut, std::string_view separator) {
   const size_t shown = cut && list.size() > kShortList ? kShortList - 1 : list.size();
@@ -333,7 +333,7 @@ void Writer::argument(const Argument& a, TypeClass type, bool int_list, TypeClas
   put('?');
 }
 
-// ---- Results ---------------------------------------------------------------------------------------------------------
+// ---- Results --------------------------------------------------------------------------------------------------------
 
 void Writer::result_names(std::span<const Argument> results, int depth) {
   bool first = true;
@@ -417,7 +417,7 @@ void Writer::type(ValueId id) {
   if (value.requires_grad) put(" grad");
 }
 
-// ---- Nodes -----------------------------------------------------------------------------------------------------------
+// ---- Nodes ----------------------------------------------------------------------------------------------------------
 
 void Writer::node_line(NodeId id) {
   const Node& node = graph_.node(id);

@@ -1,5 +1,5 @@
-// A constant tensor's bytes, as text, JSON and comparison see them. No dispatcher call is made for CPU tensors: printing
-// must work while a fake mode would answer for at::empty.
+// A constant tensor's bytes, as text, JSON and comparison see them. No dispatcher call is made for CPU tensors:
+// printing must work while a fake mode would answer for at::empty.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +30,8 @@ std::optional<at::Tensor> tensor_of(const TensorBytes& bytes);
 // The number of elements that sizes and strides span; empty if negative or too large for an int64.
 std::optional<int64_t> extent_of(std::span<const int64_t> sizes, std::span<const int64_t> strides);
 
-// The strides of a contiguous tensor, into `strides`. Unlike c10's, it wraps around: sizes may be anybody's, unchecked yet.
+// The strides of a contiguous tensor, into `strides`. Unlike c10's, it wraps around: sizes may be anybody's, unchecked
+// yet.
 void contiguous_strides(std::span<const int64_t> sizes, std::vector<int64_t>& strides);
 bool has_contiguous_strides(std::span<const int64_t> sizes, std::span<const int64_t> strides);
 

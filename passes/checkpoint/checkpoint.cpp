@@ -1,7 +1,7 @@
 // checkpoint: backward computes again what forward no longer keeps.
 //
-// What. Of chosen regions of a captured training step, tensors that only backward still reads are made a second time just
-// before backward needs them, by copies of the nodes that made them; the first ones die in forward.
+// What. Of chosen regions of a captured training step, tensors that only backward still reads are made a second time
+// just before backward needs them, by copies of the nodes that made them; the first ones die in forward.
 //
 //     r5 = module "block" in r1                          r5 = checkpoint "block" in r1, with the module in it
 //     %2 = aten::mm(%x, %w)    @s2 | r5                  %2 = ...                                  free(s2) where gelu read it
@@ -10,10 +10,10 @@
 //                                                        %9 = aten::mm(%x, %w) @s9 | r8 backward of n2     r8: "recompute"
 //     %7 = gelu_backward(%g, %2) | backward of n3        %7 = gelu_backward(%g, %9)                free(s9)
 //
-// How it is decided (checkpoint_plan.cpp). A backward node that differentiates a node of the segment, and reads a tensor
-// whose storage was born there, gets the copy; all other readers, other segments among them, keep the original, which
-// lives as long as they need it: that is what a checkpoint keeps. Only nodes that such tensors need are computed again: the
-// last product of a block usually is not.
+// How it is decided (checkpoint_plan.cpp). A backward node that differentiates a node of the segment, and reads a
+// tensor whose storage was born there, gets the copy; all other readers, other segments among them, keep the original,
+// which lives as long as they need it: that is what a checkpoint keeps. Only nodes that such tensors need are computed
+// again: the last product of a block usually is not.
 //
 //   writes            a storage is made again with all writes to it, in their order, if all of them are in the segment
 //   operands          what comes from outside must still contain then what it contained: nobody wrote to it in between
@@ -27,8 +27,8 @@
 //
 // Segments within segments: the outer one's copies of the inner one's nodes are forward to the inner one's copies.
 //
-// Lives. The originals die at their last use in forward, what the copies read lives until they have read it, copies die at
-// their last use. `saved` of nodes follows: what is not kept is no longer listed.
+// Lives. The originals die at their last use in forward, what the copies read lives until they have read it, copies die
+// at their last use. `saved` of nodes follows: what is not kept is no longer listed.
 //
 // Cost. Linear, times the depth of nesting; about 1 us a node.
 #include "shadowgraph/passes/checkpoint.h"
@@ -255,8 +255,8 @@ class Rewrite {
 
   // ---- What is kept, and how long
 
-  // The storages whose lives may end earlier, before anything is changed: what is made again, and what nodes of segments
-  // save, as far as no node outside saves it too, whether backward reads it or not.
+  // The storages whose lives may end earlier, before anything is changed: what is made again, and what nodes of
+  // segments save, as far as no node outside saves it too, whether backward reads it or not.
   void note_touched_storages() {
     for (const CheckpointLevel& level : plan_.levels()) {
       for (const CheckpointDemand& demand : level.accepted) touched_[graph_.value(demand.value).storage] = 1;

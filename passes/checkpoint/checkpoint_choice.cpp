@@ -18,8 +18,8 @@ std::string name_of(const Graph& graph, RegionId region) {
   return std::string(graph.text_or_empty(graph.region(region).name));
 }
 
-// Regions that may be named: modules, scopes and checkpoints with forward nodes inside, outside of what is computed again;
-// in the order in which the program entered them.
+// Regions that may be named: modules, scopes and checkpoints with forward nodes inside, outside of what is computed
+// again; in the order in which the program entered them.
 std::vector<RegionId> nameable_regions(const Graph& graph) {
   const auto again = recompute_regions(graph);
   std::vector<bool> met(graph.region_count(), false);

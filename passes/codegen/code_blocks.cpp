@@ -88,7 +88,8 @@ class BlockBuilder {
     }
   }
 
-  // A function would add nothing: it calls another one, or, in backward, where recomputation cuts modules in pieces, two.
+  // A function would add nothing: it calls another one, or, in backward, where recomputation cuts modules in pieces,
+  // two.
   bool only_calls(const CodeBlock& block) const {
     if (is_function_always(block.region) || block.items.size() > (block.phase == Graph::kForward ? 1 : 2)) return false;
     return std::ranges::all_of(block.items, [](const CodeBlock::Item& item) { return item.is_block(); });

@@ -9,8 +9,8 @@
 
 namespace shadowgraph {
 
-// The names of variables in one function: from the module path, as seen from the function's own module, and the operator.
-// So blocks that are alike have the same text, and become one function.
+// The names of variables in one function: from the module path, as seen from the function's own module, and the
+// operator. So blocks that are alike have the same text, and become one function.
 class BlockNames {
  public:
   BlockNames(const CodePlan& plan, const CodeBlock& block) : plan_(plan), block_(block) {}

@@ -1,12 +1,13 @@
 // A graph laid out as functions with variables, before it is spelled in a language.
 //
 // *Variables.* A value that an in-place operator gives back is the tensor that the operator was given, so both are one
-// variable: `%2 = add_(%1)` is the statement `x.add_(y)`. Where the operator changes the geometry (t_, resize_, set_) and
-// the old one is needed later, a copy of the tensor object is made before, which is what CodeStep::copies says.
+// variable: `%2 = add_(%1)` is the statement `x.add_(y)`. Where the operator changes the geometry (t_, resize_, set_)
+// and the old one is needed later, a copy of the tensor object is made before, which is what CodeStep::copies says.
 //
-// *Blocks.* Steps in program order that ran in the same module become a function of their own, nested as the modules are;
-// so do the steps of an activation checkpoint. Forward, backward and optimizer are never in one function. In backward
-// and optimizer what ran outside any module stays with what ran before it. A function that would be long is cut in parts.
+// *Blocks.* Steps in program order that ran in the same module become a function of their own, nested as the modules
+// are; so do the steps of an activation checkpoint. Forward, backward and optimizer are never in one function. In
+// backward and optimizer what ran outside any module stays with what ran before it. A function that would be long is
+// cut in parts.
 //
 // Linear in the graph.
 #pragma once
@@ -72,8 +73,8 @@ class CodePlan {
   static constexpr uint32_t kGiven = 0xFFFFFFFFU;
   static constexpr uint32_t kNoVariable = 0xFFFFFFFFU;
 
-  // Throws CodegenError. The graph of the plan is `graph`, which must outlive it, or one of its own with the bodies of calls
-  // in their place.
+  // Throws CodegenError. The graph of the plan is `graph`, which must outlive it, or one of its own with the bodies of
+  // calls in their place.
   static CodePlan make(const Graph& graph, const CodegenOptions& options);
 
   // Placeholders, and constants that are not written into the code, in program order.
@@ -146,8 +147,8 @@ bool in_checkpoint(const Graph& graph, RegionId region);
 // Results of an operator that are no alias of an operand.
 std::vector<size_t> fresh_results(const OperatorFacts& facts, size_t results);
 
-// The constants that are not written into the code, and the name of their file, NAME_constants.pt. Throws CodegenError for
-// one whose contents are gone.
+// The constants that are not written into the code, and the name of their file, NAME_constants.pt. Throws CodegenError
+// for one whose contents are gone.
 void take_side_constants(const CodePlan& plan, const std::string& name, GeneratedCode& code);
 
 }  // namespace shadowgraph

@@ -13,7 +13,8 @@ namespace shadowgraph {
 
 struct SHADOWGRAPH_API CodegenOptions;
 
-// What calls needed besides the operators: for the head of the file. Ordered, so that the same graph gives the same text.
+// What calls needed besides the operators: for the head of the file. Ordered, so that the same graph gives the same
+// text.
 struct CppNeeds {
   std::set<std::string> headers;    // "ATen/ops/add.h"
   std::set<std::string> helpers;    // "number", see cpp_helpers.h

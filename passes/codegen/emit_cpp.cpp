@@ -232,7 +232,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
   std::string about() const {
     std::string text = fmt::format("// {}: written by shadowgraph for libtorch {}, and needs nothing else.\n", name_,
                                    libtorch_version());
-    for (const auto& [key, value] : graph_.metadata) {
+    for (const auto& [key, value] : graph_.metadata.lines()) {
       text += fmt::format("//   {}: {}\n", cpp::comment(key), cpp::comment(value));
     }
     if (options_.autograd) {

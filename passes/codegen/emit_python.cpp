@@ -108,7 +108,7 @@ class PythonWriter {
 
   std::string about() const {
     std::string text = fmt::format("\"\"\"{}: written by shadowgraph for PyTorch {}.\n\n", name_, libtorch_version());
-    for (const auto& [key, value] : graph_.metadata) text += plain(key) + ": " + plain(value) + "\n";
+    for (const auto& [key, value] : graph_.metadata.lines()) text += plain(key) + ": " + plain(value) + "\n";
     for (const std::string& library : calls_.libraries()) {
       text += "Needs the library that defines the operators of " + plain(library) + ".\n";
     }

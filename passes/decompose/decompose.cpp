@@ -1,5 +1,6 @@
-// Nodes are visited from the last to the first, so that a backward node is gone before its forward is looked at. What an
-// expansion put in a node's place is visited next, from its last node on, until all of it is in the set or has no row.
+// Nodes are visited from the last to the first, so that a backward node is gone before its forward is looked at. What
+// an expansion put in a node's place is visited next, from its last node on, until all of it is in the set or has no
+// row.
 #include "shadowgraph/passes/decompose.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

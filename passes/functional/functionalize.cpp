@@ -1,7 +1,7 @@
 // Alias and mutation resolution.
 //
-// One walk in program order builds a new graph. A node that writes nothing is copied, its operands as StorageImages says
-// they are to be read now. A node that writes becomes, in this order:
+// One walk in program order builds a new graph. A node that writes nothing is copied, its operands as StorageImages
+// says they are to be read now. A node that writes becomes, in this order:
 //
 //   t_, squeeze_, set_, resize_   no content changes: the view, or nothing at all
 //   copy_, fill_, zero_           the new content itself: clone, _to_copy, expand, full
@@ -11,13 +11,13 @@
 //   anything else                 a functional call (core/replay/functional_call.h), which runs the very operator on a copy
 //                                 of the storage
 //
-// and the result becomes the new image of the storage: as it is if it covers all that the program looks at, scattered into
-// the old image otherwise. At the end the placeholders whose storages were written get aten::copy_ from their images, and
-// outputs that live there are taken from the placeholders again.
+// and the result becomes the new image of the storage: as it is if it covers all that the program looks at, scattered
+// into the old image otherwise. At the end the placeholders whose storages were written get aten::copy_ from their
+// images, and outputs that live there are taken from the placeholders again.
 //
-// Why layout matters: kernels may sum in another order for other strides, and random fills draw in order of memory, or by
-// another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever appended, so
-// every step is as simple and as cheap as recording.
+// Why layout matters: kernels may sum in another order for other strides, and random fills draw in order of memory, or
+// by another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever
+// appended, so every step is as simple and as cheap as recording.
 #include <c10/util/strides.h>
 
 #include <algorithm>
@@ -258,8 +258,8 @@ void Functionalizer::write(NodeId n) {
   call_functionally(n, written);
 }
 
-// copy_ from a lazy negative of another dtype converts first and negates then: the imaginary parts become -0. A clone, which
-// other operators read, negates first.
+// copy_ from a lazy negative of another dtype converts first and negates then: the imaginary parts become -0. A clone,
+// which other operators read, negates first.
 bool Functionalizer::copies_lazily(NodeId n) const {
   if (read_.target(n).name() != "aten::copy_") return false;
   const auto arguments = read_.arguments(n);

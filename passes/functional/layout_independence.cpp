@@ -9,8 +9,8 @@
 namespace shadowgraph {
 namespace {
 
-// Measured: 100,003 elements, contiguous and every second, AVX2. One operation, rounded once, of real numbers and (above)
-// of complex ones, where a product is several.
+// Measured: 100,003 elements, contiguous and every second, AVX2. One operation, rounded once, of real numbers and
+// (above) of complex ones, where a product is several.
 constexpr std::array<std::string_view, 14> kOfComplexNumbers = {
     "add",  "sub",  "rsub",  "neg",         "negative",      "eq",       "ne", "copy",
     "fill", "zero", "where", "masked_fill", "conj_physical", "positive",

@@ -1,8 +1,8 @@
 // Whether an operator leaves the same bits in each element however its operands lie in memory.
 //
-// Pointwise kernels compute a row of memory in vectors and what is left of it, or a row with gaps, one element at a time.
-// The two agree where the result is rounded once (add, mul, sqrt, relu, comparisons). Elsewhere they may differ in the last
-// bit: sigmoid's exp comes from another library, complex products are fused in one of them.
+// Pointwise kernels compute a row of memory in vectors and what is left of it, or a row with gaps, one element at a
+// time. The two agree where the result is rounded once (add, mul, sqrt, relu, comparisons). Elsewhere they may differ
+// in the last bit: sigmoid's exp comes from another library, complex products are fused in one of them.
 #pragma once
 
 #include "shadowgraph/graph.h"

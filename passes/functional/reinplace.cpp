@@ -1,9 +1,9 @@
 // Running functional operators in place.
 //
-// Three walks. The first finds, for every storage, the last node that reads its contents (views only hand them on) and the
-// write-back that overwrites it as a whole, if it is a placeholder's. The second, in program order, decides for each node
-// whether it may write over an operand; a decision merges the result's storage into the operand's, so that chains follow: the
-// last reader of the merged storage is that of the result. The third builds the graph anew.
+// Three walks. The first finds, for every storage, the last node that reads its contents (views only hand them on) and
+// the write-back that overwrites it as a whole, if it is a placeholder's. The second, in program order, decides for
+// each node whether it may write over an operand; a decision merges the result's storage into the operand's, so that
+// chains follow: the last reader of the merged storage is that of the result. The third builds the graph anew.
 //
 // A functional graph is what this is made for. In any other, storages that the program itself writes are left alone.
 #include <algorithm>
@@ -170,7 +170,8 @@ bool Reinplacer::is_dead_after(ValueId value, uint32_t ordinal, NodeId except) {
   const uint32_t last = except.valid() ? ordinal_[except] : ordinal;
   // Who writes to it himself counts on what is there, in ways that `last_read` does not tell.
   if (storage.written || storage.last_read > last) return false;
-  // What the caller gave may only be written if the program would have overwritten it in the end, and has not done so yet.
+  // What the caller gave may only be written if the program would have overwritten it in the end, and has not done so
+  // yet.
   if (storage.given && (storage.write_back == 0 || storage.write_back < ordinal)) return false;
   // Kept for a backward that this graph does not have, or that has not read it: somebody may still run it.
   return !storage.saved || storage.read_in_backward;
@@ -209,8 +210,8 @@ const Target* Reinplacer::in_place(NodeId n) {
   const TargetId id = read_.node(n).target;
   const Target& target = read_.target(id);
   if (target.kind() == TargetKind::kOperator) return in_place_form(target);
-  // functionalize made functions of in-place operators that have no functional form (core/replay/functional_call.h); here
-  // they become the operator that they were.
+  // functionalize made functions of in-place operators that have no functional form (core/replay/functional_call.h);
+  // here they become the operator that they were.
   if (target.kind() != TargetKind::kFunction) return nullptr;
   if (!looked_for_original_[id.index]) {
     looked_for_original_[id.index] = true;
@@ -332,8 +333,8 @@ bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
   };
   if (overlaps(pairs)) return false;
   if (scatter.valid()) {
-    // %2 = mul(%1, 2), %3 = slice_scatter(%0, %2), where %1 is that slice of %0: mul_(%1, 2) alone, if %1 is laid out as the
-    // slice is and the kernel gives the same bits there (some sum in another order when strides differ).
+    // %2 = mul(%1, 2), %3 = slice_scatter(%0, %2), where %1 is that slice of %0: mul_(%1, 2) alone, if %1 is laid out
+    // as the slice is and the kernel gives the same bits there (some sum in another order when strides differ).
     const auto [operand, made] = pairs[0];
     const auto arguments_of = read_.arguments(scatter);
     const auto place = region(scatter);
@@ -499,8 +500,8 @@ Graph Reinplacer::build() {
           std::vector<ValueId> operands;
           read_.for_each_value(read_.arguments(n).subspan(facts.written[w], 1),
                                [&](ValueId v) { operands.push_back(v); });
-          // relu_ returns its operand, a value of its own here; _foreach_add_ returns nothing, and later readers of the result
-          // read the operand.
+          // relu_ returns its operand, a value of its own here; _foreach_add_ returns nothing, and later readers of the
+          // result read the operand.
           const bool returned = std::any_of(facts.aliases.begin(), facts.aliases.end(),
                                             [&](const auto& a) { return a.argument == facts.written[w]; });
           size_t next = 0;

@@ -148,8 +148,8 @@ ValueId StorageImages::take(ValueId id, const Step& step) {
                              read_.value(id).requires_grad);
 }
 
-// The image as a tensor of `dtype` from which views of the first `bytes` can be taken. A storage that is resized is known
-// to be only as long as what was seen of it, and at least as long as what is looked at now.
+// The image as a tensor of `dtype` from which views of the first `bytes` can be taken. A storage that is resized is
+// known to be only as long as what was seen of it, and at least as long as what is looked at now.
 ValueId StorageImages::base_as(StorageId storage, c10::ScalarType dtype, int64_t bytes) {
   Image& image = images_[storage.index];
   if (made_.value(image.base).dtype == dtype) return image.base;
@@ -279,7 +279,8 @@ void StorageImages::replace_grown(StorageId storage, ValueId whole, int64_t byte
   image.bytes = std::max(image.bytes, bytes);
 }
 
-// Whether the storage may hold no whole number of elements of this size. Of one that is resized only the last length is known.
+// Whether the storage may hold no whole number of elements of this size. Of one that is resized only the last length is
+// known.
 bool StorageImages::ends_within(StorageId storage, int64_t item) const {
   const Image& image = images_[storage.index];
   const Value& base = made_.value(image.base);
@@ -379,7 +380,8 @@ bool StorageImages::write(ValueId view, ValueId content) {
     return true;
   }
   const int64_t end = view_of(read_, view).bytes().second;
-  // Scatters copy the storage as elements of its dtype: one that holds no whole number of them is written in smaller pieces.
+  // Scatters copy the storage as elements of its dtype: one that holds no whole number of them is written in smaller
+  // pieces.
   TensorGeometry target = TensorGeometry::of(read_, view);
   if (ends_within(storage, target.itemsize())) content = in_bytes(content, target);
   ValueId base = base_as(storage, target.dtype, end);

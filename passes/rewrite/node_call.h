@@ -30,8 +30,8 @@ class NodeCalls {
   explicit NodeCalls(const Graph& graph) : graph_(graph), arguments_(graph) {}
 
   using TensorOf = c10::function_ref<const at::Tensor&(ValueId)>;
-  // As the interpreter makes them (core/replay/call_templates.h). Throws Error for arguments that no text form holds (custom
-  // classes), and for numbers that other nodes compute.
+  // As the interpreter makes them (core/replay/call_templates.h). Throws Error for arguments that no text form holds
+  // (custom classes), and for numbers that other nodes compute.
   void push_arguments(NodeId node, TensorOf tensor_of, torch::jit::Stack& stack);
   // A registered function's shape rule is called, so its tensors must be fake. Throws Error if this process does not
   // have the operator or function, and what that throws.

@@ -1,8 +1,8 @@
 // Appends nodes to a graph that a pass builds beside the one it reads. Internal to passes that rebuild a graph.
 //
 // New nodes stand for a node of the old graph and take over its region, phase, flags and source line. Views are given
-// their geometry; other calls find theirs by running the operator on fake tensors, which is remembered by target, operand
-// geometry and arguments.
+// their geometry; other calls find theirs by running the operator on fake tensors, which is remembered by target,
+// operand geometry and arguments.
 #pragma once
 
 #include <memory>

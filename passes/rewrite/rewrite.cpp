@@ -1,12 +1,14 @@
 // rewrite: replaces what matches a pattern by what a replacement says.
 //
-// How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are put
-// at the place found for them: behind the match's last node, or elsewhere (shadowgraph/edit.h). Each call runs on fake tensors of its operands, which gives its results' geometry. Where
-// all fits, the returned values' uses go to the new ones and the matched nodes are erased; otherwise the new nodes are.
-// A value that an earlier replacement took the place of is looked up under its new id.
+// How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are
+// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/edit.h). Each call runs on
+// fake tensors of its operands, which gives its results' geometry. Where all fits, the returned values' uses go to the
+// new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier replacement took the
+// place of is looked up under its new id.
 //
-// Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere are
-// made only if their neighbours are as they were when the place was found; the others are found again in a next round.
+// Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere
+// are made only if their neighbours are as they were when the place was found; the others are found again in a next
+// round.
 //
 // Cost. One search and a few microseconds a replacement, most of it the fake calls.
 #include "shadowgraph/passes/rewrite.h"
@@ -308,8 +310,9 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
   return false;
 }
 
-// Whether the match, the nodes that are to wait for it, and all that they depend on or that depends on them are where they
-// were. Then the place found for it is still one: whatever was put in elsewhere does what nodes did that were not among them.
+// Whether the match, the nodes that are to wait for it, and all that they depend on or that depends on them are where
+// they were. Then the place found for it is still one: whatever was put in elsewhere does what nodes did that were not
+// among them.
 bool Rewriter::is_undisturbed(const Dependences& dependences, const Match& match) const {
   const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
   const auto all_good = [&](NodeId n) {

@@ -31,7 +31,7 @@ class GraphWalk {
   void run() {
     for (const NodeId id : numbering_.nodes()) node(id);
     sink_.node(NodeId());
-    for (const auto& [key, value] : graph_.metadata) {
+    for (const auto& [key, value] : graph_.metadata.lines()) {
       hash(key);
       sink_.text(value);
     }

@@ -1,6 +1,6 @@
-// Each capture is walked in one order (graph_walk.h) into structure and numbers. Structures must be equal; a number that
-// differs becomes a polynomial, and equal rows of samples share one, so that a graph of ten thousand nodes has a few
-// hundred to fit and to evaluate. An instance keeps the addresses of its varying numbers: arenas never move.
+// Each capture is walked in one order (graph_walk.h) into structure and numbers. Structures must be equal; a number
+// that differs becomes a polynomial, and equal rows of samples share one, so that a graph of ten thousand nodes has a
+// few hundred to fit and to evaluate. An instance keeps the addresses of its varying numbers: arenas never move.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -408,9 +408,10 @@ std::optional<std::string> SymbolicGraph::difference_from(const NamedSizes& size
   return first_difference(instantiate(sizes), capture);
 }
 
-// The graph is this object's own and not const. Graph shows numbers read-only because most edits must keep lists of uses
-// and of storages right; these touch neither.
+// The graph is this object's own and not const. Graph shows numbers read-only because most edits must keep lists of
+// uses and of storages right; these touch neither.
 SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic) : symbolic_(symbolic), graph_(clone(symbolic.base_)) {
+  for (const auto& [key, text] : graph_.metadata.lines()) metadata_keys_.push_back(key);
   // Values that look alike in the first capture share their sizes in memory, and may be different ones elsewhere.
   for (const NodeId node : symbolic.base_.nodes()) {
     symbolic.base_.for_each_output(node, [&](ValueId value) {
@@ -448,10 +449,10 @@ const Graph& SymbolicGraph::Instance::at(const NamedSizes& sizes) {
     for (size_t i = 0; i < varying.polynomials.size(); ++i) {
       text += std::to_string(values[varying.polynomials[i]]) + varying.pieces[i + 1];
     }
-    if (varying.index < graph_.metadata.size()) {
-      std::next(graph_.metadata.begin(), varying.index)->second = std::move(text);
+    if (varying.index < metadata_keys_.size()) {
+      graph_.metadata.set(metadata_keys_[varying.index], std::move(text));
     } else {
-      graph_.guards[varying.index - graph_.metadata.size()].observed = std::move(text);
+      graph_.guards[varying.index - metadata_keys_.size()].observed = std::move(text);
     }
   }
   return graph_;

@@ -14,8 +14,8 @@
 // Why. The same computation then has the same text, whatever the program called it: CSE, fusion and the search for
 // repeats see more. Captures of training steps hold hundreds of detach and t.
 //
-// Legality. A view takes another's place if neither tensor object changes its geometry (passes/simplify/identity.h); complex
-// tensors and lazy negatives are left alone. A copy is what it copies only while nobody writes to either.
+// Legality. A view takes another's place if neither tensor object changes its geometry (passes/simplify/identity.h);
+// complex tensors and lazy negatives are left alone. A copy is what it copies only while nobody writes to either.
 //
 // Cost. One walk forwards, two back; about 0.5 us a node. Running it again changes nothing.
 #include <ATen/TensorUtils.h>

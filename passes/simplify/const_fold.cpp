@@ -1,8 +1,9 @@
 // const-fold: computes now what never changes.
 //
-// What. A node is known if all its tensor operands are, and its operator gives the same for the same operands. Factories
-// that fill (zeros, full, arange, eye, ...) and sg::constants that nobody writes start it. Known nodes are run, for real,
-// by the operator itself. Where something else needs a known tensor, an sg::constant takes the place of its node:
+// What. A node is known if all its tensor operands are, and its operator gives the same for the same operands.
+// Factories that fill (zeros, full, arange, eye, ...) and sg::constants that nobody writes start it. Known nodes are
+// run, for real, by the operator itself. Where something else needs a known tensor, an sg::constant takes the place of
+// its node:
 //
 //     %0 = sg::input("x")                                 c0 = f32[3] AAAAAAAAAAAAAAAAAAAAAA==
 //     %1 = aten::arange(end=3)        : i64[3]            %0 = sg::input("x")
@@ -12,11 +13,11 @@
 //
 // The constant keeps the storage of what it replaces, so views of it stay what they are.
 //
-// What is never folded: random numbers, host reads, uninitialised tensors, what is written anywhere, what leaves the graph
-// (its holder may write to it), what requires a gradient, results above max_bytes (a constant lives in the graph, its
-// file, and memory for the whole run), results whose dtype or geometry would differ from the recorded one, and results
-// on other devices than the CPU: the contents of a constant are on the CPU, so folding there would put a copy to the device
-// where a kernel was, and the kernels of a GPU need not agree with the CPU's to the last bit.
+// What is never folded: random numbers, host reads, uninitialised tensors, what is written anywhere, what leaves the
+// graph (its holder may write to it), what requires a gradient, results above max_bytes (a constant lives in the graph,
+// its file, and memory for the whole run), results whose dtype or geometry would differ from the recorded one, and
+// results on other devices than the CPU: the contents of a constant are on the CPU, so folding there would put a copy
+// to the device where a kernel was, and the kernels of a GPU need not agree with the CPU's to the last bit.
 //
 // Cost. An operator call for each known node, which are few; 0.2 us for each other one.
 #include <ATen/ops/empty_strided.h>
@@ -171,8 +172,8 @@ class Folding {
     known_nodes_[n.index] = true;
   }
 
-  // Backwards: a known node whose results only known nodes use goes; one that others need becomes constants, or stays if
-  // it is a view.
+  // Backwards: a known node whose results only known nodes use goes; one that others need becomes constants, or stays
+  // if it is a view.
   void replace() {
     std::vector<NodeId> wanted;
     for (NodeId n : graph_.nodes_reversed()) {

@@ -1,7 +1,7 @@
 // cse: of nodes that compute the same thing, one stays.
 //
-// What. In program order, every pure node is looked up by target, arguments and the versions of the storages it reads; if
-// an equal one came before, its results take the place of this one's and it goes.
+// What. In program order, every pure node is looked up by target, arguments and the versions of the storages it reads;
+// if an equal one came before, its results take the place of this one's and it goes.
 //
 //     %3 = aten::mm(self=%0, mat2=%1) : ... @s3
 //     %4 = aten::add_.Tensor(self=%0, other=%2) ...     writes s0@1

@@ -8,10 +8,10 @@
 //     filled        %1 = empty(..) @s ... zero_(%1) / fill_(%1)   becomes zeros / full, at the place of the fill
 //     cloned        %1 = empty(..) @s ... copy_(%1, %2)           becomes clone(%2), at the place of the copy
 //
-// A write counts as a whole one if its operator overwrites what it writes (zero_, copy_, normal_: ir/operators/) and the value
-// covers its storage. What is never touched:
-// writes to storages that others hold when nothing overwrites them again, random fills, results that have another
-// geometry than their operand. Nodes that become dead (the empty of a clone) go with dce, not here.
+// A write counts as a whole one if its operator overwrites what it writes (zero_, copy_, normal_: ir/operators/) and
+// the value covers its storage. What is never touched: writes to storages that others hold when nothing overwrites them
+// again, random fills, results that have another geometry than their operand. Nodes that become dead (the empty of a
+// clone) go with dce, not here.
 //
 // Why. Gradients are born as zeros and accumulated into, workspaces are cleared before they are filled, functionalised
 // programs copy into fresh buffers: each costs a write of the whole tensor, and a kernel launch.

@@ -80,7 +80,7 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
   return result;
 }
 
-// ---- Replacements ----------------------------------------------------------------------------------------------------
+// ---- Replacements ---------------------------------------------------------------------------------------------------
 
 ValueId Replacements::now(ValueId value) const {
   // A chain of replacements ends: each names an earlier value.
@@ -119,7 +119,7 @@ void Replacements::finish(Graph& graph) const {
   }
 }
 
-// ---- Erasing ---------------------------------------------------------------------------------------------------------
+// ---- Erasing --------------------------------------------------------------------------------------------------------
 
 namespace {
 

@@ -6,8 +6,8 @@
 //          aten::t_(self=%2)                    a change of the tensor object (object_changes), likewise
 //          sg::output(values=[%1, %2])          both seen from outside (escapes), where they are two tensors
 //
-// A value is geometry; the tensor *object* that had it may get another one in place (t_, resize_, set_, set_data). The old
-// value then has no later uses, but a value that was merged with it would.
+// A value is geometry; the tensor *object* that had it may get another one in place (t_, resize_, set_, set_data). The
+// old value then has no later uses, but a value that was merged with it would.
 #pragma once
 
 #include <string_view>
@@ -25,8 +25,8 @@ class Identity {
   // Linear. As if the nodes marked in `without` (by index) were not there.
   static Identity of(const Graph& graph, const Effects& effects, const std::vector<bool>& without = {});
 
-  // Whether somebody outside the graph may hold it when the graph ends: a placeholder has it, sg::output or sg::gradient
-  // mentions it, something unknown was given it, or it outlives the graph.
+  // Whether somebody outside the graph may hold it when the graph ends: a placeholder has it, sg::output or
+  // sg::gradient mentions it, something unknown was given it, or it outlives the graph.
   bool escapes(StorageId storage) const { return escapes_[storage.index]; }
   void set_escapes(StorageId storage) { escapes_[storage.index] = true; }
   // Whether the tensor object that has this value is given another geometry or storage, before or after it has it.
@@ -65,8 +65,9 @@ class Replacements {
   IdMap<NodeId, NodeId> nodes_;
 };
 
-// Erases the nodes marked (by index; those beyond stay), users of one another included. Where nodes that stay say that autograd keeps a result of one
-// that goes, they keep their own argument or result instead, or no longer say so. Returns how many. Linear.
+// Erases the nodes marked (by index; those beyond stay), users of one another included. Where nodes that stay say that
+// autograd keeps a result of one that goes, they keep their own argument or result instead, or no longer say so.
+// Returns how many. Linear.
 uint32_t erase_nodes(Graph& graph, const std::vector<bool>& doomed);
 
 }  // namespace shadowgraph

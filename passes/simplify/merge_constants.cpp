@@ -3,14 +3,16 @@
 //     %1 = sg::constant(data=c0) : f32[8,8] @s1        a mask that every layer made anew, before the capture or by const-fold
 //     %2 = sg::constant(data=c1) : f32[8,8] @s2        goes, if c1 has the bytes of c0: uses of %2 are uses of %1
 //
-// Why. cse cannot: constants have no operands to agree. With one constant instead of twelve, what is computed from them is
-// computed once (run cse afterwards), and files and emitted code hold it once.
+// Why. cse cannot: constants have no operands to agree. With one constant instead of twelve, what is computed from them
+// is computed once (run cse afterwards), and files and emitted code hold it once.
 //
-// Legality. Type, offset and all bytes of the storage agree to the bit (NaN is NaN, -0.0 is not 0.0). Neither is written, no
-// tensor object changes its geometry, no lazy conjugate is among its views, and neither is what somebody outside gets: two
-// outputs that were two tensors would be one. Constants that share a storage with another placeholder stay.
+// Legality. Type, offset and all bytes of the storage agree to the bit (NaN is NaN, -0.0 is not 0.0). Neither is
+// written, no tensor object changes its geometry, no lazy conjugate is among its views, and neither is what somebody
+// outside gets: two outputs that were two tensors would be one. Constants that share a storage with another placeholder
+// stay.
 //
-// Cost. One walk over the nodes; the bytes of constants are read once or twice. (ONNX optimizers: deduplicate_initializers.)
+// Cost. One walk over the nodes; the bytes of constants are read once or twice. (ONNX optimizers:
+// deduplicate_initializers.)
 #include <functional>
 
 #include "ir/text/tensor_bytes.h"

@@ -18,8 +18,8 @@ inline uint64_t mixed(uint64_t hash, uint64_t number) {
   return x ^ (x >> 31);
 }
 
-// Items found again by their hash. One flat table: a lookup costs one cache miss, where a std::unordered_map of a million
-// nodes costs three.
+// Items found again by their hash. One flat table: a lookup costs one cache miss, where a std::unordered_map of a
+// million nodes costs three.
 class HashIndex {
  public:
   explicit HashIndex(size_t expected) : slots_(std::bit_ceil(2 * expected + 16)) {}

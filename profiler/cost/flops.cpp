@@ -18,7 +18,8 @@ struct TargetFormulas {
   ElementwiseFormula elementwise;
 };
 
-// A functional call of an operator that writes (core/replay/functional_call.h) takes what that takes, and works as much.
+// A functional call of an operator that writes (core/replay/functional_call.h) takes what that takes, and works as
+// much.
 TargetFormulas formulas_of(const Target& called) {
   const std::optional<Target> op = operator_of_functional_call(called);
   const Target& target = op ? *op : called;

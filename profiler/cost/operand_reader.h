@@ -10,8 +10,8 @@
 
 namespace shadowgraph {
 
-// Turns a node's arguments and results into spans of shapes, good until the next node is read; buffers are kept from node
-// to node.
+// Turns a node's arguments and results into spans of shapes, good until the next node is read; buffers are kept from
+// node to node.
 class OperandReader {
  public:
   explicit OperandReader(const Graph& graph) : graph_(graph) {}

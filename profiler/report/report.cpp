@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 
 #include "ir/text/words.h"
 #include "profiler/module_tree.h"
@@ -20,20 +19,6 @@ std::string device_name(c10::Device device) {
   std::string name;
   append_device(name, device);
   return name;
-}
-
-std::optional<std::string> metadata(const Graph& graph, const std::string& key) {
-  const auto found = graph.metadata.find(key);
-  if (found == graph.metadata.end() || found->second.empty()) return std::nullopt;
-  return found->second;
-}
-
-std::optional<double> parse_seconds(const std::optional<std::string>& text) {
-  if (!text) return std::nullopt;
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), seconds);
-  if (error != std::errc() || end != text->data() + text->size()) return std::nullopt;
-  return seconds;
 }
 
 PeakInfo describe(const Graph& graph, const MemoryPeak& peak) {
@@ -151,10 +136,9 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
   Profile profile;
   profile.costs_ = std::make_shared<const ProgramCosts>(graph);
   const ProgramCosts& costs = *profile.costs_;
-  profile.model = metadata(graph, "model");
-  profile.mode = metadata(graph, "mode");
-  profile.optimizer = metadata(graph, "optimizer");
-  profile.capture_seconds = parse_seconds(metadata(graph, "capture_seconds"));
+  profile.model = graph.metadata.model;
+  profile.mode = graph.metadata.mode;
+  profile.optimizer = graph.metadata.optimizer;
   profile.nodes = graph.node_count();
   profile.size = ParameterCount::of(graph);
   profile.saved = SavedBytes::of(graph);
@@ -199,7 +183,7 @@ json to_json(const Profile& profile) {
   json object;
   if (profile.model) object["model"] = *profile.model;
   object["device"] = profile.device;
-  if (profile.mode) object["mode"] = *profile.mode;
+  if (profile.mode) object["mode"] = std::string(to_string(*profile.mode));
   if (profile.optimizer) object["optimizer"] = *profile.optimizer;
   if (profile.capture_seconds) object["capture_seconds"] = *profile.capture_seconds;
   object["nodes"] = profile.nodes;
@@ -266,7 +250,7 @@ std::string to_text(const Profile& profile) {
   };
   optional_line("model", profile.model);
   line("device", profile.device);
-  optional_line("mode", profile.mode);
+  if (profile.mode) line("mode", std::string(to_string(*profile.mode)));
   optional_line("optimizer", profile.optimizer);
   line("nodes", exact_count(profile.nodes));
   line("parameters",

@@ -3,8 +3,8 @@
 //     conformance SAMPLES [--allow FILE] [--only GLOB] [--jobs N] [--share PERCENT] [--table FILE] [--all]
 //
 // Every sample is run for real on the CPU and on fakes that pretend the CPU, in child processes. Prints the counts by
-// dtype and each kind of disagreement with one example (--all: every sample that disagrees). Fails if a sample crashes, if
-// one is wrong that the allow list does not have, or if fewer than 99.8 % of those that do not depend on data agree.
+// dtype and each kind of disagreement with one example (--all: every sample that disagrees). Fails if a sample crashes,
+// if one is wrong that the allow list does not have, or if fewer than 99.8 % of those that do not depend on data agree.
 #include <CLI/CLI.hpp>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>

@@ -8,7 +8,8 @@
 
 namespace shadowgraph::conformance {
 
-// In a child, for one index: what it found, as text. `mark` leaves a character that is reported if the child dies later.
+// In a child, for one index: what it found, as text. `mark` leaves a character that is reported if the child dies
+// later.
 using Work = std::function<std::string(size_t index, const std::function<void(char)>& mark)>;
 // In the parent: the text, or that the child died (of a signal, or because one index took more than `seconds`).
 using Done = std::function<void(size_t index, bool died, char mark, const std::string& text)>;

@@ -223,7 +223,8 @@ inline Outcome run_on_fake_cuda(const Tensors& inputs, const Program& program, B
   return run_fake(inputs, program, backward, {.device = at::Device(at::kCUDA, 0), .profile = profile});
 }
 
-// Eager as it is on a processor that oneDNN computes on in float alone: its kernels for other dtypes are those without it.
+// Eager as it is on a processor that oneDNN computes on in float alone: its kernels for other dtypes are those without
+// it.
 struct WithoutOnednn {
   const bool before = at::globalContext().userEnabledMkldnn();
   WithoutOnednn() { at::globalContext().setUserEnabledMkldnn(false); }

@@ -2,8 +2,8 @@
 //
 //     operator_coverage [--check] FILE COUNTS ALLOW_LIST
 //
-// COUNTS is the table that `conformance --table` wrote, ALLOW_LIST its list of disagreements; both are shown on the page.
-// --check compares with FILE instead of writing it and fails if they differ.
+// COUNTS is the table that `conformance --table` wrote, ALLOW_LIST its list of disagreements; both are shown on the
+// page. --check compares with FILE instead of writing it and fails if they differ.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/version.h>

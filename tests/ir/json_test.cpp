@@ -65,7 +65,7 @@ TEST(IrJson, ArgumentsOfEveryKind) {
   call("Any", opaque);
   graph.append(graph.intern_target(Target(TargetKind::kFunction, "test::v(int x, ...) -> ...")),
                {Argument::of_int(1), Argument::of_float(2)});
-  graph.metadata[std::string("\xff", 1)] = "key that is no UTF-8";
+  graph.metadata.other[std::string("\xff", 1)] = "key that is no UTF-8";
   expect_json_round_trip(graph);
 }
 

@@ -1,7 +1,8 @@
 // The check of ir/operators/: operators run on real tensors, and every fact held against what happened.
 //
-// Each call runs several times on the same arguments: on memory that was filled with another byte before it was handed out,
-// on other contents, with the generator seeded alike. So a result that depends on what it must not depend on shows.
+// Each call runs several times on the same arguments: on memory that was filled with another byte before it was handed
+// out, on other contents, with the generator seeded alike. So a result that depends on what it must not depend on
+// shows.
 #include "ir/operators/operator_facts.h"
 
 #include <ATen/ATen.h>
@@ -332,8 +333,8 @@ constexpr NotRun kNotRun[] = {
 
 // ---- How it is run -------------------------------------------------------------------------------------------------
 
-// Hands out memory that holds `byte` everywhere. Storages remember who gave them their memory, and ask again to grow: never
-// destroyed.
+// Hands out memory that holds `byte` everywhere. Storages remember who gave them their memory, and ask again to grow:
+// never destroyed.
 class PoisonAllocator final : public c10::Allocator {
  public:
   explicit PoisonAllocator(int byte) : byte_(byte) {}
@@ -720,7 +721,7 @@ TEST(IrOperatorFacts, SparseTensorsAreResized) {
   EXPECT_EQ(at::resize_as_sparse(at::sparse_coo_tensor({2, 2}, at::kFloat), sparse(5)).sizes(), (Ints{5, 5}));
 }
 
-// ---- Forms -----------------------------------------------------------------------------------------------------------
+// ---- Forms ----------------------------------------------------------------------------------------------------------
 
 std::vector<IValue> run_on(const c10::OperatorHandle& op, Arguments arguments) {
   at::manual_seed(kCallSeed);
@@ -816,7 +817,7 @@ TEST_F(OperatorCalls, GiveWithoutOutWhatTheyLeaveThere) {
   EXPECT_GE(forms.size(), 8U);
 }
 
-// ---- The table -------------------------------------------------------------------------------------------------------
+// ---- The table ------------------------------------------------------------------------------------------------------
 
 // A row that names an operator or argument that is not there does nothing, silently: it must not exist.
 TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
@@ -877,7 +878,7 @@ TEST(OperatorTable, NamesStandForOverloads) {
   EXPECT_EQ(operator_name("aten::add.Tensor"), c10::OperatorName("aten::add", "Tensor"));
 }
 
-// ---- Facts of schemas ------------------------------------------------------------------------------------------------
+// ---- Facts of schemas -----------------------------------------------------------------------------------------------
 
 OperatorFacts facts_named(const std::string& name) { return target_of_name(name).facts(); }
 OperatorFacts facts_of_function(const char* schema) { return Target(TargetKind::kFunction, schema).facts(); }

@@ -32,6 +32,35 @@ std::string argument_text(Graph& graph, const std::string& type, const Argument&
   return line.substr(begin, line.rfind(')') - begin);
 }
 
+TEST(IrText, FactsAtTheHeadAreFields) {
+  const std::string text =
+      "shadowgraph 1 libtorch 2.13.0\n"
+      "meta \"author\" = \"nobody\"\nmeta \"batch\" = \"8\"\nmeta \"device\" = \"cuda:0\"\nmeta \"dtype\" = \"bf16\"\n"
+      "meta \"mode\" = \"train\"\nmeta \"seq\" = \"-3\"\nmeta \"step\" = \"steady\"\n";
+  const Graph graph = parse(text);
+  EXPECT_EQ(graph.metadata.batch, 8);
+  EXPECT_EQ(graph.metadata.seq, -3);
+  EXPECT_EQ(graph.metadata.device, c10::Device(c10::kCUDA, 0));
+  EXPECT_EQ(graph.metadata.dtype, at::kBFloat16);
+  EXPECT_EQ(graph.metadata.mode, ProgramMode::kTrain);
+  EXPECT_EQ(graph.metadata.step, TrainingStep::kSteady);
+  EXPECT_EQ(graph.metadata.model, std::nullopt);
+  EXPECT_EQ(graph.metadata.other, (std::map<std::string, std::string>{{"author", "nobody"}}));
+  EXPECT_EQ(to_text(graph), text);
+  expect_round_trip(graph);
+  // What is no such thing, or would be printed otherwise, is refused where it stands.
+  for (const char* line : {"meta \"device\" = \"gpu\"", "meta \"batch\" = \"08\"", "meta \"mode\" = \"\"",
+                           "meta \"step\" = \"second\"", "meta \"dtype\" = \"float\""}) {
+    try {
+      parse("shadowgraph 1 libtorch 2.13.0\n" + std::string(line) + "\n");
+      ADD_FAILURE() << line;
+    } catch (const ParseError& error) {
+      EXPECT_EQ(error.line(), 2) << line;
+      EXPECT_NE(std::string(error.what()).find("is not"), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(IrText, TrainingSampleIsCanonicalAndValid) {
   const Graph graph = parse(samples::kTraining);
   EXPECT_EQ(to_text(graph), samples::kTraining);
@@ -265,7 +294,7 @@ TEST(IrText, VariadicArgumentsFollowByPosition) {
 
 TEST(IrText, MetadataDependenciesAndRegionsRoundTrip) {
   Graph graph = parse(samples::kTraining);
-  graph.metadata["line\nbreak"] = std::string("\0\xff", 2);
+  graph.metadata.other["line\nbreak"] = std::string("\0\xff", 2);
   graph.guards.push_back({Guard::Kind::kHostValue, ValueId(3), -1, "nan"});
   graph.guards.push_back({Guard::Kind::kRank, ValueId(77), -1, "of a value that is gone"});
   mutable_region(graph, Graph::kRootRegion).class_name = graph.intern("Net");

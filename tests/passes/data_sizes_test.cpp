@@ -1,5 +1,5 @@
-// Sizes that depend on data, given as hints: named, shared where the same contents are asked about, recorded, re-run and
-// fitted like any other size.
+// Sizes that depend on data, given as hints: named, shared where the same contents are asked about, recorded, re-run
+// and fitted like any other size.
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

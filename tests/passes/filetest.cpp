@@ -50,7 +50,8 @@ struct RunOfGraph {
   ReplayResult result;
 };
 
-// The n-th placeholder of a name is the same tensor in every graph. Small numbers of both signs; no zeros, to divide by.
+// The n-th placeholder of a name is the same tensor in every graph. Small numbers of both signs; no zeros, to divide
+// by.
 RunOfGraph run_on_random_inputs(const Graph& graph) {
   RunOfGraph run;
   Bindings bindings;

@@ -1,4 +1,5 @@
-// What functionalize tells of a graph, and what it refuses; the rewriting itself is in tests/passes/functional and tests/core/replay.
+// What functionalize tells of a graph, and what it refuses; the rewriting itself is in tests/passes/functional and
+// tests/core/replay.
 #include <gtest/gtest.h>
 
 #include "core/replay/functional_call.h"

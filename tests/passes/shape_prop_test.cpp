@@ -1,5 +1,5 @@
-// Shape propagation: nothing changes with the recorded inputs, on every built-in model; other inputs give what a capture
-// with them gives; baked-in sizes are named.
+// Shape propagation: nothing changes with the recorded inputs, on every built-in model; other inputs give what a
+// capture with them gives; baked-in sizes are named.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional.h>

@@ -107,7 +107,7 @@ TEST(SymbolicGraph, KnowsSizesBytesArgumentsAndPaths) {
     return Tensors{y.add(1).mul(1.0 / static_cast<double>(batch)), at::arange(batch * batch)};
   };
   auto captures = captures_of(forward, {2, 3, 5, 7});
-  for (auto& capture : captures) capture.graph.metadata["batch"] = std::to_string(capture.sizes["batch"]);
+  for (auto& capture : captures) capture.graph.metadata.batch = capture.sizes["batch"];
   const SymbolicGraph symbolic = SymbolicGraph::fit(std::move(captures));
   const std::string text = symbolic.to_text();
   EXPECT_THAT(text, HasSubstr("f32[batch,6]"));
@@ -116,7 +116,7 @@ TEST(SymbolicGraph, KnowsSizesBytesArgumentsAndPaths) {
   EXPECT_THAT(text, HasSubstr("= 24*batch\n"));
   EXPECT_THAT(text, HasSubstr("= 8*batch^2\n"));
   Graph expected = capture_program(forward, {40, 6});
-  expected.metadata["batch"] = "40";
+  expected.metadata.batch = 40;
   const Graph at_40 = symbolic.instantiate({{"batch", 40}});
   EXPECT_EQ(first_difference(at_40, expected), std::nullopt);
   ASSERT_FALSE(at_40.guards.empty());

@@ -14,8 +14,8 @@
 namespace shadowgraph {
 namespace {
 
-// Operators whose kernels allocate inside what they give back before they return: oneDNN's copies of operands in its own
-// layouts and its scratchpads. The graph does not have it, and it is another on every processor.
+// Operators whose kernels allocate inside what they give back before they return: oneDNN's copies of operands in its
+// own layouts and its scratchpads. The graph does not have it, and it is another on every processor.
 bool has_scratch(const std::string& op) {
   return op == "aten::convolution" || op == "aten::convolution_backward" || op == "aten::mkldnn_rnn_layer" ||
          op == "aten::mkldnn_rnn_layer_backward";

@@ -71,7 +71,7 @@ struct Network {
       if (i > 0) gradient = t.call("aten::mm", {gradient, fc.weight}, {{4, 8}}, forward);
     }
     t.output({loss});
-    t.graph.metadata = {{"model", "blocks"}, {"device", "cpu"}, {"mode", "train"}};
+    t.graph.metadata = {.model = "blocks", .mode = ProgramMode::kTrain, .device = c10::Device("cpu")};
   }
 
   TestGraph::Call linear(const TestGraph::Call& x, const TestGraph::Call& weight, int64_t out) {
@@ -209,8 +209,9 @@ TEST(Report, Golden) {
 
 TEST(Report, Json) {
   Network net(2);
-  net.t.graph.metadata["capture_seconds"] = "0.0125";
-  const auto json = to_json(profile(net.t.graph, {.timeline = true}));
+  Profile costs = profile(net.t.graph, {.timeline = true});
+  costs.capture_seconds = 0.0125;
+  const auto json = to_json(costs);
   EXPECT_EQ(json["model"], "blocks");
   EXPECT_EQ(json["device"], "cpu");
   EXPECT_EQ(json["mode"], "train");
@@ -245,7 +246,6 @@ TEST(Report, Json) {
 TEST(Report, UnknownIsAbsent) {
   TestGraph t;
   t.input("x", {2});
-  t.graph.metadata["capture_seconds"] = "soon";
   const auto json = to_json(profile(t.graph));
   for (const char* key : {"model", "mode", "optimizer", "capture_seconds", "outputs", "timeline"}) {
     EXPECT_FALSE(json.contains(key)) << key;
@@ -260,7 +260,7 @@ TEST(Report, MemoryIsThatOfTheAskedDevice) {
   t.device = c10::Device(c10::DeviceType::CUDA, 0);
   const auto w = t.parameter("w", {100});
   t.output({w});
-  t.graph.metadata["device"] = "cuda";
+  t.graph.metadata.device = c10::Device("cuda");
   const auto json = to_json(profile(t.graph));
   EXPECT_EQ(json["device"], "cuda:0");
   EXPECT_EQ(json["peak"]["bytes"], 400);

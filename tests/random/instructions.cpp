@@ -146,8 +146,8 @@ bool overwritten(ProgramMaker& maker, RandomInstruction& i) {
   return i.in[1] >= 0;
 }
 
-// Two stretches of one tensor that overlap, one row apart. Eager refuses those that lie dense in memory; of the others it
-// cannot tell, and what comes out is what the kernel makes of it, the same every time.
+// Two stretches of one tensor that overlap, one row apart. Eager refuses those that lie dense in memory; of the others
+// it cannot tell, and what comes out is what the kernel makes of it, the same every time.
 bool shifted(ProgramMaker& maker, RandomInstruction& i) {
   i.in = {maker.writable_where([](const at::Tensor& t) {
     return t.dim() > 1 && std::any_of(t.sizes().begin(), t.sizes().end(), [](int64_t size) { return size > 2; });
@@ -300,7 +300,8 @@ bool lists_written(ProgramMaker& maker, RandomInstruction& i) {
   return true;
 }
 
-// A tensor to write and others of its shape and dtype, none of which share a storage: a parameter, its gradient, its state.
+// A tensor to write and others of its shape and dtype, none of which share a storage: a parameter, its gradient, its
+// state.
 bool optimized(ProgramMaker& maker, RandomInstruction& i) {
   const int a = maker.writable_where(
       [](const at::Tensor& t) { return t.scalar_type() == at::kFloat && t.is_contiguous() && t.numel() != 0; });

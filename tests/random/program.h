@@ -3,11 +3,11 @@
 //     const RandomProgram program = RandomProgram::make(seed, 20);
 //     expect_same_behaviour(program, [](const Graph& graph) { return functionalized(graph); });
 //
-// A program is a list of instructions over tensor registers: views of views, in-place arithmetic, optimizer steps, `out=`,
-// copies, random fills, set_, resize_, `.data =`, and arithmetic that reads in between. It is made by running every instruction
-// on real tensors and dropping those that eager refuses or whose outcome is not defined (writes through a view that
-// overlaps itself, contents that nobody wrote), so the same seed gives the same program, and
-// the program runs on real and on fake tensors. Inputs differ in dtype and shape; some are not contiguous, are expanded,
+// A program is a list of instructions over tensor registers: views of views, in-place arithmetic, optimizer steps,
+// `out=`, copies, random fills, set_, resize_, `.data =`, and arithmetic that reads in between. It is made by running
+// every instruction on real tensors and dropping those that eager refuses or whose outcome is not defined (writes
+// through a view that overlaps itself, contents that nobody wrote), so the same seed gives the same program, and the
+// program runs on real and on fake tensors. Inputs differ in dtype and shape; some are not contiguous, are expanded,
 // have no elements, or are views of one storage. Outputs may alias inputs and one another.
 #pragma once
 
@@ -90,13 +90,13 @@ struct Comparison {
 // "" or the first difference.
 std::string difference(const Outcome& eager, const Outcome& replayed, const Comparison& comparison = {});
 
-// Captures, verifies, prints and parses, rewrites, verifies again, replays, and compares with eager. A failure shows the
-// seed, the program and both graphs.
+// Captures, verifies, prints and parses, rewrites, verifies again, replays, and compares with eager. A failure shows
+// the seed, the program and both graphs.
 using Rewrite = std::function<Graph(const Graph&)>;
 void expect_same_behaviour(const RandomProgram& program, const Rewrite& rewrite = {},
                            const Comparison& comparison = {});
-// Each rewriting of the one capture: making, running and capturing a program takes most of the time. No rewriting at all
-// runs the graph as it was captured.
+// Each rewriting of the one capture: making, running and capturing a program takes most of the time. No rewriting at
+// all runs the graph as it was captured.
 void expect_same_behaviour(const RandomProgram& program, const std::vector<Rewrite>& rewrites,
                            const Comparison& comparison = {});
 

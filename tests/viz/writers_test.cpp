@@ -18,7 +18,7 @@ using shadowgraph::testing::TestGraph;
 // Two equal blocks around a view, a head, backward of the head and an optimizer step.
 TestGraph small_network() {
   TestGraph t;
-  t.graph.metadata["model"] = "small";
+  t.graph.metadata.model = "small";
   auto x = t.input("tokens", {4, 8});
   std::vector<TestGraph::Call> weights;
   for (const char* name : {"blocks.0.fc.weight", "blocks.1.fc.weight", "head.weight"}) {
@@ -146,7 +146,7 @@ TEST(SvgWriter, AnyNameIsDrawn) {
       "\xE5\xB1\x82", "\xFF\xFE",          "new\nline",    "]]>",          "<!-- -->",     "-->"};
   for (const std::string& name : names) {
     TestGraph t;
-    t.graph.metadata["model"] = name;
+    t.graph.metadata.model = name;
     const auto x = t.input(name, {2});
     TestGraph::Call y;
     {

@@ -23,8 +23,8 @@ struct Run {
   uint32_t size = 0;
 };
 
-// Uninitialised memory for an arena, to be given to std::free; where it is large, in large pages if the system has them.
-// Throws std::bad_alloc.
+// Uninitialised memory for an arena, to be given to std::free; where it is large, in large pages if the system has
+// them. Throws std::bad_alloc.
 void* allocate_arena_block(size_t bytes);
 
 template <class T>
@@ -104,8 +104,8 @@ class Arena {
     return {offset, count};
   }
 
-  // At least so many, in one block, of which all that comes next is taken. An arena of more than a hundred thousand elements grows by an eighth: so many small
-  // blocks would be as many calls of malloc, and never in large pages.
+  // At least so many, in one block, of which all that comes next is taken. An arena of more than a hundred thousand
+  // elements grows by an eighth: so many small blocks would be as many calls of malloc, and never in large pages.
   void add_chunks(uint32_t count) {
     const auto held = static_cast<uint32_t>(chunks_.size());
     add_block(held < 1024 ? count : std::max(count, held / 8));

@@ -31,8 +31,8 @@ enum class TargetKind : uint8_t {
 //
 //     graph.facts(node).written          // of aten::add_.Tensor: {0}
 //
-// A user-registered function is believed in the same way: its schema's alias annotations are its contract, an argument of
-// type Generator says that it draws random numbers, and a string `group_name` that it is a collective, as in
+// A user-registered function is believed in the same way: its schema's alias annotations are its contract, an argument
+// of type Generator says that it draws random numbers, and a string `group_name` that it is a collective, as in
 // _c10d_functional's schemas. What a schema cannot tell (variadic arguments, custom class objects, `Any`) makes the
 // target `unknown`: it is then assumed to read and write all it is given.
 struct OperatorFacts {
@@ -54,7 +54,8 @@ struct OperatorFacts {
   bool is_out_variant = false;
   bool collective = false;  // other processes take part; such operators keep their order
   bool random = false;
-  // Random, and nothing but the generator, numbers and sizes decides what is drawn: normal_ and randn_like, not dropout.
+  // Random, and nothing but the generator, numbers and sizes decides what is drawn: normal_ and randn_like, not
+  // dropout.
   bool draws = false;
   // The same numbers every time, from numbers and sizes alone: zeros, arange, full_like, zero_.
   bool fills = false;
@@ -87,10 +88,10 @@ class Target {
   std::string schema_text() const;
   // The operator in this process' dispatcher, if it is there with the very same schema.
   std::optional<c10::OperatorHandle> find_operator() const;
-  // Worked out when first asked for, kept with this target and its copies, and never moved. Thread-safe. They depend on the
-  // schema, so that a graph means the same in a tool that does not have a user's operator, and on the tags that the operator
-  // has in this process (random, host_read, pointwise, changes_objects): until it is registered it has none and may change
-  // objects; once found with its tags, facts stay as they are.
+  // Worked out when first asked for, kept with this target and its copies, and never moved. Thread-safe. They depend on
+  // the schema, so that a graph means the same in a tool that does not have a user's operator, and on the tags that the
+  // operator has in this process (random, host_read, pointwise, changes_objects): until it is registered it has none
+  // and may change objects; once found with its tags, facts stay as they are.
   const OperatorFacts& facts() const {
     const OperatorFacts* known = known_->facts.load(std::memory_order_acquire);
     return known != nullptr ? *known : work_out_facts();

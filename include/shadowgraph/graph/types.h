@@ -110,7 +110,8 @@ static_assert(sizeof(Argument) == 16);
 
 enum class ValueKind : uint8_t { kTensor, kInt, kFloat, kBool };
 
-// A tensor's geometry (what it contains is a version of its storage, see shadowgraph/analysis.h), or a host scalar that a node read.
+// A tensor's geometry (what it contains is a version of its storage, see shadowgraph/analysis.h), or a host scalar that
+// a node read.
 struct Value {
   ValueKind kind = ValueKind::kTensor;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
@@ -152,8 +153,8 @@ enum class StorageKind : uint8_t {
 constexpr int kStorageKindCount = 8;
 std::string_view to_string(StorageKind kind);
 
-// One allocation. Lifetimes are those observed while the program ran: `born` is the node that allocated it (a placeholder
-// for what existed before); death is recorded at the node after which it was freed, see Graph::freed_after.
+// One allocation. Lifetimes are those observed while the program ran: `born` is the node that allocated it (a
+// placeholder for what existed before); death is recorded at the node after which it was freed, see Graph::freed_after.
 struct Storage {
   int64_t bytes = 0;
   c10::DeviceType device_type = c10::DeviceType::CPU;

@@ -24,7 +24,8 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// What is computed again together: the forward nodes of these regions, and those between the first and the last of them.
+// What is computed again together: the forward nodes of these regions, and those between the first and the last of
+// them.
 struct CheckpointSegment {
   std::string name;               // of the region of kind checkpoint that it becomes
   std::vector<RegionId> regions;  // siblings, in program order; one or more
@@ -45,17 +46,17 @@ struct CheckpointResult {
   PassResult summary() const;
 };
 
-// Rewrites the graph. Segments may lie within one another (then the inner one is computed again twice: once for the outer
-// one, without being kept, once for its own backward), but must not overlap otherwise; GraphEditError, before any change,
-// for segments that do, that are empty, or whose regions are not siblings. A segment that has nothing to compute again, a
-// second time for instance, is left as it is. Linear in the graph, times the depth of nesting.
+// Rewrites the graph. Segments may lie within one another (then the inner one is computed again twice: once for the
+// outer one, without being kept, once for its own backward), but must not overlap otherwise; GraphEditError, before any
+// change, for segments that do, that are empty, or whose regions are not siblings. A segment that has nothing to
+// compute again, a second time for instance, is left as it is. Linear in the graph, times the depth of nesting.
 CheckpointResult checkpoint_segments(Graph& graph, std::span<const CheckpointSegment> segments);
 
 // ---- Choosing. Regions are modules by path, checkpoint regions and scopes by label.
 
-// Every region that has forward nodes, is not a part of backward, and whose name matches a pattern ("*" and "?" as in file
-// names, several joined by '+'); of regions within one another that match the same pattern, the outermost. "auto": the
-// longest run of numbered modules (layers.0, layers.1, ...). "": regions of kind checkpoint.
+// Every region that has forward nodes, is not a part of backward, and whose name matches a pattern ("*" and "?" as in
+// file names, several joined by '+'); of regions within one another that match the same pattern, the outermost. "auto":
+// the longest run of numbered modules (layers.0, layers.1, ...). "": regions of kind checkpoint.
 std::vector<RegionId> regions_named(const Graph& graph, std::string_view patterns);
 
 // A policy makes segments of the regions that were named.
@@ -66,8 +67,8 @@ CheckpointPolicy every_kth_region(int64_t k);  // the first, the one k after it,
 // Runs of siblings in about as many parts as they are long: n regions in sqrt(n) segments (Chen et al. 2016,
 // arXiv:1604.06174).
 CheckpointPolicy square_root_segments();
-// The fewest regions, taken from the first on, so that the peak of live bytes is within the budget; Error that says how low
-// it gets if it cannot be. Tries out about log2(n) rewritten copies of the graph.
+// The fewest regions, taken from the first on, so that the peak of live bytes is within the budget; Error that says how
+// low it gets if it cannot be. Tries out about log2(n) rewritten copies of the graph.
 CheckpointPolicy within_budget(int64_t bytes);
 
 // Most bytes live at a node, by the rule of shadowgraph/profile.h.

@@ -20,9 +20,9 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // A capture is below autograd, so composites are gone already; what is left to decompose are operators with kernels of
 // their own: addmm, norms, softmax, attention, losses, backward formulas, foreach and fused optimizers. The formulas
-// are rows of passes/decompose/decompositions.h. Results have the recorded dtypes, sizes and strides and equal the originals
-// within rounding; random operators are never decomposed. The backward of a fused operator is decomposed before its
-// forward, so that the kernel's private statistics lose their last use.
+// are rows of passes/decompose/decompositions.h. Results have the recorded dtypes, sizes and strides and equal the
+// originals within rounding; random operators are never decomposed. The backward of a fused operator is decomposed
+// before its forward, so that the kernel's private statistics lose their last use.
 //
 // The idea is torch._decomp and Core ATen. Linear in nodes before and after.
 

@@ -1,7 +1,7 @@
 // What a pass is, and the table of those there are.
 //
-// A pass rewrites a graph, or finds something out and notes it on the nodes (Graph::set_note). Each is one function with
-// types, declared in the header of its purpose:
+// A pass rewrites a graph, or finds something out and notes it on the nodes (Graph::set_note). Each is one function
+// with types, declared in the header of its purpose:
 //
 //     DceResult done = dce(graph, {.random = DceOptions::Random::kDrop});     // shadowgraph/passes/simplify.h
 //
@@ -75,7 +75,8 @@ PassResult summary_of(const Result& result) {
 }
 }  // namespace internal
 
-// The row of a typed pass: reads the options by their table, runs it, and sums its result up (a PassResult is a sum already).
+// The row of a typed pass: reads the options by their table, runs it, and sums its result up (a PassResult is a sum
+// already).
 template <class Result, class Options>
 Pass pass_row(std::string name, std::string summary, Result (*pass)(Graph&, const Options&)) {
   return {.name = std::move(name),

@@ -4,8 +4,9 @@
 //     std::cout << to_text(report);                          // time, nodes before and after, what each pass did
 //     run_pass(graph, "dce", {{"random", "drop"}});          // one pass alone
 //
-// The text is names separated by commas; a name may be followed by its options, `{name=value;name=value}`; a
-// value with ';' or '}' in it stands in quotes. Spaces do not matter. Passes are those of the table (shadowgraph/passes/pass.h), users' own included, or given as they are.
+// The text is names separated by commas; a name may be followed by its options, `{name=value;name=value}`; a value with
+// ';' or '}' in it stands in quotes. Spaces do not matter. Passes are those of the table (shadowgraph/passes/pass.h),
+// users' own included, or given as they are.
 //
 // With SHADOWGRAPH_DUMP=folder in the environment, every pass writes the graph that it was given and the one it left to
 // folder/03-dce.before.sg and 03-dce.after.sg, numbered as they run in this process; `diff` shows what it did. A graph

@@ -10,12 +10,13 @@
 //         "return %y\n");
 //     const RewriteResult result = rewrite(graph, rules);      // result.replaced, result.refused
 //
-// The replacement returns as many values as the pattern. Its calls stand where the last matched node stood; where a value
-// is used before that, at the first use, if all operands are made by then, otherwise the users wait. They are in the last
-// matched node's region, phase and modes; their results get shapes from the operators' rules on fake tensors. A match is
-// left alone, and counted as refused with the reason, if no such place keeps every effect and use in order, if a value that
-// comes out has another dtype, shape or strides than the one it stands for, or if the operator refuses its arguments. What aliased a replaced value aliases the new one; storages keep kind and
-// death, backward nodes find the last new node as their forward node.
+// The replacement returns as many values as the pattern. Its calls stand where the last matched node stood; where a
+// value is used before that, at the first use, if all operands are made by then, otherwise the users wait. They are in
+// the last matched node's region, phase and modes; their results get shapes from the operators' rules on fake tensors.
+// A match is left alone, and counted as refused with the reason, if no such place keeps every effect and use in order,
+// if a value that comes out has another dtype, shape or strides than the one it stands for, or if the operator refuses
+// its arguments. What aliased a replaced value aliases the new one; storages keep kind and death, backward nodes find
+// the last new node as their forward node.
 //
 // torch.fx: subgraph_rewriter.replace_pattern. Linear in the graph for each rule.
 #pragma once
@@ -38,8 +39,8 @@ struct RewriteRule {
   std::function<bool(const Graph& graph, const Match& match)> filter;
 };
 
-// `rule NAME` lines, each followed by a pattern, a line `=>`, and a replacement, whose wildcards are names of the pattern.
-// Throws ParseError. `targets` as for Pattern::parse.
+// `rule NAME` lines, each followed by a pattern, a line `=>`, and a replacement, whose wildcards are names of the
+// pattern. Throws ParseError. `targets` as for Pattern::parse.
 std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets = nullptr,
                                      std::string_view name = "<rules>");
 

@@ -255,7 +255,8 @@ class SymbolicGraph {
   // Why these sizes are not answered; empty if they are.
   std::optional<std::string> refusal(const NamedSizes& sizes) const;
 
-  // Deeply equal (shadowgraph/verify.h) to a capture at these sizes. Throws SymbolicError for sizes that are not answered.
+  // Deeply equal (shadowgraph/verify.h) to a capture at these sizes. Throws SymbolicError for sizes that are not
+  // answered.
   Graph instantiate(const NamedSizes& sizes) const;
   // The first difference between instantiate(sizes) and a capture there; empty if it is as foretold.
   std::optional<std::string> difference_from(const NamedSizes& sizes, const Graph& capture) const;
@@ -272,7 +273,8 @@ class SymbolicGraph {
     friend class SymbolicGraph;
     const SymbolicGraph& symbolic_;
     Graph graph_;
-    std::vector<int64_t*> integers_;  // parallel to SymbolicGraph::integers_
+    std::vector<std::string> metadata_keys_;  // in the order of lines
+    std::vector<int64_t*> integers_;          // parallel to SymbolicGraph::integers_
     std::vector<double*> reals_;
   };
 

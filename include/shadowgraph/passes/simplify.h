@@ -10,8 +10,8 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// One way of writing for what can be written in many: no-op views and copies, view chains, arguments. Changes no bit of any
-// result.
+// One way of writing for what can be written in many: no-op views and copies, view chains, arguments. Changes no bit of
+// any result.
 
 struct CanonicalizeResult {
   int64_t same_views = 0;    // views that an earlier view stands for now

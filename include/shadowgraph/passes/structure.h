@@ -13,7 +13,8 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// One node for each call of a module or composite operator: the graph at the level of torch.fx (passes/structure/collapse.cpp).
+// One node for each call of a module or composite operator: the graph at the level of torch.fx
+// (passes/structure/collapse.cpp).
 
 struct CollapseOptions {
   enum class Level : uint8_t { kModule, kComposite };
@@ -40,8 +41,8 @@ struct CollapseResult {
 CollapseResult collapse(Graph& graph, const CollapseOptions& options = {});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Blocks that follow one another and do the same, such as layers: notes "repeat" = "run 0, block 3 of 32". What counts as
-// the same is said in passes/structure/blocks.h.
+// Blocks that follow one another and do the same, such as layers: notes "repeat" = "run 0, block 3 of 32". What counts
+// as the same is said in passes/structure/blocks.h.
 
 struct FindRepeatsOptions {
   int64_t min_nodes = 4;   // nodes of the smallest block
@@ -100,8 +101,8 @@ FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options = {}
 //     cut.parts[0].graph      // sg::input, the nodes, sg::output
 //     Graph again = join(cut);
 //
-// A part must be able to run at one point (shadowgraph/edit.h), so parts may not need one another in a circle; effects count.
-// Random operators, host reads and unknown functions may be in a part; its call then says so by its schema.
+// A part must be able to run at one point (shadowgraph/edit.h), so parts may not need one another in a circle; effects
+// count. Random operators, host reads and unknown functions may be in a part; its call then says so by its schema.
 // (torch.fx: split_module, CapabilityBasedPartitioner.)
 
 // By node, the number of its part; -1: it stays in the parent.
@@ -120,15 +121,16 @@ struct PartitionedGraph {
   std::vector<Part> parts;  // in the order in which the parent calls them
 };
 
-// Throws GraphEditError if parts need one another in a circle, or a part holds a placeholder, sg::output or sg::gradient.
-// `graph` is not changed. Linear.
+// Throws GraphEditError if parts need one another in a circle, or a part holds a placeholder, sg::output or
+// sg::gradient. `graph` is not changed. Linear.
 PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::string& prefix = "part");
-// The parent with the parts in place of its calls. Equal to the graph that was split but for node order and storage kinds.
+// The parent with the parts in place of its calls. Equal to the graph that was split but for node order and storage
+// kinds.
 Graph join(const PartitionedGraph& partitioned);
 
 enum class PartitionMerge : uint8_t {
-  // Any two parts that can be one are one, whether or not they exchange data. There are then as few as there can be: as many
-  // as the longest way through the graph enters supported nodes from others.
+  // Any two parts that can be one are one, whether or not they exchange data. There are then as few as there can be: as
+  // many as the longest way through the graph enters supported nodes from others.
   kAll,
   // Nodes of a part are linked by values or effects. Not always as few as possible: of nodes that could go with one of
   // two parts, which go with their users is decided once.
@@ -136,8 +138,8 @@ enum class PartitionMerge : uint8_t {
 };
 
 // Parts of supported nodes that need no circle: no way leads out of a part over another node and back in. Placeholders,
-// sg::output, sg::gradient, host reads and unknown functions are never supported. Parts of fewer than `min_nodes` are given
-// up. Numbered from 0 in program order. Linear in nodes and dependences (shadowgraph/analysis.h).
+// sg::output, sg::gradient, host reads and unknown functions are never supported. Parts of fewer than `min_nodes` are
+// given up. Numbered from 0 in program order. Linear in nodes and dependences (shadowgraph/analysis.h).
 PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& supported, size_t min_nodes = 1,
                          PartitionMerge merge = PartitionMerge::kAll);
 

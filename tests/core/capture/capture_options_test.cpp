@@ -121,7 +121,8 @@ TEST(CaptureOptions, TheProfileComesAlong) {
   EXPECT_THAT(text, ::testing::Not(HasSubstr("cudnn")));  // the choice of a default H100
 }
 
-// A step whose mask decides sizes, and that meets a real tensor: every option of the mode is needed, also while warming up.
+// A step whose mask decides sizes, and that meets a real tensor: every option of the mode is needed, also while warming
+// up.
 TEST(CaptureOptions, WarmUpsRunUnderTheSameOptionsAsTheStep) {
   int asked = 0;
   const at::Tensor table = [] { return torch::tensor({1.0F, 2.0F, 3.0F, 4.0F}); }();  // real

@@ -1,5 +1,5 @@
-// checkpoint(): the gradients of a program with it are bit for bit those without, and the memory is less. Then the same in
-// a capture: regions, links, and bytes against a real run.
+// checkpoint(): the gradients of a program with it are bit for bit those without, and the memory is less. Then the same
+// in a capture: regions, links, and bytes against a real run.
 #include "shadowgraph/checkpoint.h"
 
 #include <ATen/autocast_mode.h>
@@ -133,8 +133,8 @@ TEST(Checkpoint, CheckpointsNest) {
   for (size_t i = 0; i < expected.parameters().size(); ++i) {
     EXPECT_TRUE(same_bits(expected.parameters()[i].grad(), nested.parameters()[i].grad())) << i;
   }
-  // In forward; by the outer one, to reach the inputs of the inner ones; and, as far as the inputs of the inner ones do not
-  // need it, by the inner ones. The last block is not needed for any input.
+  // In forward; by the outer one, to reach the inputs of the inner ones; and, as far as the inputs of the inner ones do
+  // not need it, by the inner ones. The last block is not needed for any input.
   EXPECT_EQ(nested.blocks[0]->runs, 3);
   EXPECT_EQ(nested.blocks[1]->runs, 2);
 }
@@ -359,8 +359,8 @@ TEST(Checkpoint, MemoryFalls) {
   const Peaks with = peaks_of(checkpointed);
   EXPECT_EQ(without.left, 0);
   EXPECT_EQ(with.left, 0);
-  // The input of each block but the first, and a state of the generator each; the loss. Against 13 of the width: gelu's and
-  // the second linear's inputs, the dropout mask (4 each), and relu's result.
+  // The input of each block but the first, and a state of the generator each; the loss. Against 13 of the width: gelu's
+  // and the second linear's inputs, the dropout mask (4 each), and relu's result.
   constexpr int64_t kActivation = 64 * 64 * 4;
   const int64_t state = at::detail::getDefaultCPUGenerator().get_state().numel();
   EXPECT_EQ(with.held, 11 * kActivation + 12 * state + 4);

@@ -26,7 +26,8 @@ TEST(IndependentStreams, AreTheSameInEveryOrder) {
   EXPECT_FALSE(at::equal(c[0], a[0]));
 }
 
-// Layers, a tie, a buffer, a draw that no closed form skips, one from a generator of its own, a loop that reads nothing.
+// Layers, a tie, a buffer, a draw that no closed form skips, one from a generator of its own, a loop that reads
+// nothing.
 Tensors model() {
   const torch::NoGradGuard no_grad;
   Tensors all;
@@ -44,8 +45,8 @@ Tensors model() {
   return all;
 }
 
-// Each rank describes the model, under whatever seed its process has, and materialises a part of it; no two ranks the same
-// part, in an order of its own.
+// Each rank describes the model, under whatever seed its process has, and materialises a part of it; no two ranks the
+// same part, in an order of its own.
 TEST(IndependentStreams, RanksAgreeWithTheWhole) {
   torch::manual_seed(1);
   const Tensors whole = deferred_init(model);

@@ -1,4 +1,5 @@
-// Built-in models, described and materialised, against building them; one storage at a time, so that memory stays small.
+// Built-in models, described and materialised, against building them; one storage at a time, so that memory stays
+// small.
 #include <torch/torch.h>
 
 #include "models/registry.h"

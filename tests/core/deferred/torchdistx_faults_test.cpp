@@ -1,4 +1,5 @@
-// The faults that torchdistx was found to have (B1 to B24 of our notes on it), each as a program that must be right here.
+// The faults that torchdistx was found to have (B1 to B24 of our notes on it), each as a program that must be right
+// here.
 #include <ATen/ops/linalg_cholesky.h>
 #include <torch/torch.h>
 

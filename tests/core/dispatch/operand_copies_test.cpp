@@ -1,5 +1,6 @@
-// Pointwise operators over operands of several dtypes and layouts: on the CPU the strides of the result are those that eager
-// gives, which copies operands first; a pretended GPU, whose kernels copy nothing, gives what the Meta kernel gives.
+// Pointwise operators over operands of several dtypes and layouts: on the CPU the strides of the result are those that
+// eager gives, which copies operands first; a pretended GPU, whose kernels copy nothing, gives what the Meta kernel
+// gives.
 #include "core/dispatch/operand_copies.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -213,7 +213,8 @@ TEST(FakeConverter, PrintingAFakeFailsAndSaysWhy) {
   EXPECT_NO_THROW(print(at::rand({2})));
 }
 
-// What a refusal to print must not disturb: kernels that ask where operands begin, references counted, storages' deaths.
+// What a refusal to print must not disturb: kernels that ask where operands begin, references counted, storages'
+// deaths.
 TEST(FakeConverter, ConversionsToDoubleAreUsedAsEver) {
   const FakeTensorMode mode;
   const at::Tensor x = at::rand({4, 4});

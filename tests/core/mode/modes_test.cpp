@@ -1,4 +1,5 @@
-// Modes and everything that is switched on around them: nesting, threads, exceptions, autocast, inference, hooks, transforms.
+// Modes and everything that is switched on around them: nesting, threads, exceptions, autocast, inference, hooks,
+// transforms.
 #include <ATen/autocast_mode.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/functorch/DynamicLayer.h>

@@ -1,5 +1,5 @@
-// The pass `checkpoint` changes no bit of what a training step leaves, and replays hold, after every node, the bytes that
-// the rewritten graph predicts. Built-in models, by block, in segments, nested, and at random.
+// The pass `checkpoint` changes no bit of what a training step leaves, and replays hold, after every node, the bytes
+// that the rewritten graph predicts. Built-in models, by block, in segments, nested, and at random.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 

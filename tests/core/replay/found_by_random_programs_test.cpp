@@ -1,5 +1,5 @@
-// What random programs found, each as the few lines that matter: a seed means another program once an instruction is added.
-// Every program is replayed as captured and through every way of rewriting writes; all must leave eager's bits.
+// What random programs found, each as the few lines that matter: a seed means another program once an instruction is
+// added. Every program is replayed as captured and through every way of rewriting writes; all must leave eager's bits.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
@@ -283,8 +283,8 @@ TEST(FoundByRandomPrograms, AnEmptyOutMayBeAnOperandAsWell) {
                    }});
 }
 
-// A piece that gives an operand and the result of an in-place operator on it, one tensor, of which a later piece changes the
-// geometry.
+// A piece that gives an operand and the result of an in-place operator on it, one tensor, of which a later piece
+// changes the geometry.
 TEST(FoundByRandomPrograms, OutputsOfAPieceAreTensorsOfTheirOwn) {
   const Case program{.inputs =
                          [] {

@@ -1,4 +1,5 @@
-// Programs without their mutation do what they did: outputs, what they leave in what they were given, what aliases what.
+// Programs without their mutation do what they did: outputs, what they leave in what they were given, what aliases
+// what.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/optim.h>

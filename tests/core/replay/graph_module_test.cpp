@@ -161,7 +161,7 @@ TEST_F(SavedModule, RefusesFilesThatDoNotBelongTogether) {
   GraphModule one(linear_graph(at::arange(4, at::kFloat)), {{"layer.0.weight", at::ones({3, 4})}});
   one.save(file("one.sg"), file("one.pt"));
   Graph other = clone(one.graph());
-  other.metadata["edited"] = "yes";
+  other.metadata.other["edited"] = "yes";
   write_graph_file(file("other.sg"), other);
   EXPECT_THROW(GraphModule::load(file("other.sg"), file("one.pt")), GraphModuleError);
   write_file(file("torn.pt"), read_file(file("one.pt")).substr(0, 200));

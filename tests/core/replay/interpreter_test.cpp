@@ -1,5 +1,5 @@
-// The interpreter's contract, one promise a test. Whether whole programs replay as they run is random_program_test's and
-// models_replay_test's business.
+// The interpreter's contract, one promise a test. Whether whole programs replay as they run is random_program_test's
+// and models_replay_test's business.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/DefaultDtype.h>

@@ -1,5 +1,6 @@
-// Every built-in model at a small size: captured on fake tensors and run from the graph on the real module's parameters,
-// buffers and batch, it leaves bit for bit what the real program leaves. Dropout included: both draw the same numbers.
+// Every built-in model at a small size: captured on fake tensors and run from the graph on the real module's
+// parameters, buffers and batch, it leaves bit for bit what the real program leaves. Dropout included: both draw the
+// same numbers.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/optim.h>

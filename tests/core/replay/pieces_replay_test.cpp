@@ -1,5 +1,5 @@
-// Graphs cut into parts, and rewritten by patterns, do what the program does: random programs, and training steps of the
-// built-in models.
+// Graphs cut into parts, and rewritten by patterns, do what the program does: random programs, and training steps of
+// the built-in models.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// Whether two tensors are the same to the last bit: shape, dtype and contents; and the strides, where they are asked for.
+// Whether two tensors are the same to the last bit: shape, dtype and contents; and the strides, where they are asked
+// for.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// Decompositions and solvers that LAPACK does on column-major matrices, against eager; their out= forms. All of OpInfo's
-// samples of them are in tests/conformance: here is what those lack.
+// Decompositions and solvers that LAPACK does on column-major matrices, against eager; their out= forms. All of
+// OpInfo's samples of them are in tests/conformance: here is what those lack.
 #include "shadowgraph/error.h"
 #include "tests/core/compare_with_eager.h"
 
