@@ -5,7 +5,6 @@ if(NOT Libtorch_VERSION MATCHES "^2\\.13\\.")
   message(WARNING "shadowgraph is written and tested against libtorch 2.13.0; this one is ${Libtorch_VERSION}")
 endif()
 
-find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(Boost 1.74 REQUIRED)

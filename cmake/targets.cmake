@@ -1,8 +1,7 @@
 # Settings that every translation unit of the project shares.
 add_library(shadowgraph_settings INTERFACE)
 target_include_directories(shadowgraph_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
-# libtorch ships fmt's headers without its library, Debian another version of both: header-only works with either.
-target_compile_definitions(shadowgraph_settings INTERFACE FMT_HEADER_ONLY SHADOWGRAPH_VERSION="${PROJECT_VERSION}")
+target_compile_definitions(shadowgraph_settings INTERFACE SHADOWGRAPH_VERSION="${PROJECT_VERSION}")
 target_compile_options(shadowgraph_settings INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
 if(SHADOWGRAPH_WARNINGS_AS_ERRORS)
   target_compile_options(shadowgraph_settings INTERFACE -Werror)
@@ -16,6 +15,10 @@ if(SHADOWGRAPH_SANITIZE)
 endif()
 target_link_libraries(shadowgraph_settings INTERFACE shadowgraph_sanitizers)
 target_link_libraries(shadowgraph_settings INTERFACE libtorch::cpu nlohmann_json::nlohmann_json)
+add_library(shadowgraph_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/fmt_library.cpp)
+target_link_libraries(shadowgraph_fmt PRIVATE libtorch::cpu)
+set_target_properties(shadowgraph_fmt PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+target_link_libraries(shadowgraph_settings INTERFACE shadowgraph_fmt)
 
 # Compiles the sources of `target` in groups: those of one folder, in the order of their names, up to SHADOWGRAPH_GROUP_BYTES
 # together. Behind a precompiled header of libtorch a small file still spends most of its time on templates that the
@@ -87,7 +90,8 @@ function(shadowgraph_assemble target)
   # Programs that use the installed package get the whole of libtorch, CUDA included, as from find_package(Torch).
   target_link_libraries(${target}
     PUBLIC $<BUILD_INTERFACE:libtorch::cpu> $<INSTALL_INTERFACE:libtorch::libtorch> nlohmann_json::nlohmann_json
-    PRIVATE $<BUILD_INTERFACE:PkgConfig::GRAPHVIZ> $<BUILD_INTERFACE:shadowgraph_sanitizers>)
+    PRIVATE $<BUILD_INTERFACE:PkgConfig::GRAPHVIZ> $<BUILD_INTERFACE:shadowgraph_fmt>
+      $<BUILD_INTERFACE:shadowgraph_sanitizers>)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_compile_features(${target} PUBLIC cxx_std_20)
