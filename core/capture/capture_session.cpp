@@ -94,6 +94,24 @@ void CaptureSession::name_module(const torch::nn::Module& root) {
   }
 }
 
+void CaptureSession::name_module(const void* module, std::string path) {
+  if (!finished_) recorder_->name_module(module, std::move(path));
+}
+
+void CaptureSession::enter_module(const void* module, const std::string& class_name) {
+  if (!finished_) recorder_->enter_module(module, class_name);
+}
+
+void CaptureSession::leave_module() {
+  if (finished_) return;
+  if (!recorder_->is_in_module()) throw Error("leave_module without the enter_module that it ends");
+  recorder_->leave_region();
+}
+
+void CaptureSession::set_locate(Locate locate) {
+  if (!finished_) recorder_->set_locate(locate);
+}
+
 Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs) {
   if (finished_) throw Error("this capture session is finished already");
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
