@@ -73,8 +73,8 @@ void CaptureSession::name_buffer(const at::Tensor& tensor, const std::string& na
   recorder_->declare(tensor);
 }
 
-void CaptureSession::name_input(const at::Tensor& tensor, const std::string& name) {
-  forget_what_it_holds(tensor);
+void CaptureSession::name_input(const at::Tensor& tensor, const std::string& name, bool keep_contents) {
+  if (!keep_contents) forget_what_it_holds(tensor);
   recorder_->name_tensor(tensor, Builtin::kInput, name);
   recorder_->declare(tensor);
 }

@@ -69,7 +69,9 @@ class CaptureSession {
   void name_module(const torch::nn::Module& root);
   void name_parameter(const at::Tensor& tensor, const std::string& name);
   void name_buffer(const at::Tensor& tensor, const std::string& name);
-  void name_input(const at::Tensor& tensor, const std::string& name);
+  // What an input holds is forgotten, since it may hold anything in the next run, unless the program is to read it:
+  // an attention mask, lengths. What was read is then among the graph's guards.
+  void name_input(const at::Tensor& tensor, const std::string& name, bool keep_contents = false);
 
   // ---- For programs whose modules are no torch::nn::Module: a Python binding, an interpreter of one's own
   // A module is any address that stays the same: its path for enter_module.

@@ -141,8 +141,8 @@ class MaterializeError : public DeferredError {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // For bindings to other languages: an error that leaves an operator call passes through libtorch, which may know how to
-// hand exceptions of its own to the caller's language, but not these. The translator is called with each and throws, in
-// its place, one that is of the same class and of libtorch's, too. nullptr: nobody is called. Thread-safe.
+// hand exceptions of its own to the caller's language, but not these. The translator is called with each and may throw one
+// of libtorch's in its place. nullptr: nobody is called. Thread-safe.
 
 using ErrorTranslator = void (*)(const Error& error);
 void set_error_translator(ErrorTranslator translator);

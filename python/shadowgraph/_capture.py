@@ -104,9 +104,12 @@ class Capture:
         for path, part in module.named_modules():
             session.name_module(part, path)
 
-    def name_input(self, tensor, name):
-        """Declares an input: it comes first in the graph, under this name."""
-        self._active().name_input(tensor, name)
+    def name_input(self, tensor, name, keep_contents=False):
+        """Declares an input: it comes first in the graph, under this name.
+
+        keep_contents: the program may read what it holds (an attention mask); what it reads is noted as a guard.
+        """
+        self._active().name_input(tensor, name, keep_contents)
 
     def finish(self, outputs=()):
         """Ends the record and gives the graph; the tensors in `outputs` (nested structures) are its outputs."""
@@ -162,7 +165,8 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
             module = _models.made(program, device, dtype)
             stack.enter_context(_models.Converted(module, mode, device, dtype))
             stack.enter_context(_training(module, train))
-        args, kwargs = _on_device(args, kwargs, device, dtype, mode)
+        made = set()  # ids of the tensors that texts stand for
+        args, kwargs = _on_device(args, kwargs, device, dtype, mode, made)
         call = module if module is not None else program
         if step:
             call = _TrainingStep(module, loss, optimizer)
@@ -172,7 +176,8 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         if module is not None:
             session.name_module(module)
         for name, tensor in _named(args, kwargs):
-            session.name_input(tensor, name)
+            # Token ids, masks and lengths that were given as tensors are data of the program; what a text made is not.
+            session.name_input(tensor, name, keep_contents=not tensor.is_floating_point() and id(tensor) not in made)
         begin = time.perf_counter()
         with torch.set_grad_enabled(train) if train is not None else contextlib.nullcontext():
             outputs = call(*args, **kwargs)
@@ -205,10 +210,11 @@ def _training(module, train):
             part.training = training
 
 
-def _on_device(args, kwargs, device, dtype, mode):
+def _on_device(args, kwargs, device, dtype, mode, made):
     def leaf(path, value):
         if isinstance(value, str):
             value = _inputs.made(value, device)
+            made.add(id(value))
         elif not _C.is_fake(value):
             value = mode.from_real(value, device)
         if dtype is not None and value.is_floating_point():

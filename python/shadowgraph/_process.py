@@ -141,6 +141,9 @@ def _guard_reads_of_data():
     keep = "leave this line out of what is captured, or do it with a real tensor under shadowgraph.unfake()"
     for name in ("numpy", "__array__", "__dlpack__", "share_memory_"):
         guarded(name, keep)
+    for owner, name in ((torch._C, "_to_dlpack"), (torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")):
+        if hasattr(owner, name):
+            setattr(owner, name, _refusing_fakes(getattr(owner, name), keep))
     guarded("__reduce_ex__", "a fake tensor cannot be pickled or saved; save the real one, or the graph (Graph.save)")
 
     original_repr = torch.Tensor.__repr__
@@ -154,18 +157,31 @@ def _guard_reads_of_data():
     torch.Tensor.__repr__ = text
 
 
+def _refusing_fakes(function, advice):
+    @functools.wraps(function)
+    def call(tensor, *args, **kwargs):
+        if isinstance(tensor, torch.Tensor) and _C.is_fake(tensor):
+            raise _C.DataDependentError(
+                f"{function.__name__}() of a tensor without data ({_C.describe(tensor)}): {advice}"
+            )
+        return function(tensor, *args, **kwargs)
+
+    return call
+
+
 def _replace_what_reads_its_own_results():
     """Functions of torch that look at what they have just made."""
-    original_trunc_normal = torch.nn.init.trunc_normal_
+    # By its inner name: libraries hold the public function from before this was installed.
+    original_trunc_normal = torch.nn.init._no_grad_trunc_normal_
 
     @functools.wraps(original_trunc_normal)
-    def trunc_normal_(tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, generator=None):
+    def trunc_normal_(tensor, mean, std, a, b, generator=None):
         if not _C.is_fake(tensor):
-            return original_trunc_normal(tensor, mean, std, a, b, generator)
+            return original_trunc_normal(tensor, mean, std, a, b, generator=generator)
         with torch.no_grad():
             return tensor.normal_(mean, std, generator=generator).clamp_(a, b)
 
-    torch.nn.init.trunc_normal_ = trunc_normal_
+    torch.nn.init._no_grad_trunc_normal_ = trunc_normal_
 
     original_new_tensor = torch.Tensor.new_tensor
 

@@ -23,6 +23,16 @@ void bind_graph(py::module_& m);
 void bind_passes(py::module_& m);
 void bind_profile(py::module_& m);
 
+// Around functions of the library that run operators (py::call_guard<CppCall>): their errors stay what they are in C++, where
+// the library catches some of them. Those of operators that Python calls itself go to Python at once.
+class CppCall {
+ public:
+  CppCall();
+  ~CppCall();
+  CppCall(const CppCall&) = delete;
+  CppCall& operator=(const CppCall&) = delete;
+};
+
 FakeTensorOptions fake_options(const std::optional<std::string>& device, const std::string& profile,
                                const std::string& real_tensors, NamedDataSizes sizes);
 

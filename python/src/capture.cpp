@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "binding.h"
+#include "python/src/binding.h"
 
 namespace shadowgraph::python {
 
@@ -160,7 +160,9 @@ void bind_capture(py::module_& m) {
       .def("name_buffer",
            [](Session& s, const at::Tensor& tensor, const std::string& name) { s.get().name_buffer(tensor, name); })
       .def("name_input",
-           [](Session& s, const at::Tensor& tensor, const std::string& name) { s.get().name_input(tensor, name); })
+           [](Session& s, const at::Tensor& tensor, const std::string& name, bool keep_contents) {
+             s.get().name_input(tensor, name, keep_contents);
+           })
       .def("name_module",
            [](Session& s, py::handle module, std::string path) { s.get().name_module(module.ptr(), std::move(path)); })
       .def("finish", &Session::finish, py::arg("outputs"));

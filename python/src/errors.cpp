@@ -1,28 +1,28 @@
 // Typed exceptions: what the C++ library throws arrives in Python as the class of the same name.
 #include <torch/csrc/Exceptions.h>
 
-#include "binding.h"
+#include "python/src/binding.h"
 
 namespace shadowgraph::python {
 namespace {
 
-// An exception of ours that libtorch's own functions, which let our kernels' errors through, know the Python class of.
-template <class Class>
-class Typed final : public Class, public torch::PyTorchError {
+// What libtorch's own functions let through with its Python class. Not the C++ class, too: libtorch's handlers do not match a
+// type with two bases that are std::exception.
+class Typed final : public torch::PyTorchError {
  public:
-  Typed(const Class& error, PyObject* python) : Class(error), PyTorchError(error.what()), python_(python) {}
+  Typed(const Error& error, PyObject* python) : PyTorchError(error.what()), python_(python) {}
   PyObject* python_type() override { return python_; }
-  const char* what() const noexcept override { return Class::what(); }
 
  private:
   PyObject* python_;
 };
 
+thread_local int calls_into_cpp = 0;
+
 // A class in C++ and in Python.
 struct ErrorClass {
   PyObject* python;
   bool (*is)(const Error& error);
-  void (*throw_typed)(const Error& error, PyObject* python);
 };
 // Most derived first.
 std::vector<ErrorClass>& classes() {
@@ -45,13 +45,16 @@ void add(py::module_& m, const char* name, const char* base, const char* doc) {
   PyObject* python = PyErr_NewExceptionWithDoc(full.c_str(), doc, bases.ptr(), nullptr);
   if (python == nullptr) throw py::error_already_set();
   m.attr(name) = py::reinterpret_borrow<py::object>(python);
-  classes().insert(
-      classes().begin(),
-      {python, [](const Error& error) { return dynamic_cast<const Class*>(&error) != nullptr; },
-       [](const Error& error, PyObject* type) { throw Typed<Class>(dynamic_cast<const Class&>(error), type); }});
+  classes().insert(classes().begin(), {python, [](const Error& error) {
+                                         if constexpr (std::is_same_v<Class, Error>) return true;
+                                         return typeid(error) == typeid(Class) || dynamic_cast<const Class*>(&error);
+                                       }});
 }
 
 }  // namespace
+
+CppCall::CppCall() { ++calls_into_cpp; }
+CppCall::~CppCall() { --calls_into_cpp; }
 
 void bind_errors(py::module_& m) {
   add<Error>(m, "Error", nullptr, "What every exception of shadowgraph is.");
@@ -92,8 +95,7 @@ void bind_errors(py::module_& m) {
     }
   });
   set_error_translator([](const Error& error) {
-    const ErrorClass& entry = class_of(error);
-    entry.throw_typed(error, entry.python);
+    if (calls_into_cpp == 0) throw Typed(error, class_of(error).python);
   });
 }
 

@@ -5,7 +5,7 @@
 
 #include <sstream>
 
-#include "binding.h"
+#include "python/src/binding.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -366,7 +366,7 @@ void bind_graph(py::module_& m) {
           "Runs passes, \"functionalize,dce{random=drop}\", and gives what each did as text; check=True verifies the "
           "graph "
           "after each. Raises PipelineError, PassError; the graph is then as it was.",
-          py::arg("pipeline"), py::arg("check") = false)
+          py::arg("pipeline"), py::arg("check") = false, py::call_guard<CppCall>())
       .def("__len__", &Graph::node_count)
       .def("__iter__",
            [](const GraphPointer& g) {

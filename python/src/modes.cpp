@@ -3,7 +3,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "binding.h"
+#include "python/src/binding.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -71,7 +71,8 @@ void bind_modes(py::module_& m) {
            py::arg("data_sizes") = NamedDataSizes())
       .def("enter", &Mode::enter)
       .def("leave", &Mode::leave)
-      .def("from_real", &Mode::from_real, py::arg("tensor"), py::arg("device") = std::nullopt);
+      .def("from_real", &Mode::from_real, py::arg("tensor"), py::arg("device") = std::nullopt,
+           py::call_guard<CppCall>());
   py::class_<Unfake>(m, "Unfake").def(py::init<>()).def("enter", &Unfake::enter).def("leave", &Unfake::leave);
 }
 

@@ -1,5 +1,5 @@
 // shadowgraph._shadowgraph: the C++ library for the Python package, which users import (python/shadowgraph).
-#include "binding.h"
+#include "python/src/binding.h"
 
 PYBIND11_MODULE(_shadowgraph, m) {
   using namespace shadowgraph::python;

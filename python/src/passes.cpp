@@ -2,7 +2,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "binding.h"
+#include "python/src/binding.h"
 
 namespace shadowgraph::python {
 
@@ -43,7 +43,7 @@ void bind_profile(py::module_& m) {
              return std::make_shared<GraphProfile>(GraphProfile{std::move(graph), std::move(costs)});
            }),
            py::arg("graph"), py::arg("device") = std::nullopt, py::arg("top_at_peak") = 10, py::arg("timeline") = false,
-           py::arg("capture_seconds") = std::nullopt)
+           py::arg("capture_seconds") = std::nullopt, py::call_guard<CppCall>())
       .def("dict", [](const GraphProfile& p) { return to_python(to_json(p.costs)); })
       .def("text", [](const GraphProfile& p) { return to_text(p.costs); })
       .def("summary_text", [](const GraphProfile& p) { return to_text(p.costs.summary()); })

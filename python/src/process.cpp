@@ -3,7 +3,7 @@
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "binding.h"
+#include "python/src/binding.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -35,6 +35,15 @@ void bind_process(py::module_& m) {
         torch::utils::set_requires_device_init(c10::Device(device).type(), value);
       },
       "Whether torch calls torch.cuda._lazy_init() (and its like) before it makes a tensor on the device.");
+  m.def(
+      "is_active", [] { return detect_fake_mode({}) != nullptr; }, "Whether a fake mode is active on this thread.");
+  m.def("device_count", [] { return active_profile().device_count; });
+  m.def("device_capability", [] { return py::make_tuple(active_profile().sm_major, active_profile().sm_minor); });
+  m.def("device_name", [] { return active_profile().name; });
+  m.def("current_device", [] { return static_cast<int>(cuda_guard().getDevice().index()); });
+  m.def("set_current_device", [](int index) {
+    cuda_guard().setDevice(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
+  });
   m.def(
       "is_fake", [](const at::Tensor& tensor) { return is_fake(tensor); }, "Whether the tensor is a fake one.",
       py::arg("tensor"));
