@@ -3,11 +3,14 @@ PRESET ?= release
 BUILD := $(if $(filter release,$(PRESET)),build,build-$(PRESET))
 # A translation unit on libtorch's headers takes up to 2 GB.
 JOBS ?= $(shell awk -v n=$$(nproc) '/MemAvailable/ { m = int($$2 / 2097152); print m < 1 ? 1 : m < n ? m : n }' /proc/meminfo)
-CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)")
+# The Python package is built against the torch in .venv, which no TORCH_DIR replaces.
+PYTHON_PACKAGE = $(if $(TORCH_DIR)$(filter-out release,$(PRESET)),,$(if $(wildcard .venv/lib/python3*/site-packages/torch/lib/libtorch_python.so),\
+  -DSHADOWGRAPH_BUILD_PYTHON=ON -DPython_EXECUTABLE="$(CURDIR)/.venv/bin/python"))
+CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)") $(PYTHON_PACKAGE)
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test conformance nightly operator-coverage bench fuzz lint format format-check clean
+.PHONY: help setup build demo test python conformance nightly operator-coverage bench fuzz lint format format-check clean
 
 help: ## this list
 	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
@@ -30,6 +33,10 @@ test: build ## make the fixtures and run all tests
 	@.venv/bin/python tests/python/make_torchscript_fixtures.py $(BUILD)/fixtures
 	@.venv/bin/python tests/conformance/export_samples.py $(BUILD)/fixtures/opinfo.pt
 	@ctest --preset $(PRESET) -j $(JOBS)
+
+python: setup ## the Python package, in build/python: PYTHONPATH=build/python .venv/bin/python -c 'import shadowgraph'
+	@$(CONFIGURE)
+	@cmake --build $(BUILD) -j $(JOBS) --target shadowgraph_python
 
 conformance: build ## fake tensors against eager on all of PyTorch's OpInfo samples (make test runs some)
 	@scripts/setup.sh --test

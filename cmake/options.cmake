@@ -1,5 +1,6 @@
 option(SHADOWGRAPH_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(SHADOWGRAPH_BUILD_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
+option(SHADOWGRAPH_BUILD_PYTHON "Build the Python package" OFF)
 option(SHADOWGRAPH_FUZZ "Build the fuzz targets, with clang, and nothing else" OFF)
 option(SHADOWGRAPH_WARNINGS_AS_ERRORS "Treat warnings as errors" OFF)
 # Shared, because what the library installs (kernels on the fake key, the engine stub, hooks) must exist once in a

@@ -77,7 +77,9 @@ function(shadowgraph_layer name)
     target_precompile_headers(sg_${name} REUSE_FROM sg_ir)
   endif()
   if(name STREQUAL "viz")
-    target_link_libraries(sg_viz PRIVATE PkgConfig::GRAPHVIZ)
+    # Headers alone: the library is opened when a picture is drawn (viz/svg_writer.cpp).
+    target_include_directories(sg_viz SYSTEM PRIVATE ${GRAPHVIZ_INCLUDE_DIRS})
+    target_link_libraries(sg_viz PRIVATE ${CMAKE_DL_LIBS})
   endif()
 endfunction()
 
@@ -90,8 +92,7 @@ function(shadowgraph_assemble target)
   # Programs that use the installed package get the whole of libtorch, CUDA included, as from find_package(Torch).
   target_link_libraries(${target}
     PUBLIC $<BUILD_INTERFACE:libtorch::cpu> $<INSTALL_INTERFACE:libtorch::libtorch> nlohmann_json::nlohmann_json
-    PRIVATE $<BUILD_INTERFACE:PkgConfig::GRAPHVIZ> $<BUILD_INTERFACE:shadowgraph_fmt>
-      $<BUILD_INTERFACE:shadowgraph_sanitizers>)
+    PRIVATE ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:shadowgraph_fmt> $<BUILD_INTERFACE:shadowgraph_sanitizers>)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_compile_features(${target} PUBLIC cxx_std_20)
@@ -105,7 +106,7 @@ function(shadowgraph_internals target)
   foreach(layer ${ARGN})
     target_sources(${target} INTERFACE $<TARGET_OBJECTS:sg_${layer}>)
   endforeach()
-  target_link_libraries(${target} INTERFACE shadowgraph_settings PkgConfig::GRAPHVIZ)
+  target_link_libraries(${target} INTERFACE shadowgraph_settings ${CMAKE_DL_LIBS})
 endfunction()
 
 # What needs all of <torch/torch.h>: a precompiled copy of it, one at -O0 for tests and one as the rest is optimised.

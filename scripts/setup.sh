@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
 clang_tidy_version=23.1.4
-packages=(g++ make cmake ninja-build ccache pkg-config python3 python3-venv
+packages=(g++ make cmake ninja-build ccache pkg-config python3 python3-dev python3-venv
   libboost-graph-dev libgraphviz-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
 want_tests=

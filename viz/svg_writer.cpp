@@ -15,6 +15,43 @@
 namespace shadowgraph {
 namespace {
 
+// Graphviz' library, opened when the first picture is drawn: shadowgraph itself needs none, in a Python wheel least of all.
+struct Graphviz {
+  void* cgraph = dlopen("libcgraph.so.6", RTLD_NOW | RTLD_LOCAL);
+  void* gvc = dlopen("libgvc.so.6", RTLD_NOW | RTLD_LOCAL);
+  bool complete = cgraph != nullptr && gvc != nullptr;
+
+  template <class T>
+  T* find(void* library, const char* name) {
+    void* const symbol = library != nullptr ? dlsym(library, name) : nullptr;
+    complete = complete && symbol != nullptr;
+    return reinterpret_cast<T*>(symbol);
+  }
+#define SHADOWGRAPH_FROM(library, name) decltype(::name)* name = find<decltype(::name)>(library, #name)
+  SHADOWGRAPH_FROM(cgraph, agread);
+  SHADOWGRAPH_FROM(cgraph, agclose);
+  SHADOWGRAPH_FROM(cgraph, agseterrf);
+  SHADOWGRAPH_FROM(cgraph, AgIoDisc);
+  SHADOWGRAPH_FROM(cgraph, AgMemDisc);
+  SHADOWGRAPH_FROM(gvc, gvContext);
+  SHADOWGRAPH_FROM(gvc, gvContextPlugins);
+  SHADOWGRAPH_FROM(gvc, gvFreeContext);
+  SHADOWGRAPH_FROM(gvc, gvLayout);
+  SHADOWGRAPH_FROM(gvc, gvFreeLayout);
+  SHADOWGRAPH_FROM(gvc, gvRenderData);
+  SHADOWGRAPH_FROM(gvc, gvFreeRenderData);
+#undef SHADOWGRAPH_FROM
+};
+const Graphviz& graphviz() {
+  static const auto* const opened = new Graphviz;
+  if (!opened->complete) {
+    throw Error(
+        "drawing SVG needs Graphviz' libraries libgvc.so.6 and libcgraph.so.6, which are not installed (Debian: "
+        "libgvc6); write DOT instead");
+  }
+  return *opened;
+}
+
 struct Plugin {
   const char* file;
   const char* symbol;
@@ -27,7 +64,7 @@ constexpr Plugin kPlugins[] = {
 // The folder of Graphviz' plugins, which Debian and the makefiles of Graphviz put beside libgvc.
 std::string plugin_folder() {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(&gvContext), &info) == 0 || info.dli_fname == nullptr) return {};
+  if (dladdr(reinterpret_cast<void*>(graphviz().gvContext), &info) == 0 || info.dli_fname == nullptr) return {};
   const std::string library = info.dli_fname;
   const size_t slash = library.rfind('/');
   return slash == std::string::npos ? std::string() : library.substr(0, slash) + "/graphviz/";
@@ -62,8 +99,8 @@ int collect(char* message) {
 
 struct MessageGuard {
   agusererrf before;
-  MessageGuard() : before(agseterrf(collect)) { messages().clear(); }
-  ~MessageGuard() { agseterrf(before); }
+  MessageGuard() : before(graphviz().agseterrf(collect)) { messages().clear(); }
+  ~MessageGuard() { graphviz().agseterrf(before); }
 };
 
 [[noreturn]] void fail(const std::string& what) {
@@ -117,17 +154,17 @@ int read_text(void* channel, char* buffer, int size) {
 }
 
 Agraph_t* parse(const std::string& dot) {
-  Agiodisc_t reading{read_text, AgIoDisc.putstr, AgIoDisc.flush};
-  Agdisc_t disciplines{&AgMemDisc, &counted_ids, &reading};
+  Agiodisc_t reading{read_text, graphviz().AgIoDisc->putstr, graphviz().AgIoDisc->flush};
+  Agdisc_t disciplines{graphviz().AgMemDisc, &counted_ids, &reading};
   Text text{dot};
-  return agread(&text, &disciplines);
+  return graphviz().agread(&text, &disciplines);
 }
 
 struct ContextDeleter {
-  void operator()(GVC_t* context) const { gvFreeContext(context); }
+  void operator()(GVC_t* context) const { graphviz().gvFreeContext(context); }
 };
 struct GraphDeleter {
-  void operator()(Agraph_t* graph) const { agclose(graph); }
+  void operator()(Agraph_t* graph) const { graphviz().agclose(graph); }
 };
 
 // One layout, freed before its graph and context.
@@ -135,8 +172,8 @@ struct Layout {
   GVC_t* context;
   Agraph_t* graph;
   bool done;
-  Layout(GVC_t* c, Agraph_t* g) : context(c), graph(g), done(gvLayout(c, g, "dot") == 0) {}
-  ~Layout() { gvFreeLayout(context, graph); }
+  Layout(GVC_t* c, Agraph_t* g) : context(c), graph(g), done(graphviz().gvLayout(c, g, "dot") == 0) {}
+  ~Layout() { graphviz().gvFreeLayout(context, graph); }
 };
 
 }  // namespace
@@ -147,8 +184,8 @@ std::string render_svg(const std::string& dot) {
   const MessageGuard silence;
 
   // Without the two plugins at the usual place, Graphviz searches by its own configuration.
-  std::unique_ptr<GVC_t, ContextDeleter> context(plugins().empty() ? gvContext()
-                                                                   : gvContextPlugins(plugins().data(), 0));
+  std::unique_ptr<GVC_t, ContextDeleter> context(plugins().empty() ? graphviz().gvContext()
+                                                                   : graphviz().gvContextPlugins(plugins().data(), 0));
   if (!context) fail("Graphviz could not be started");
   std::unique_ptr<Agraph_t, GraphDeleter> graph(parse(dot));
   if (!graph) fail("not a graph in the DOT language");
@@ -160,12 +197,12 @@ std::string render_svg(const std::string& dot) {
   }
   char* data = nullptr;
   unsigned int length = 0;
-  if (gvRenderData(context.get(), graph.get(), "svg", &data, &length) != 0 || data == nullptr) {
-    gvFreeRenderData(data);
+  if (graphviz().gvRenderData(context.get(), graph.get(), "svg", &data, &length) != 0 || data == nullptr) {
+    graphviz().gvFreeRenderData(data);
     fail("Graphviz could not write SVG");
   }
   std::string svg(data, length);
-  gvFreeRenderData(data);
+  graphviz().gvFreeRenderData(data);
   return svg;
 }
 

@@ -73,8 +73,8 @@ void CaptureSession::name_buffer(const at::Tensor& tensor, const std::string& na
   recorder_->declare(tensor);
 }
 
-void CaptureSession::name_input(const at::Tensor& tensor, const std::string& name) {
-  forget_what_it_holds(tensor);
+void CaptureSession::name_input(const at::Tensor& tensor, const std::string& name, bool keep_contents) {
+  if (!keep_contents) forget_what_it_holds(tensor);
   recorder_->name_tensor(tensor, Builtin::kInput, name);
   recorder_->declare(tensor);
 }
@@ -92,6 +92,24 @@ void CaptureSession::name_module(const torch::nn::Module& root) {
       pending.emplace_back(child.value().get(), path.empty() ? child.key() : path + "." + child.key());
     }
   }
+}
+
+void CaptureSession::name_module(const void* module, std::string path) {
+  if (!finished_) recorder_->name_module(module, std::move(path));
+}
+
+void CaptureSession::enter_module(const void* module, const std::string& class_name) {
+  if (!finished_) recorder_->enter_module(module, class_name);
+}
+
+void CaptureSession::leave_module() {
+  if (finished_) return;
+  if (!recorder_->is_in_module()) throw Error("leave_module without the enter_module that it ends");
+  recorder_->leave_region();
+}
+
+void CaptureSession::set_locate(Locate locate) {
+  if (!finished_) recorder_->set_locate(locate);
 }
 
 Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs) {

@@ -45,6 +45,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   void enter_region(RegionKind kind, const std::string& name, const std::string& class_name);
   void enter_module(const void* module, const std::string& class_name);
   void leave_region() noexcept;
+  bool is_in_module() const { return regions_.back().region.kind == RegionKind::kModule; }
   // An activation checkpoint (shadowgraph/checkpoint.h): what is recorded until it is left, and later, in backward,
   // the same again: a region of the same name and class "recompute", each node linked to the one it repeats.
   uint32_t enter_checkpoint(const std::string& name);
@@ -57,7 +58,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   PhaseId set_phase(PhaseId phase) { return std::exchange(phase_, phase); }
   PhaseId phase_named(const std::string& name) { return graph_.intern_phase(name); }
   // Tells "file:line" of what the program is doing, or an empty text; asked at every node that is not backward's.
-  using Locate = std::string (*)();
+  using Locate = CaptureSession::Locate;
   Locate set_locate(Locate locate) { return std::exchange(locate_, locate); }
 
   // ---- The end: closes the record. `gradients` are (parameter, gradient) pairs.

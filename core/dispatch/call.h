@@ -6,6 +6,7 @@
 
 #include "core/dispatch/operator_info.h"
 #include "core/fake/dispatch_keys.h"
+#include "core/fake/error_translation.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/kernel_depth.h"
 #include "core/fake/known_contents.h"
@@ -133,6 +134,10 @@ C10_ALWAYS_INLINE typename Call::Result carry_out(const OperatorInfo& info, Mode
     if (observer != nullptr) call.show_results(*observer, result);
     if (may_hold_literal) open_if_literal(call.fresh(result));
     return result;
+  } catch (const Error& error) {
+    if (observer != nullptr) observer->abandon_call(info);
+    translate(error);
+    throw;
   } catch (...) {
     if (observer != nullptr) observer->abandon_call(info);
     throw;

@@ -82,7 +82,11 @@ void run_kernel(const OperatorInfo& info, Stack* stack) {
       return;
     case Route::kComposite:
     case Route::kMeta:
-      info.op.redispatchBoxed(meta_keys, stack);
+      if (info.meta_kernel != nullptr) {
+        info.meta_kernel->callBoxed(info.op, meta_keys, stack);
+      } else {
+        info.op.redispatchBoxed(meta_keys, stack);
+      }
       return;
     case Route::kDataDependent:
       if (run_as_out_form(info, stack)) return;
@@ -135,7 +139,7 @@ void wrap_results(Stack& stack, size_t begin, c10::Device device, const OperandD
 // TorchScript trace turns into tensors and back. Those keep their values, so the call runs for real.
 bool computes_on_host_scalars(const OperatorInfo& info, const ModeState* mode, const Stack& stack, size_t begin) {
   if (mode != nullptr && mode->real_tensors() == RealTensors::kRefuse) return false;
-  if (info.writes || info.random || info.tensor_arguments.empty()) return false;
+  if (info.writes || info.random || info.lifts || info.tensor_arguments.empty()) return false;
   bool any = false;
   const auto is_host_scalar = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return true;
@@ -318,10 +322,16 @@ void open_if_literal(const at::Tensor& fresh) {
   if (fresh.unsafeGetTensorImpl()->numel() != 0 && as_fake(fresh)->rank() == 1) open_for_literal(fresh);
 }
 
-void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+namespace {
+
+void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const OperatorInfo& info = OperatorInfo::of(op);
   if (thread_state.kernel_depth != 0) {
     run_on_meta(info, stack);
+    return;
+  }
+  if (C10_UNLIKELY(info.marks_for_profiler)) {
+    run_for_real(info, keys, stack);
     return;
   }
   close_open_literal();
@@ -334,13 +344,13 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   if (may_have_lasting_mode(mode)) {
     if (const auto lasting = lasting_mode_of(info, *stack)) {
       const LastingScope scope(*lasting);
-      fake_fallback(op, keys, stack);
+      run_fake_call(op, keys, stack);
       return;
     }
   }
   if (C10_UNLIKELY(thread_state.lazy_output != nullptr)) {
     if (const at::Tensor lazy = take_lazy_output(info, *stack); lazy.defined()) {
-      fake_fallback(op, keys, stack);
+      run_fake_call(op, keys, stack);
       resize_like(lazy, stack->back().toTensor());
       return;
     }
@@ -362,6 +372,17 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   if (mode != nullptr && mode->reads_data && info.depends_on_data && observer->compute(info, *stack)) return;
   BoxedCall call(info, mode, *stack);
   carry_out(info, mode, call);
+}
+
+}  // namespace
+
+void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  try {
+    run_fake_call(op, keys, stack);
+  } catch (const Error& error) {
+    if (thread_state.kernel_depth == 0) translate(error);
+    throw;
+  }
 }
 
 namespace {
@@ -433,7 +454,12 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
     }
   } catch (const c10::Error& error) {
     if (!reads_data(error)) throw;
-    throw_data_dependent(info);
+    try {
+      throw_data_dependent(info);
+    } catch (const Error& data_dependent) {
+      translate(data_dependent);
+      throw;
+    }
   }
 }
 

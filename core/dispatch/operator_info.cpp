@@ -9,6 +9,7 @@
 
 #include "core/dispatch/operand_copies.h"
 #include "core/fake/dispatch_keys.h"
+#include "core/fake/meta_kernel.h"
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/error.h"
 
@@ -82,8 +83,7 @@ constexpr std::string_view kRefuseMeta[] = {
 // Not hasComputedKernelForDispatchKey: libtorch has a fallback on Meta, which refuses, so that is always true.
 bool has_meta_kernel(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
-  return op.hasKernelForDispatchKey(DispatchKey::Meta) ||
-         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+  return has_meta_kernel_of_its_own(op) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
@@ -95,7 +95,7 @@ bool is_out_form_of_composite(const c10::OperatorHandle& op) {
   const bool has_out = std::any_of(arguments.begin(), arguments.end(), [](const auto& a) { return a.is_out(); });
   return has_out && op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
          !op.hasKernelForDispatchKey(DispatchKey::ADInplaceOrView) &&
-         !op.hasKernelForDispatchKey(DispatchKey::Autograd) && !op.hasKernelForDispatchKey(DispatchKey::Meta);
+         !op.hasKernelForDispatchKey(DispatchKey::Autograd) && !has_meta_kernel_of_its_own(op);
 }
 
 void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const std::string& name) {
@@ -154,6 +154,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
               !facts.uninitialised && !facts.resizes && !facts.takes_storage && argument_count <= 64 &&
               !is_one_of(kNotEvaluable, without_overload(name));
   mixes_cpu_scalars = name != "aten::nextafter" && name != "aten::nextafter_" && name != "aten::nextafter.out";
+  marks_for_profiler = name.starts_with("profiler::");
+  lifts = name.starts_with("aten::lift");
   if (device_argument >= 0) device_rule = DeviceRule::kDeviceArgument;
   if (name.starts_with("aten::_foreach_")) {
     device_rule = name.starts_with("aten::_foreach_copy") ? kAnywhere : DeviceRule::kPerSlot;
@@ -169,7 +171,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   if (rule) {
     route = Route::kRule;
   } else if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-             !op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+             !has_meta_kernel_of_its_own(op)) {
     route = Route::kComposite;
   } else if (is_out_form_of_composite(op)) {
     route = Route::kComposite;
@@ -178,9 +180,11 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     route = Route::kMeta;
   } else if (depends_on_data) {
     route = Route::kDataDependent;
+  } else if (op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    route = Route::kMeta;  // from Python alone
   }
-  const bool own_kernel =
-      route == Route::kRule || (route == Route::kMeta && op.hasKernelForDispatchKey(c10::DispatchKey::Meta));
+  const bool own_kernel = route == Route::kRule || (route == Route::kMeta && has_meta_kernel_of_its_own(op));
+  meta_kernel = cpp_meta_kernel(op);
   copies_operands = own_kernel && copies_operands_on_cpu(op);
 }
 

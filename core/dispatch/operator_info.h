@@ -53,12 +53,16 @@ struct OperatorInfo {
   bool is_view = false;          // results share memory with operands, nothing is written
   bool inplace_view = false;     // t_, squeeze_: changes the geometry of its operand
   bool mixes_cpu_scalars = true;
+  bool marks_for_profiler = false;                 // says what runs now, computes nothing: optimizers do so in Python
+  bool lifts = false;                              // takes a literal into the program: lift_fresh
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   // Bit i: argument i, of the first 64.
   uint64_t written_arguments = 0;
   uint64_t touched_arguments = 0;      // written, also where the schema does not say so
   uint64_t overwritten_arguments = 0;  // written whatever was there: fill_, copy_, an `out=`
   uint64_t unread_arguments = 0;       // only their geometry counts: zeros_like
+  const c10::KernelFunction* meta_kernel =
+      nullptr;  // in C++, whatever Python registered since (core/fake/meta_kernel.h)
   std::shared_ptr<const ShapeRule> rule;
   std::shared_ptr<const ShapeRule> composite_rule;
 

@@ -349,7 +349,8 @@ class UnboxedCall<Operator, Return(Args...)> {
     if (info.route == Route::kRule) {
       return info.rule->kernel.template call<Return, Args...>(info.op, kMetaKeys, std::forward<Args>(args)...);
     }
-    return Operator::redispatch(kMetaKeys, std::forward<Args>(args)...);
+    if (info.meta_kernel == nullptr) return Operator::redispatch(kMetaKeys, std::forward<Args>(args)...);
+    return info.meta_kernel->template call<Return, Args...>(info.op, kMetaKeys, std::forward<Args>(args)...);
   }
 
   static Return decompose(const OperatorInfo& info, c10::DispatchKeySet keys, Args... args) {

@@ -25,7 +25,7 @@
 
 namespace shadowgraph {
 
-inline constexpr int64_t kMostKnownElements = 1024;
+inline constexpr int64_t kMostKnownElements = int64_t{1} << 18;  // token ids and masks of a batch
 inline constexpr int64_t kMostFilledElements = 64;  // of what is filled with a number, as optimizer states begin
 inline constexpr size_t kMostKnownBytes = 8 * kMostKnownElements;
 

@@ -35,7 +35,6 @@ std::unique_ptr<ModeState> make_state(FakeTensorOptions options) {
   if (!options.real_tensors) options.real_tensors = RealTensors::kConvert;
   fake_key_set(*options.device);  // throws for what cannot be pretended
   install_process_state();
-  if (options.device->is_cuda()) check_cuda_can_be_pretended();
   auto state = std::make_unique<ModeState>();
   state->default_device = *options.device;
   state->data_sizes.give(options.data_sizes);
@@ -85,6 +84,8 @@ FakeTensorMode::~FakeTensorMode() {
   const std::lock_guard lock(modes.mutex);
   modes.by_id.erase(state_->id);
 }
+
+const DeviceProfile& FakeTensorMode::profile() const { return state_->profile(); }
 
 at::Tensor FakeTensorMode::from_real(const at::Tensor& real, std::optional<c10::Device> device) {
   if (!real.defined()) return real;

@@ -14,6 +14,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
+#include "core/process/cached_hooks.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -197,6 +198,11 @@ void explain_missing_accelerator(const torch::autograd::edge_list& roots) {
 }
 
 AcceleratorScope::~AcceleratorScope() { thread_state.backward_on = outer_; }
+
+void replace_missing_accelerator_hooks() {
+  replace_missing_hooks(at::detail::getXPUHooks(), PretendedXpuHooks());
+  replace_missing_hooks(at::detail::getMPSHooks(), PretendedMpsHooks());
+}
 
 void register_accelerator_hooks() {
   if (!at::XPUHooksRegistry()->Has("XPUHooks")) {

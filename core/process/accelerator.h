@@ -39,5 +39,7 @@ void explain_missing_accelerator(const torch::autograd::edge_list& roots);
 
 // XPU and MPS hooks, where none are registered. Before libtorch asks for them: it caches what it finds.
 void register_accelerator_hooks();
+// For when libtorch has asked already, and found none.
+void replace_missing_accelerator_hooks();
 
 }  // namespace shadowgraph

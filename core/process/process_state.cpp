@@ -15,6 +15,7 @@
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "core/process/accelerator.h"
+#include "core/process/cached_hooks.h"
 #include "core/process/saved_tensor_scope.h"
 #include "shadowgraph/error.h"
 
@@ -157,13 +158,17 @@ void register_hooks() {
 
 [[maybe_unused]] const bool kHooksRegistered = (register_hooks(), true);
 
-bool cuda_can_be_pretended = false;
-
 // ---- Autograd engine
 
+// What was the default engine before (`inner`: Python's, in a Python process) goes on running backward; ours only adds saved
+// tensor hooks where the program has none of its own. Without one it is libtorch's base engine.
 class ObservingEngine final : public torch::autograd::Engine {
  public:
+  explicit ObservingEngine(torch::autograd::Engine* inner) : inner_(inner) {}
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    if (inner_ != nullptr) {
+      if (auto theirs = inner_->get_default_saved_variable_hooks()) return theirs;
+    }
     SavedTensorObserver* scoped = thread_state.saved_tensors;
     SavedTensorObserver* observer = scoped != nullptr ? scoped : saved_tensor_observer_of_mode();
     return observer == nullptr ? nullptr : observer->hooks_for_saved_tensor();
@@ -174,26 +179,46 @@ class ObservingEngine final : public torch::autograd::Engine {
                                          const torch::autograd::edge_list& outputs) override {
     const AcceleratorScope scope(roots);
     try {
+      if (inner_ != nullptr) return inner_->execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
       return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     } catch (const c10::Error&) {
       explain_missing_accelerator(roots);
       throw;
     }
   }
-  static torch::autograd::Engine& instance() {
-    static auto* engine = new ObservingEngine;  // its threads may outlive static destruction
+  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
+      const std::shared_ptr<torch::autograd::GraphTask>& task, c10::intrusive_ptr<torch::autograd::Node> root,
+      torch::autograd::InputBuffer&& input) override {
+    return inner_ != nullptr ? inner_->execute_with_graph_task(task, std::move(root), std::move(input))
+                             : Engine::execute_with_graph_task(task, std::move(root), std::move(input));
+  }
+  std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
+    return inner_ != nullptr ? inner_->make_anomaly_metadata() : Engine::make_anomaly_metadata();
+  }
+  void start_threads() {
+    if (inner_ != nullptr) {
+      inner_->initialize_device_threads_pool();
+    } else {
+      initialize_device_threads_pool();
+    }
+  }
+  static ObservingEngine& instance() {
+    static auto* engine = new ObservingEngine(engine_before());  // its threads may outlive static destruction
     return *engine;
   }
+
+ private:
+  static torch::autograd::Engine* engine_before() {
+    torch::autograd::Engine& before = get_default_engine();
+    return &before == &get_base_engine() ? nullptr : &before;
+  }
+  torch::autograd::Engine* const inner_;
 };
 
+// Before device guards are there, or an engine would start a worker thread for each pretended device.
 void install_engine() {
-  using torch::autograd::Engine;
-  if (&Engine::get_default_engine() != &Engine::get_base_engine()) {
-    throw EnvironmentError(
-        "another autograd engine is installed in this process (a Python interpreter with torch, most likely); "
-        "shadowgraph cannot add its saved-tensor hooks to it");
-  }
-  torch::autograd::set_default_engine_stub(&ObservingEngine::instance);
+  ObservingEngine::instance().start_threads();
+  torch::autograd::set_default_engine_stub([]() -> torch::autograd::Engine& { return ObservingEngine::instance(); });
 }
 
 // ---- Dispatch keys
@@ -226,8 +251,8 @@ void install_dispatch_keys() {
     const bool composite = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     if (!composite && !may_resize_output(*op)) continue;
     const std::string space = op->schema().getNamespace() ? std::string(*op->schema().getNamespace()) : "";
-    if (space.empty() || space == "prim" || space == "_" || (composite && !is_worth_a_region(*op)) ||
-        op->hasKernelForDispatchKey(kCompositeKey)) {
+    if (space.empty() || space == "prim" || space == "_" || space == "profiler" ||
+        (composite && !is_worth_a_region(*op)) || op->hasKernelForDispatchKey(kCompositeKey)) {
       continue;
     }
     auto& library = composites[space];
@@ -252,25 +277,13 @@ SavedTensorObserver* saved_tensor_observer_of_mode() {
   return mode == nullptr ? nullptr : mode->saved_tensors;
 }
 
-void check_cuda_can_be_pretended() {
-  if (!cuda_can_be_pretended) {
-    throw EnvironmentError(
-        "fake CUDA needs answers that libtorch_cuda gives in this process, and it says that there is no GPU: it was "
-        "loaded "
-        "and asked before shadowgraph could take its place. Link libtorch_cuda, or create a FakeTensorMode before the "
-        "program loads it or asks about CUDA; fake CPU tensors work as it is");
-  }
-}
-
 void install_process_state() {
   static std::once_flag once;
   std::call_once(once, [] {
     register_hooks();  // again: libtorch_cuda may have been loaded after this library
     install_engine();
-    cuda_can_be_pretended =
-        machine_has_a_gpu() || dynamic_cast<const PretendedCudaHooks*>(&at::detail::getCUDAHooks()) != nullptr;
-    // Now, while the guard says "no devices", or it would start a worker thread for each pretended one.
-    ObservingEngine::instance().initialize_device_threads_pool();
+    if (!machine_has_a_gpu()) replace_cached_hooks(at::detail::getCUDAHooks(), PretendedCudaHooks({}));
+    replace_missing_accelerator_hooks();
     install_device_guards();
     install_dispatch_keys();
   });

@@ -3,6 +3,7 @@
 // operator for each dtype; a GPU's kernels have lists of their own, which are not known here.
 #include <ATen/Operators.h>
 
+#include "core/fake/meta_kernel.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
@@ -49,7 +50,7 @@ struct Checked<Operator, what, Result(First, Rest...)> {
       TORCH_CHECK_NOT_IMPLEMENTED(!(is_refused(what, rest) && ...), '"', Operator::name, "\" not implemented for '",
                                   first.scalar_type(), "'");
     }
-    return Operator::redispatch(c10::DispatchKeySet(c10::DispatchKey::Meta), first, rest...);
+    return OnMeta<Operator>::call(first, rest...);
   }
 };
 
@@ -67,20 +68,20 @@ template <class Operator>
 Tensor clamp(const Tensor& x, const Scalar& bound) {
   TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != at::kBool || !bound.isBoolean() || !pretended_device().is_cpu(), '"',
                               Operator::name, "\" not implemented for 'Bool'");
-  return Operator::redispatch(c10::DispatchKeySet(c10::DispatchKey::Meta), x, bound);
+  return OnMeta<Operator>::call(x, bound);
 }
 template <class Operator>
 Tensor& clamp_(Tensor& x, const Scalar& bound) {
   TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != at::kBool || !bound.isBoolean() || !pretended_device().is_cpu(), '"',
                               Operator::name, "\" not implemented for 'Bool'");
-  return Operator::redispatch(c10::DispatchKeySet(c10::DispatchKey::Meta), x, bound);
+  return OnMeta<Operator>::call(x, bound);
 }
 
 // Without elements nothing is multiplied.
 Tensor mm(const Tensor& x, const Tensor& y) {
   TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != at::kBool || x.numel() == 0 || y.numel() == 0 || on_cuda(),
                               "\"aten::mm\" not implemented for 'Bool'");
-  return at::_ops::mm::redispatch(c10::DispatchKeySet(c10::DispatchKey::Meta), x, y);
+  return OnMeta<at::_ops::mm>::call(x, y);
 }
 
 }  // namespace

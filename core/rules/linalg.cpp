@@ -5,6 +5,7 @@
 #include <ATen/ops/linalg_lu_solve_ops.h>
 #include <ATen/ops/triangular_solve_ops.h>
 
+#include "core/fake/meta_kernel.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
@@ -65,8 +66,7 @@ Tensor solve_triangular(const Tensor& a, const Tensor& b, bool /*upper*/, bool l
 // Results without elements are made column-major once more, after the Meta kernel's way, by the CPU's kernel.
 std::tuple<Tensor&, Tensor&> triangular_solve_out(const Tensor& b, const Tensor& a, bool upper, bool transpose,
                                                   bool unitriangular, Tensor& solution, Tensor& copied) {
-  at::_ops::triangular_solve_X::redispatch(c10::DispatchKeySet(c10::DispatchKey::Meta), b, a, upper, transpose,
-                                           unitriangular, solution, copied);
+  OnMeta<at::_ops::triangular_solve_X>::call(b, a, upper, transpose, unitriangular, solution, copied);
   for (Tensor* const result : {&solution, &copied}) {
     if (result->numel() != 0) continue;
     auto strides = c10::contiguous_strides(result->mT().sizes());
@@ -82,15 +82,13 @@ void conjugate_if_right(const Tensor& result, bool left) {
 }
 
 Tensor lu_solve(const Tensor& lu, const Tensor& pivots, const Tensor& b, bool left, bool adjoint) {
-  Tensor result =
-      at::_ops::linalg_lu_solve::redispatch(c10::DispatchKeySet(c10::DispatchKey::Meta), lu, pivots, b, left, adjoint);
+  Tensor result = OnMeta<at::_ops::linalg_lu_solve>::call(lu, pivots, b, left, adjoint);
   conjugate_if_right(result, left);
   return result;
 }
 
 Tensor& lu_solve_out(const Tensor& lu, const Tensor& pivots, const Tensor& b, bool left, bool adjoint, Tensor& out) {
-  at::_ops::linalg_lu_solve_out::redispatch(c10::DispatchKeySet(c10::DispatchKey::Meta), lu, pivots, b, left, adjoint,
-                                            out);
+  OnMeta<at::_ops::linalg_lu_solve_out>::call(lu, pivots, b, left, adjoint, out);
   conjugate_if_right(out, left);
   return out;
 }

@@ -6,6 +6,7 @@
 // that its operands are of that kind and refers everything else, errors included, to the Meta kernel.
 #include <ATen/Operators.h>
 
+#include "core/fake/meta_kernel.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
@@ -74,29 +75,29 @@ Tensor like(const Tensor& x) { return rules::empty(x.sizes(), x.scalar_type()); 
 template <class Operator, class... Extra>
 Tensor unary(const Tensor& x, Extra... extra) {
   if (is_plain(x) && (is_real(extra) && ...)) return like(x);
-  return Operator::redispatch(kMeta, x, extra...);
+  return OnMeta<Operator>::call(x, extra...);
 }
 template <class Operator, class... Extra>
 Tensor& unary_(Tensor& x, Extra... extra) {
   if (is_plain(x) && (is_real(extra) && ...)) return x;
-  return Operator::redispatch(kMeta, x, extra...);
+  return OnMeta<Operator>::call(x, extra...);
 }
 template <class Operator, class... Extra>
 Tensor binary(const Tensor& x, const Tensor& y, Extra... extra) {
   if (are_alike(x, y) && (is_real(extra) && ...)) return like(x);
-  return Operator::redispatch(kMeta, x, y, extra...);
+  return OnMeta<Operator>::call(x, y, extra...);
 }
 template <class Operator, class... Extra>
 Tensor& binary_(Tensor& x, const Tensor& y, Extra... extra) {
   if (are_alike(x, y) && is_apart(x, y) && (is_real(extra) && ...)) return x;
-  return Operator::redispatch(kMeta, x, y, extra...);
+  return OnMeta<Operator>::call(x, y, extra...);
 }
 template <class Operator>
 Tensor& ternary_(Tensor& x, const Tensor& y, const Tensor& z, const Scalar& value) {
   if (are_alike(x, y) && are_alike(x, z) && is_apart(x, y) && is_apart(x, z) && is_real(value)) return x;
   TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != c10::kBool || !pretended_device().is_cpu(), '"', Operator::name,
                               "\" not implemented for 'Bool'");
-  return Operator::redispatch(kMeta, x, y, z, value);
+  return OnMeta<Operator>::call(x, y, z, value);
 }
 
 // ---- Fresh tensors
@@ -113,8 +114,8 @@ Tensor empty_of(c10::IntArrayRef sizes, std::optional<ScalarType> dtype, std::op
   if (is_dense_here(layout, device, pinned) && wanted != MemoryFormat::Preserve) {
     return rules::empty(sizes, dtype ? *dtype : c10::get_default_dtype_as_scalartype(), wanted);
   }
-  return at::_ops::empty_memory_format::redispatch(kMeta, c10::fromIntArrayRefSlow(sizes), dtype, layout, device,
-                                                   pinned, format);
+  return OnMeta<at::_ops::empty_memory_format>::call(c10::fromIntArrayRefSlow(sizes), dtype, layout, device, pinned,
+                                                     format);
 }
 
 template <class Operator>
@@ -125,19 +126,19 @@ Tensor fresh_like(const Tensor& x, std::optional<ScalarType> dtype, std::optiona
       (wanted == MemoryFormat::Preserve || wanted == MemoryFormat::Contiguous)) {
     return rules::empty(x.sizes(), dtype.value_or(x.scalar_type()));
   }
-  return Operator::redispatch(kMeta, x, dtype, layout, device, pinned, format);
+  return OnMeta<Operator>::call(x, dtype, layout, device, pinned, format);
 }
 
 Tensor clone(const Tensor& x, std::optional<MemoryFormat> format) {
   const MemoryFormat wanted = format.value_or(MemoryFormat::Preserve);
   if (is_row_major(x) && (wanted == MemoryFormat::Preserve || wanted == MemoryFormat::Contiguous)) return like(x);
-  return at::_ops::clone::redispatch(kMeta, x, format);
+  return OnMeta<at::_ops::clone>::call(x, format);
 }
 
 // ---- Joining and picking
 
 Tensor cat(const at::ITensorListRef& tensors, int64_t dim) {
-  const auto refer = [&] { return at::_ops::cat::redispatch(kMeta, tensors, dim); };
+  const auto refer = [&] { return OnMeta<at::_ops::cat>::call(tensors, dim); };
   if (tensors.size() == 0) return refer();
   const Tensor& first = *tensors.begin();
   // 1-dimensional empty tensors are skipped, whatever the others look like.
@@ -165,7 +166,7 @@ Tensor cat(const at::ITensorListRef& tensors, int64_t dim) {
 // Indices of one shape, side by side: their shape takes the place of the dimensions they index. Apart, they come first,
 // and the memory order of the result is TensorIterator's affair; a mask's number of results depends on data.
 Tensor index(const Tensor& x, const c10::List<std::optional<Tensor>>& indices) {
-  const auto refer = [&] { return at::_ops::index_Tensor::redispatch(kMeta, x, indices); };
+  const auto refer = [&] { return OnMeta<at::_ops::index_Tensor>::call(x, indices); };
   if (!is_row_major(x) || indices.size() > static_cast<size_t>(x.dim())) return refer();
   const Tensor* shape = nullptr;
   size_t begin = 0;

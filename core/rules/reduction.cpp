@@ -6,6 +6,7 @@
 #include <ATen/ops/cumsum_ops.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
+#include "core/fake/meta_kernel.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
@@ -201,7 +202,7 @@ Tensor& scan_(Tensor& x, int64_t dim, std::optional<ScalarType> dtype) {
   at::assert_no_internal_overlap(x);
   TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != c10::kBool || x.numel() == 0 || x.dim() == 0 || on_cuda(), '"',
                               Operator::name, "\" not implemented for 'Bool'");
-  return Operator::redispatch(c10::DispatchKeySet(c10::DispatchKey::Meta), x, dim, dtype);
+  return OnMeta<Operator>::call(x, dim, dtype);
 }
 
 Pair aminmax(const Tensor& x) { return at::aminmax(x); }

@@ -16,6 +16,7 @@
 #include <ATen/ops/view_ops.h>
 #include <c10/core/WrapDimMinimal.h>
 
+#include "core/fake/meta_kernel.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/rules.h"
@@ -65,7 +66,7 @@ Tensor transposed(const Tensor& self, int64_t dim0, int64_t dim1) {
 }
 
 Tensor t(const Tensor& self) {
-  if (self.dim() > 2) return at::_ops::t::redispatch(kMeta, self);
+  if (self.dim() > 2) return OnMeta<at::_ops::t>::call(self);
   return self.dim() < 2 ? transposed(self, 0, 0) : transposed(self, 0, 1);
 }
 
@@ -73,21 +74,21 @@ template <class Operator>
 Tensor view(const Tensor& self, IntArrayRef sizes) {
   const DimVector inferred = at::infer_size_dv(sizes, self.numel());
   const auto strides = at::detail::computeStride(self.sizes(), self.strides(), inferred);
-  if (!strides) return Operator::redispatch(kMeta, self, c10::fromIntArrayRefSlow(sizes));
+  if (!strides) return OnMeta<Operator>::call(self, c10::fromIntArrayRefSlow(sizes));
   return alias(self, inferred, *strides, self.storage_offset());
 }
 
 Tensor reshape_alias(const Tensor& self, IntArrayRef sizes, IntArrayRef strides) {
   if (sizes.size() != strides.size()) {
-    return at::_ops::_reshape_alias::redispatch(kMeta, self, c10::fromIntArrayRefSlow(sizes),
-                                                c10::fromIntArrayRefSlow(strides));
+    return OnMeta<at::_ops::_reshape_alias>::call(self, c10::fromIntArrayRefSlow(sizes),
+                                                  c10::fromIntArrayRefSlow(strides));
   }
   return alias(self, sizes, strides, self.storage_offset());
 }
 
 Tensor expand(const Tensor& self, IntArrayRef sizes, bool implicit) {
   if (static_cast<int64_t>(sizes.size()) < self.dim()) {
-    return at::_ops::expand::redispatch(kMeta, self, c10::fromIntArrayRefSlow(sizes), implicit);
+    return OnMeta<at::_ops::expand>::call(self, c10::fromIntArrayRefSlow(sizes), implicit);
   }
   const auto expanded = at::inferExpandGeometry_dimvector(self.sizes(), self.strides(), sizes);
   return alias(self, expanded.sizes, expanded.strides, self.storage_offset());
@@ -96,11 +97,11 @@ Tensor expand(const Tensor& self, IntArrayRef sizes, bool implicit) {
 Tensor permute(const Tensor& self, IntArrayRef dims) {
   const auto rank = static_cast<size_t>(self.dim());
   uint64_t seen = 0;
-  if (dims.size() != rank || rank > 64) return at::_ops::permute::redispatch(kMeta, self, dims);
+  if (dims.size() != rank || rank > 64) return OnMeta<at::_ops::permute>::call(self, dims);
   EditedView view(self);
   for (size_t i = 0; i < rank; ++i) {
     const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dims[i], self.dim()));
-    if ((seen >> d & 1) != 0) return at::_ops::permute::redispatch(kMeta, self, dims);
+    if ((seen >> d & 1) != 0) return OnMeta<at::_ops::permute>::call(self, dims);
     seen |= uint64_t{1} << d;
     view.sizes[i] = self.sizes()[d];
     view.strides[i] = self.strides()[d];
@@ -110,7 +111,7 @@ Tensor permute(const Tensor& self, IntArrayRef dims) {
 
 Tensor slice(const Tensor& self, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> end, int64_t step) {
   if (self.dim() == 0 || step <= 0) {
-    return at::_ops::slice_Tensor::redispatch(kMeta, self, dim, start, end, step);
+    return OnMeta<at::_ops::slice_Tensor>::call(self, dim, start, end, step);
   }
   const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim()));
   EditedView view(self);
@@ -127,7 +128,7 @@ Tensor slice(const Tensor& self, int64_t dim, std::optional<int64_t> start, std:
 }
 
 Tensor select(const Tensor& self, int64_t dim, int64_t index) {
-  const auto refer = [&] { return at::_ops::select_int::redispatch(kMeta, self, dim, index); };
+  const auto refer = [&] { return OnMeta<at::_ops::select_int>::call(self, dim, index); };
   if (self.dim() == 0) return refer();
   const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim()));
   EditedView view(self);
@@ -165,11 +166,11 @@ Tensor& keeping_strides(Tensor& self, Set&& set) {
 }
 
 Tensor& set_nothing(Tensor& self) {
-  return keeping_strides(self, [&] { at::_ops::set_::redispatch(kMeta, self); });
+  return keeping_strides(self, [&] { OnMeta<at::_ops::set_>::call(self); });
 }
 
 Tensor& set_storage(Tensor& self, c10::Storage source) {
-  return keeping_strides(self, [&] { at::_ops::set__source_Storage::redispatch(kMeta, self, source); });
+  return keeping_strides(self, [&] { OnMeta<at::_ops::set__source_Storage>::call(self, source); });
 }
 
 }  // namespace

@@ -69,7 +69,21 @@ class CaptureSession {
   void name_module(const torch::nn::Module& root);
   void name_parameter(const at::Tensor& tensor, const std::string& name);
   void name_buffer(const at::Tensor& tensor, const std::string& name);
-  void name_input(const at::Tensor& tensor, const std::string& name);
+  // What an input holds is forgotten, since it may hold anything in the next run, unless the program is to read it:
+  // an attention mask, lengths. What was read is then among the graph's guards.
+  void name_input(const at::Tensor& tensor, const std::string& name, bool keep_contents = false);
+
+  // ---- For programs whose modules are no torch::nn::Module: a Python binding, an interpreter of one's own
+  // A module is any address that stays the same: its path for enter_module.
+  void name_module(const void* module, std::string path);
+  // What runs until leave_module belongs to the module: to its path if it has one, otherwise to `class_name`. Calls nest;
+  // leaving what was not entered throws Error. Nothing happens after finish().
+  void enter_module(const void* module, const std::string& class_name);
+  void leave_module();
+  // "file:line" of what the program is doing, or an empty text: asked at every node that is not backward's, and kept as its
+  // source. nullptr: nobody is asked.
+  using Locate = std::string (*)();
+  void set_locate(Locate locate);
 
   // Ends the record. `outputs` become sg::output, and (parameter, gradient) pairs sg::gradient nodes: by default those
   // of the named parameters that have a gradient. The session stays a FakeTensorMode until it is destroyed.

@@ -139,4 +139,12 @@ class MaterializeError : public DeferredError {
   NodeId node_;
 };
 
+// ---------------------------------------------------------------------------------------------------------------------
+// For bindings to other languages: an error that leaves an operator call passes through libtorch, which may know how to
+// hand exceptions of its own to the caller's language, but not these. The translator is called with each and may throw one
+// of libtorch's in its place. nullptr: nobody is called. Thread-safe.
+
+using ErrorTranslator = void (*)(const Error& error);
+void set_error_translator(ErrorTranslator translator);
+
 }  // namespace shadowgraph

@@ -155,6 +155,9 @@ class FakeTensorMode {
   // element (see RealTensors). Throws RealTensorError for layouts other than dense strided ones.
   at::Tensor from_real(const at::Tensor& real, std::optional<c10::Device> device = std::nullopt);
 
+  // What the pretended device can do.
+  const DeviceProfile& profile() const;
+
  private:
   friend struct ModeAccess;
   std::shared_ptr<ModeState> state_;

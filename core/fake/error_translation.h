@@ -1,0 +1,17 @@
+// Errors of ours on their way out through libtorch's dispatcher, to whoever called an operator. Internal to core/.
+#pragma once
+
+#include <atomic>
+
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+
+extern std::atomic<ErrorTranslator> error_translator;
+
+// Throws what the translator makes of it, if there is one (set_error_translator).
+inline void translate(const Error& error) {
+  if (const ErrorTranslator translator = error_translator.load(std::memory_order_relaxed)) translator(error);
+}
+
+}  // namespace shadowgraph

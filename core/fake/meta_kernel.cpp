@@ -1,0 +1,50 @@
+#include "core/fake/meta_kernel.h"
+
+namespace shadowgraph {
+namespace {
+
+// The dispatcher tells nobody about kernels that are hidden. An explicit instantiation may name private members: these are
+// OperatorHandle's pointer to its definition and OperatorEntry's kernels by dispatch key, newest first (libtorch 2.13.0).
+template <class Name, auto member>
+struct Opened {
+  friend constexpr auto member_called(Name) { return member; }
+};
+struct Definition {
+  friend constexpr auto member_called(Definition);
+};
+struct Kernels {
+  friend constexpr auto member_called(Kernels);
+};
+template struct Opened<Definition, &c10::OperatorHandle::operatorDef_>;
+template struct Opened<Kernels, &c10::impl::OperatorEntry::kernels_>;
+
+const c10::KernelFunction* cpp_kernel(const c10::OperatorHandle& op, c10::DispatchKey key) {
+  const auto& kernels = (op.*member_called(Definition()))->op.*member_called(Kernels());
+  const auto found = kernels.find(key);
+  if (found == kernels.end()) return nullptr;
+  for (const auto& annotated : found->second) {
+    const c10::KernelFunction& kernel = annotated.kernel;
+    // Kernels from Python are boxed alone.
+    if (!kernel.isFallthrough() && (kernel.isValidUnboxed() || kernel.isValidSymUnboxed())) return &kernel;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  for (const auto key : {DispatchKey::Meta, DispatchKey::CompositeExplicitAutogradNonFunctional,
+                         DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeImplicitAutograd}) {
+    if (const auto* kernel = cpp_kernel(op, key)) return kernel;
+  }
+  return nullptr;
+}
+
+bool has_meta_kernel_of_its_own(const c10::OperatorHandle& op) {
+  const auto space = op.schema().getNamespace();
+  if (space && *space == "aten") return cpp_kernel(op, c10::DispatchKey::Meta) != nullptr;
+  return op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,56 @@
+"""shadowgraph: what a PyTorch program does, without a GPU and without allocating the model.
+
+    import shadowgraph as sg
+
+    report = sg.profile(lambda: GPT2LMHeadModel(config), {"input_ids": "i64[4,512]", "labels": "i64[4,512]"},
+                        loss=".loss", optimizer=torch.optim.AdamW, device="cuda")
+    print(report)                                     # cost per module, peak memory, FLOPs
+
+The program runs once on fake tensors and is recorded as one graph, below autograd: forward, backward and optimizer.
+Everything else is asked of that graph.
+"""
+
+import torch as _torch
+
+TORCH_VERSION = "2.13.0"
+
+if _torch.__version__.split("+")[0] != TORCH_VERSION:
+    raise ImportError(
+        f"this build of shadowgraph is for torch {TORCH_VERSION}, and torch {_torch.__version__} is installed: it calls "
+        f"libtorch's C++ functions, which differ between versions; install torch=={TORCH_VERSION}, or the shadowgraph of "
+        "that version"
+    )
+
+from ._capture import Capture, capture, capture_training_step, phase  # noqa: E402
+from ._fake import fake, is_fake, unfake  # noqa: E402
+from ._report import Report, profile  # noqa: E402
+from ._shadowgraph import (  # noqa: E402
+    AlreadyMaterializedError,
+    DataDependentError,
+    DeferredError,
+    DeviceMismatchError,
+    EnvironmentError,
+    Error,
+    ExternalTensorChangedError,
+    FileError,
+    GeneratorMovedError,
+    Graph,
+    GraphEditError,
+    MaterializeError,
+    ModeMismatchError,
+    Node,
+    NoRuleError,
+    NotDeferredError,
+    ParseError,
+    PassError,
+    PipelineError,
+    RealTensorError,
+    Region,
+    Storage,
+    UnrecordableCallError,
+    Value,
+    VerifyError,
+    passes,
+)
+
+__all__ = [name for name in dir() if not name.startswith("_")]

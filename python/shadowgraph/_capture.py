@@ -1,0 +1,281 @@
+"""Programs recorded as graphs."""
+
+import contextlib
+import threading
+import time
+
+import torch
+
+from . import _inputs, _models, _process
+from . import _shadowgraph as _C
+from ._fake import fake
+from ._shadowgraph import Graph
+
+__all__ = ["Capture", "capture", "capture_training_step", "phase"]
+
+
+class _ModuleCalls:
+    """torch.nn.Module.__call__ tells captures which module runs, while there are captures on any thread."""
+
+    lock = threading.Lock()
+    users = 0
+    original = None
+    ours = None
+
+    @classmethod
+    def acquire(cls):
+        with cls.lock:
+            cls.users += 1
+            if cls.users == 1:
+                cls.original = torch.nn.Module.__dict__["__call__"]
+                if cls.ours is None:
+                    cls.ours = _C.module_call(torch.nn.Module, cls.original)
+                torch.nn.Module.__call__ = cls.ours
+
+    @classmethod
+    def release(cls):
+        with cls.lock:
+            cls.users -= 1
+            if cls.users == 0:
+                torch.nn.Module.__call__ = cls.original
+
+
+class Capture:
+    """Records what runs inside ``with`` on this thread, below autograd, as one graph.
+
+        with sg.Capture("cuda") as session:
+            model = Net().cuda()
+            session.name_module(model)
+            loss = model(torch.empty(8, 3, 224, 224, device="cuda")).sum()
+            loss.backward()
+            graph = session.finish(loss)
+
+    The arguments are those of `fake`, and what recording adds:
+
+    saved_tensors: record what autograd keeps for backward.
+    guards: record the sizes that the program asked for.
+    source_lines: note the program's "file:line" at every node that is not backward's.
+    """
+
+    def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None, saved_tensors=True,
+                 guards=True, source_lines=True):  # fmt: skip
+        self._made_with = (
+            str(device), profile, real_tensors, dict(data_sizes or {}), saved_tensors, guards, source_lines,
+        )  # fmt: skip
+        self._session = None
+
+    def __enter__(self):
+        _process.install()
+        if self._session is not None:
+            raise _C.Error("this capture is active already")
+        session = _C.Session(*self._made_with)
+        _process.acquire()
+        try:
+            session.enter()
+        except BaseException:
+            _process.release()
+            raise
+        _ModuleCalls.acquire()
+        self._session = session
+        return self
+
+    def __exit__(self, *exception):
+        session, self._session = self._session, None
+        _ModuleCalls.release()
+        session.leave()
+        _process.release()
+
+    def _active(self):
+        if self._session is None:
+            raise _C.Error("the capture is not active: use it inside `with`")
+        return self._session
+
+    def from_real(self, tensor, device=None):
+        """The fake of a real tensor, on `device` or where the real one is. The same tensor gives the same fake."""
+        return self._active().from_real(tensor, None if device is None else str(device))
+
+    def name_module(self, module):
+        """Declares the module's parameters and buffers and knows its submodules' paths and classes."""
+        session = self._active()
+        for name, parameter in module.named_parameters():
+            session.name_parameter(parameter, name)
+        for name, buffer in module.named_buffers():
+            session.name_buffer(buffer, name)
+        for path, part in module.named_modules():
+            session.name_module(part, path)
+
+    def name_input(self, tensor, name, keep_contents=False):
+        """Declares an input: it comes first in the graph, under this name.
+
+        keep_contents: the program may read what it holds (an attention mask); what it reads is noted as a guard.
+        """
+        self._active().name_input(tensor, name, keep_contents)
+
+    def finish(self, outputs=()):
+        """Ends the record and gives the graph; the tensors in `outputs` (nested structures) are its outputs."""
+        return self._active().finish(_inputs.tensors_of(outputs))
+
+
+@contextlib.contextmanager
+def phase(name):
+    """What is recorded inside belongs to this phase: "forward", "backward", "optimizer", "init" or another name."""
+    scope = _C.Phase(name)
+    scope.enter()
+    try:
+        yield
+    finally:
+        scope.leave()
+
+
+def capture(fn, *args, device="cpu", train=None, dtype=None, **kwargs):
+    """Runs fn(*args, **kwargs) once on fakes and gives its graph.
+
+    fn: a function or a torch.nn.Module, which stays as it is: its tensors are replaced by fakes while it runs.
+    args, kwargs: tensors and nested structures of them; a text such as "f32[8,3,224,224]" makes one.
+    device: where the module and the inputs pretend to be.
+    train: sets the module's training mode for the run.
+
+    Raises DataDependentError if the program reads data that a fake does not have.
+    """
+    return _run(fn, args, kwargs, device=device, dtype=dtype, train=train)[0]
+
+
+def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="cpu", dtype=None, steady_state=False):
+    """One training step as one graph: forward, loss, backward, optimizer step.
+
+    model: a torch.nn.Module, which stays as it is; a function that makes one; a transformers configuration.
+    inputs: a tensor, a sequence of arguments or a dict of keyword arguments; a text "i64[4,512]" makes a tensor.
+    loss: a function of what forward gave; without one, its `.loss`, or the mean of its first floating-point tensor.
+    optimizer: a class or function that takes parameters; None leaves the optimizer out.
+    steady_state: record the second step, with the optimizer's state there.
+    """
+    args, kwargs = _inputs.as_call(inputs)
+    return _run(model, args, kwargs, device=device, dtype=dtype, train=True, loss=loss, optimizer=optimizer,
+                step=True, steady_state=steady_state)[0]  # fmt: skip
+
+
+def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, optimizer=None, step=False,
+         steady_state=False, options=None):  # fmt: skip
+    """(graph, seconds of the recorded run)."""
+    is_model = isinstance(program, torch.nn.Module) or step or train is not None
+    # The module, the optimizer and what steps before the recorded one leave behind are made in a mode around the capture.
+    with fake(device) as mode, contextlib.ExitStack() as stack:
+        module = None
+        if is_model:
+            module = _models.made(program, device, dtype)
+            stack.enter_context(_models.Converted(module, mode, device, dtype))
+            stack.enter_context(_training(module, train))
+        made = set()  # ids of the tensors that texts stand for
+        args, kwargs = _on_device(args, kwargs, device, dtype, mode, made)
+        call = module if module is not None else program
+        if step:
+            call = _TrainingStep(module, loss, optimizer)
+            if steady_state:
+                call(*args, **kwargs)
+        session = stack.enter_context(Capture(device, **(options or {})))
+        if module is not None:
+            session.name_module(module)
+        for name, tensor in _named(args, kwargs):
+            # Token ids, masks and lengths that were given as tensors are data of the program; what a text made is not.
+            session.name_input(tensor, name, keep_contents=not tensor.is_floating_point() and id(tensor) not in made)
+        begin = time.perf_counter()
+        with torch.set_grad_enabled(train) if train is not None else contextlib.nullcontext():
+            outputs = call(*args, **kwargs)
+        graph = session.finish(outputs)
+        seconds = time.perf_counter() - begin
+    graph.set_metadata("device", _canonical(device))
+    graph.set_metadata("mode", "train" if step else "infer")
+    if step:
+        graph.set_metadata("step", "steady" if steady_state else "first")
+    if module is not None:
+        graph.set_metadata("model", type(module).__name__)
+    return graph, seconds
+
+
+def _canonical(device):
+    device = torch.device(device)
+    return f"{device.type}:0" if device.type != "cpu" and device.index is None else str(device)
+
+
+@contextlib.contextmanager
+def _training(module, train):
+    """The module's training mode, for a while."""
+    before = [(part, part.training) for part in module.modules()]
+    if train is not None:
+        module.train(train)
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+def _on_device(args, kwargs, device, dtype, mode, made):
+    def leaf(path, value):
+        if isinstance(value, str):
+            value = _inputs.made(value, device)
+            made.add(id(value))
+        elif not _C.is_fake(value):
+            value = mode.from_real(value, device)
+        if dtype is not None and value.is_floating_point():
+            value = value.to(dtype)
+        return value
+
+    return _inputs.mapped(list(args), leaf), _inputs.mapped(kwargs, leaf)
+
+
+def _named(args, kwargs):
+    """(name, tensor) of every input, each once."""
+    seen, named = set(), []
+
+    def leaf(path, tensor):
+        if isinstance(tensor, torch.Tensor) and id(tensor) not in seen:
+            seen.add(id(tensor))
+            named.append((path, tensor))
+        return tensor
+
+    _inputs.mapped({f"input{i}": value for i, value in enumerate(args)}, leaf)
+    _inputs.mapped(kwargs, leaf)
+    return named
+
+
+def _loss_of(outputs, loss):
+    if callable(loss):
+        value = loss(outputs)
+    elif getattr(outputs, "loss", None) is not None:
+        value = outputs.loss
+    elif loss == ".loss":
+        raise _C.Error("the outputs have no .loss: give the model labels among its inputs, or loss=function")
+    else:
+        floating = [tensor for tensor in _inputs.tensors_of(outputs) if tensor.is_floating_point()]
+        if not floating:
+            raise _C.Error("no output is floating-point, so there is nothing to train on: give loss=function")
+        value = floating[0] if floating[0].dim() == 0 else floating[0].float().mean()
+    if not isinstance(value, torch.Tensor) or value.dim() != 0 or not value.requires_grad:
+        what = _C.describe(value) if isinstance(value, torch.Tensor) else type(value).__name__
+        raise _C.Error(f"the loss must be a tensor of no dimensions that requires grad; it is {what}")
+    return value
+
+
+class _TrainingStep:
+    """zero_grad, forward, loss, backward, optimizer step; gives the loss."""
+
+    def __init__(self, model, loss, optimizer):
+        self._model, self._loss = model, loss
+        self._optimizer = None
+        if optimizer is not None:
+            self._optimizer = optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])
+            if not hasattr(self._optimizer, "step"):
+                raise _C.Error(
+                    f"optimizer gave {type(self._optimizer).__name__}: give a class or function that takes parameters"
+                )
+
+    def __call__(self, *args, **kwargs):
+        self._model.zero_grad(set_to_none=True)
+        with torch.enable_grad():
+            value = _loss_of(self._model(*args, **kwargs), self._loss)
+            value.backward()
+        if self._optimizer is not None:
+            with phase("optimizer"):
+                self._optimizer.step()
+        return value

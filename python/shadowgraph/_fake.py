@@ -1,0 +1,66 @@
+"""Fake tensors: programs run for their shapes, dtypes, strides, aliasing and devices, with no data and no memory."""
+
+from . import _process
+from . import _shadowgraph as _C
+from ._shadowgraph import is_fake
+
+__all__ = ["fake", "is_fake", "unfake"]
+
+
+class fake:
+    """Inside ``with sg.fake("cuda"):`` tensors are fake, and CUDA devices are there, on a machine without any.
+
+    Factories make fake tensors where they are told to, as on a real machine: ``torch.empty(3)`` on the CPU,
+    ``torch.empty(3, device="cuda")`` or ``model.cuda()`` on the pretended device. Modes nest; the innermost one counts, on
+    its thread. Fakes may outlive their mode.
+
+    device: what C++ factories that name none use, and which accelerator is pretended: "cpu", "cuda", "cuda:1".
+    profile: what the pretended device can do: "h100" (the default) or "a100".
+    real_tensors: what becomes of a real tensor that meets fakes: "constant" (its fake takes its place, small CPU tensors
+        keep their values), "convert" (only single elements do) or "refuse" (RealTensorError).
+    data_sizes: sizes of results that depend on data, by name: {"nonzero0": 17}.
+
+    Raises EnvironmentError if torch in this process cannot be used so, Error for a device that cannot be pretended.
+    """
+
+    def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None):
+        self._made_with = (str(device), profile, real_tensors, dict(data_sizes or {}))
+        self._mode = None
+
+    def __enter__(self):
+        _process.install()
+        if self._mode is not None:
+            raise _C.Error("this mode is active already; make another one to nest them")
+        device, profile, real_tensors, data_sizes = self._made_with
+        mode = _C.Mode(device, profile, real_tensors, data_sizes)
+        _process.acquire()
+        try:
+            mode.enter()
+        except BaseException:
+            _process.release()
+            raise
+        self._mode = mode
+        return self
+
+    def __exit__(self, *exception):
+        mode, self._mode = self._mode, None
+        mode.leave()
+        _process.release()
+
+    def from_real(self, tensor, device=None):
+        """The fake of a real tensor, on `device` or where the real one is. The same tensor gives the same fake."""
+        if self._mode is None:
+            raise _C.Error("the mode is not active: call it inside `with`")
+        return self._mode.from_real(tensor, None if device is None else str(device))
+
+
+class unfake:
+    """Inside ``with sg.unfake():`` factories make real tensors again, in the middle of a mode or a capture."""
+
+    def __enter__(self):
+        self._guard = _C.Unfake()
+        self._guard.enter()
+        return self
+
+    def __exit__(self, *exception):
+        self._guard.leave()

@@ -1,0 +1,65 @@
+"""What a program is called with: tensors in nested structures, or texts such as "f32[8,3,224,224]" in their place."""
+
+import re
+
+import torch
+
+from . import _shadowgraph as _C
+
+_DTYPES = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
+    "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
+    "c64": torch.complex64, "c128": torch.complex128,
+}  # fmt: skip
+_SPEC = re.compile(r"(\w+)\[([\d,\s]*)\]")
+
+
+def is_spec(value):
+    return isinstance(value, str) and _SPEC.fullmatch(value.strip()) is not None
+
+
+def made(spec, device):
+    """A tensor of zeros: "i64[4,512]" is dtype and shape."""
+    dtype, sizes = _SPEC.fullmatch(spec.strip()).groups()
+    if dtype not in _DTYPES:
+        raise _C.Error(f"input '{spec}': no dtype '{dtype}'; there are {', '.join(_DTYPES)}")
+    return torch.zeros([int(size) for size in sizes.split(",") if size.strip()], dtype=_DTYPES[dtype], device=device)
+
+
+def as_call(inputs):
+    """(args, kwargs) of what a user gave: a tensor, a sequence of arguments, or a dict of keyword arguments."""
+    if isinstance(inputs, dict) or hasattr(inputs, "items"):
+        return (), dict(inputs.items())
+    if isinstance(inputs, torch.Tensor) or is_spec(inputs):
+        return (inputs,), {}
+    return tuple(inputs), {}
+
+
+def mapped(structure, leaf):
+    """The structure with leaf(path, value) for every tensor and spec in it; named tuples and dict classes stay."""
+
+    def walk(path, value):
+        if isinstance(value, torch.Tensor) or is_spec(value):
+            return leaf(path, value)
+        if isinstance(value, dict):
+            changed = {key: walk(f"{path}.{key}" if path else str(key), item) for key, item in value.items()}
+            return changed if type(value) is dict else type(value)(**changed)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(walk(f"{path}.{name}" if path else name, item)
+                                 for name, item in zip(value._fields, value)))
+        if isinstance(value, (list, tuple)):
+            return type(value)(walk(f"{path}.{i}" if path else str(i), item) for i, item in enumerate(value))
+        return value
+
+    return walk("", structure)
+
+
+def tensors_of(structure):
+    """The tensors in a result: nested lists, tuples, dicts, and Hugging Face's outputs, in order."""
+    if isinstance(structure, torch.Tensor):
+        return [structure]
+    if isinstance(structure, dict) or hasattr(structure, "items"):
+        return [tensor for value in structure.values() for tensor in tensors_of(value)]
+    if isinstance(structure, (list, tuple)):
+        return [tensor for value in structure for tensor in tensors_of(value)]
+    return []

@@ -1,0 +1,103 @@
+"""Models made for a capture: a module as it is, a function that makes one, a Hugging Face configuration."""
+
+import contextlib
+
+import torch
+
+from . import _shadowgraph as _C
+
+
+def made(model, device, dtype):
+    """The module that `model` stands for, made on `device` if it has to be made. Inside a mode.
+
+    model: a torch.nn.Module; a function without arguments that gives one; a transformers configuration.
+    """
+    if isinstance(model, torch.nn.Module):
+        return model
+    with _default_dtype(dtype), torch.device(device):
+        if _is_configuration(model):
+            module = _from_configuration(model)
+        elif callable(model):
+            module = model()
+        else:
+            raise _C.Error(
+                f"{type(model).__name__} is no model: give a torch.nn.Module, a function that makes one, or a "
+                "transformers configuration"
+            )
+    if not isinstance(module, torch.nn.Module):
+        raise _C.Error(f"the function gave {type(module).__name__}, no torch.nn.Module")
+    return module if dtype is None else module.to(dtype)
+
+
+def _is_configuration(model):
+    return hasattr(model, "model_type") and hasattr(model, "to_dict") and not isinstance(model, type)
+
+
+def _from_configuration(config):
+    import transformers
+
+    names = getattr(config, "architectures", None) or []
+    for name in names:
+        if hasattr(transformers, name):
+            return getattr(transformers, name)(config)
+    if type(config) in getattr(transformers.AutoModelForCausalLM, "_model_mapping", {}):
+        return transformers.AutoModelForCausalLM.from_config(config)
+    return transformers.AutoModel.from_config(config)
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype):
+    before = torch.get_default_dtype()
+    if dtype is not None and dtype.is_floating_point:
+        torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class Converted:
+    """A module whose tensors are fakes while this is entered, and its own again afterwards.
+
+    Nothing is copied: the entries of _parameters and _buffers are replaced, tied ones by one fake, and put back.
+    """
+
+    def __init__(self, module, mode, device, dtype):
+        self._module, self._mode, self._device, self._dtype = module, mode, device, dtype
+        self._entries = []
+        self._fakes = {}
+
+    def fake_of(self, tensor):
+        """The fake that stands for a tensor of the module; the tensor itself if it is a fake."""
+        return self._fakes.get(id(tensor), (None, tensor))[1]
+
+    def _make(self, tensor):
+        if _C.is_fake(tensor):
+            return tensor
+        known = self._fakes.get(id(tensor))
+        if known is None:
+            fake = self._mode.from_real(tensor, self._device)
+            if self._dtype is not None and fake.is_floating_point():
+                fake = fake.detach().to(self._dtype)
+            if isinstance(tensor, torch.nn.Parameter):
+                fake = torch.nn.Parameter(fake.detach(), tensor.requires_grad)
+            known = self._fakes[id(tensor)] = (tensor, fake)
+        return known[1]
+
+    def __enter__(self):
+        try:
+            for module in self._module.modules():
+                for entries in (module._parameters, module._buffers):
+                    for name, tensor in entries.items():
+                        if tensor is not None:
+                            self._entries.append((entries, name, tensor))
+                            entries[name] = self._make(tensor)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception):
+        for entries, name, tensor in reversed(self._entries):
+            entries[name] = tensor
+        self._entries.clear()

@@ -1,0 +1,84 @@
+"""One line from a model to what it costs."""
+
+import html
+import json
+import os
+import tempfile
+
+from . import _capture
+from . import _shadowgraph as _C
+
+__all__ = ["Report", "profile"]
+
+
+class Report:
+    """What a program costs: prints as the tool prints, shows itself in a notebook, saves what the tool saves.
+
+    graph: the graph that all of it was asked of.
+    """
+
+    def __init__(self, graph, device=None, capture_seconds=None):
+        self.graph = graph
+        self._costs = _C.Profile(graph, device=device, capture_seconds=capture_seconds)
+
+    @property
+    def peak_bytes(self):
+        """Most bytes of storages alive at once on the device."""
+        return self._costs.peak_bytes
+
+    def dict(self):
+        """Every figure as plain dicts and lists; docs/profiling.md says what each is. What is unknown is absent."""
+        return self._costs.dict()
+
+    def __str__(self):
+        return self._costs.summary_text() + "\n" + self._costs.text()
+
+    def __repr__(self):
+        return f"<shadowgraph.Report: {len(self.graph)} nodes, peak {self.peak_bytes} bytes>"
+
+    def _repr_html_(self):
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def save(self, folder):
+        """Writes graph.sg, profile.json, graph.dot and graph.svg into the folder, each whole or not at all."""
+        os.makedirs(folder, exist_ok=True)
+        dot = self.graph.dot()
+        self.graph.save(os.path.join(folder, "graph.sg"))
+        _write(os.path.join(folder, "profile.json"), json.dumps(self.dict(), indent=2) + "\n")
+        _write(os.path.join(folder, "graph.dot"), dot)
+        _write(os.path.join(folder, "graph.svg"), self.graph.svg())
+
+
+def _write(path, text):
+    folder, name = os.path.split(path)
+    handle, temporary = tempfile.mkstemp(prefix=name, dir=folder)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=None, mode=None):
+    """Runs `model` once on fakes, as a training step or for inference, and says what it costs.
+
+    model: a torch.nn.Module (converted without being copied; it stays as it was), a function that makes one, or a
+        transformers configuration.
+    inputs: a tensor, a sequence of arguments, or a dict of keyword arguments; "i64[4,512]" in place of a tensor.
+    loss: a function of what forward gives, or ".loss"; without one, its `.loss` or the mean of its first output.
+    optimizer: a class or function that takes parameters.
+    device: the pretended device, "cuda", "cuda:1" or "cpu".
+    dtype: of floating-point parameters and inputs, e.g. torch.bfloat16.
+    mode: "train" or "infer"; without one, "train" if there is a loss or an optimizer.
+    """
+    if mode not in (None, "train", "infer"):
+        raise _C.Error(f"mode={mode!r}; it is 'train' or 'infer'")
+    train = mode == "train" if mode is not None else loss is not None or optimizer is not None
+    if not train and (loss is not None or optimizer is not None):
+        raise _C.Error("mode='infer' takes neither loss nor optimizer")
+    args, kwargs = _capture._inputs.as_call(inputs)
+    graph, seconds = _capture._run(model, args, kwargs, device=device, dtype=dtype, train=train, loss=loss,
+                                   optimizer=optimizer, step=train)  # fmt: skip
+    return Report(graph, capture_seconds=seconds)

@@ -1,0 +1,42 @@
+// What the files of the extension module share. The extension is thin: it holds objects of the C++ library and asks them.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/shadowgraph.h"
+
+namespace shadowgraph::python {
+
+namespace py = pybind11;
+
+void bind_errors(py::module_& m);
+void bind_process(py::module_& m);
+void bind_modes(py::module_& m);
+void bind_capture(py::module_& m);
+void bind_graph(py::module_& m);
+void bind_passes(py::module_& m);
+void bind_profile(py::module_& m);
+
+// Around functions of the library that run operators (py::call_guard<CppCall>): their errors stay what they are in C++, where
+// the library catches some of them. Those of operators that Python calls itself go to Python at once.
+class CppCall {
+ public:
+  CppCall();
+  ~CppCall();
+  CppCall(const CppCall&) = delete;
+  CppCall& operator=(const CppCall&) = delete;
+};
+
+FakeTensorOptions fake_options(const std::optional<std::string>& device, const std::string& profile,
+                               const std::string& real_tensors, NamedDataSizes sizes);
+
+// JSON as Python's own dicts and lists.
+py::object to_python(const nlohmann::json& json);
+
+}  // namespace shadowgraph::python

@@ -1,0 +1,170 @@
+// Captures: a session around Python code, the modules that run in it, and where in the source it is.
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "python/src/binding.h"
+
+namespace shadowgraph::python {
+
+namespace {
+
+// ---- Where the program is
+
+// Folders of code that is not the program: torch's and this package's.
+std::vector<std::string>& library_folders() {
+  static auto* folders = new std::vector<std::string>;
+  return *folders;
+}
+
+bool is_library_code(const std::string& file) {
+  if (file.starts_with("<")) return true;  // compiled from text: no line to show
+  const auto& folders = library_folders();
+  return std::any_of(folders.begin(), folders.end(), [&](const auto& folder) { return file.starts_with(folder); });
+}
+
+// "file:line" of the innermost frame that is the user's or a model library's, not torch's. Asked once a node. Code
+// objects are kept, so that an address is never another one's.
+std::string python_location() {
+  const py::gil_scoped_acquire gil;
+  struct Known {
+    py::object code;
+    bool library;
+    std::string file;
+  };
+  static auto* known = new std::unordered_map<PyCodeObject*, Known>;
+  PyThreadState* const thread = PyThreadState_Get();
+  PyFrameObject* frame = PyThreadState_GetFrame(thread);
+  std::string text;
+  while (frame != nullptr && text.empty()) {
+    PyCodeObject* const code = PyFrame_GetCode(frame);
+    auto found = known->find(code);
+    if (found == known->end()) {
+      const std::string file = py::str(reinterpret_cast<PyObject*>(code->co_filename));
+      found = known
+                  ->emplace(code, Known{py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(code)),
+                                        is_library_code(file), file})
+                  .first;
+    }
+    Py_DECREF(code);
+    if (!found->second.library) text = found->second.file + ":" + std::to_string(PyFrame_GetLineNumber(frame));
+    PyFrameObject* const back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  Py_XDECREF(frame);
+  return text;
+}
+
+// ---- Modules
+
+PyObject* wrapped_call = nullptr;  // torch.nn.Module.__call__ as torch made it
+
+// Module.__call__ while a capture may be active somewhere: the same call, between entering and leaving the module.
+PyObject* call_module(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+  CaptureSession* const session = CaptureSession::current();
+  const auto call = [&] {
+    // self and the arguments lie one after the other: the descriptor was called with both.
+    std::vector<PyObject*> all;
+    all.reserve(static_cast<size_t>(count) + 1 + (names != nullptr ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0));
+    all.push_back(self);
+    const Py_ssize_t total = count + (names != nullptr ? PyTuple_GET_SIZE(names) : 0);
+    all.insert(all.end(), arguments, arguments + total);
+    return PyObject_Vectorcall(wrapped_call, all.data(), static_cast<size_t>(count) + 1, names);
+  };
+  if (session == nullptr) return call();
+  session->enter_module(self, Py_TYPE(self)->tp_name);
+  PyObject* const result = call();
+  // A call that ended the session, or began another one, left with it.
+  if (CaptureSession::current() == session) session->leave_module();
+  return result;
+}
+
+PyMethodDef call_module_definition = {"__call__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call_module)),
+                                      METH_FASTCALL | METH_KEYWORDS, "Calls the module, known to the capture."};
+
+// A descriptor of ours in place of Module.__call__, or torch's own again.
+py::object module_call(const py::type& module_class, const py::object& original) {
+  if (wrapped_call == nullptr) wrapped_call = py::object(original).release().ptr();
+  PyObject* const descriptor =
+      PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(module_class.ptr()), &call_module_definition);
+  if (descriptor == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(descriptor);
+}
+
+// ---- Sessions
+
+class Session {
+ public:
+  explicit Session(CaptureOptions options, bool locations) : options_(std::move(options)), locations_(locations) {}
+  void enter() {
+    if (session_) throw Error("this capture is active already");
+    session_ = std::make_unique<CaptureSession>(options_);
+    if (locations_) session_->set_locate(&python_location);
+  }
+  void leave() { session_.reset(); }
+  CaptureSession& get() {
+    if (!session_) throw Error("the capture is not active: use it inside `with`");
+    return *session_;
+  }
+  at::Tensor from_real(const at::Tensor& real, const std::optional<std::string>& device) {
+    return get().mode().from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt);
+  }
+  std::shared_ptr<Graph> finish(const std::vector<at::Tensor>& outputs) {
+    return std::make_shared<Graph>(get().finish(outputs));
+  }
+
+ private:
+  CaptureOptions options_;
+  bool locations_;
+  std::unique_ptr<CaptureSession> session_;
+};
+
+class Phase {
+ public:
+  explicit Phase(std::string name) : name_(std::move(name)) {}
+  void enter() { scope_ = std::make_unique<PhaseScope>(name_); }
+  void leave() { scope_.reset(); }
+
+ private:
+  std::string name_;
+  std::unique_ptr<PhaseScope> scope_;
+};
+
+}  // namespace
+
+void bind_capture(py::module_& m) {
+  m.def("set_library_folders", [](std::vector<std::string> folders) { library_folders() = std::move(folders); });
+  m.def("module_call", &module_call);
+  py::class_<Phase>(m, "Phase").def(py::init<std::string>()).def("enter", &Phase::enter).def("leave", &Phase::leave);
+  py::class_<Session>(m, "Session")
+      .def(py::init([](const std::optional<std::string>& device, const std::string& profile,
+                       const std::string& real_tensors, NamedDataSizes sizes, bool saved_tensors, bool guards,
+                       bool locations) {
+             return std::make_unique<Session>(
+                 CaptureOptions{.mode = fake_options(device, profile, real_tensors, std::move(sizes)),
+                                .saved_tensors = saved_tensors,
+                                .guards = guards},
+                 locations);
+           }),
+           py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("real_tensors") = "constant",
+           py::arg("data_sizes") = NamedDataSizes(), py::arg("saved_tensors") = true, py::arg("guards") = true,
+           py::arg("locations") = true)
+      .def("enter", &Session::enter)
+      .def("leave", &Session::leave)
+      .def("from_real", &Session::from_real, py::arg("tensor"), py::arg("device") = std::nullopt)
+      .def("name_parameter",
+           [](Session& s, const at::Tensor& tensor, const std::string& name) { s.get().name_parameter(tensor, name); })
+      .def("name_buffer",
+           [](Session& s, const at::Tensor& tensor, const std::string& name) { s.get().name_buffer(tensor, name); })
+      .def("name_input", [](Session& s, const at::Tensor& tensor, const std::string& name,
+                            bool keep_contents) { s.get().name_input(tensor, name, keep_contents); })
+      .def("name_module",
+           [](Session& s, py::handle module, std::string path) { s.get().name_module(module.ptr(), std::move(path)); })
+      .def("finish", &Session::finish, py::arg("outputs"));
+  m.def("is_capturing", [] { return CaptureSession::current() != nullptr; });
+}
+
+}  // namespace shadowgraph::python

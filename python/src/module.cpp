@@ -1,0 +1,15 @@
+// shadowgraph._shadowgraph: the C++ library for the Python package, which users import (python/shadowgraph).
+#include "python/src/binding.h"
+
+PYBIND11_MODULE(_shadowgraph, m) {
+  using namespace shadowgraph::python;
+  m.doc() = "The C++ core of the package shadowgraph.";
+  m.attr("torch_version") = SHADOWGRAPH_TORCH_VERSION;
+  bind_errors(m);
+  bind_process(m);
+  bind_modes(m);
+  bind_graph(m);
+  bind_capture(m);
+  bind_passes(m);
+  bind_profile(m);
+}

@@ -1,0 +1,55 @@
+// What must be done in the process before fake tensors work in it, and what torch's Python side asks.
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/utils/device_lazy_init.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "python/src/binding.h"
+
+namespace shadowgraph::python {
+namespace {
+
+const DeviceProfile& active_profile() {
+  const FakeTensorMode* mode = detect_fake_mode({});
+  if (mode == nullptr) throw Error("no fake mode is active on this thread");
+  return mode->profile();
+}
+
+const c10::impl::DeviceGuardImplInterface& cuda_guard() {
+  return *c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
+}
+
+}  // namespace
+
+void bind_process(py::module_& m) {
+  m.def(
+      "install",
+      [] {
+        // The first mode installs everything. The engine's threads, if there are devices, need the interpreter lock.
+        const py::gil_scoped_release no_gil;
+        const FakeTensorMode first;
+      },
+      "Installs what fake tensors need in this process, once.");
+  m.def(
+      "set_requires_device_init",
+      [](const std::string& device, bool value) {
+        torch::utils::set_requires_device_init(c10::Device(device).type(), value);
+      },
+      "Whether torch calls torch.cuda._lazy_init() (and its like) before it makes a tensor on the device.");
+  m.def(
+      "is_active", [] { return detect_fake_mode({}) != nullptr; }, "Whether a fake mode is active on this thread.");
+  m.def("device_count", [] { return active_profile().device_count; });
+  m.def("device_capability", [] { return py::make_tuple(active_profile().sm_major, active_profile().sm_minor); });
+  m.def("device_name", [] { return active_profile().name; });
+  m.def("current_device", [] { return static_cast<int>(cuda_guard().getDevice().index()); });
+  m.def("set_current_device", [](int index) {
+    cuda_guard().setDevice(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
+  });
+  m.def(
+      "is_fake", [](const at::Tensor& tensor) { return is_fake(tensor); }, "Whether the tensor is a fake one.",
+      py::arg("tensor"));
+  m.def(
+      "describe", [](const at::Tensor& tensor) { return to_string(tensor); },
+      "\"fake Float[2, 3] on cuda:0, requires_grad\".", py::arg("tensor"));
+}
+
+}  // namespace shadowgraph::python
