@@ -2,7 +2,10 @@
 
 #include <ATen/EmptyTensor.h>
 
+#include <algorithm>
+
 #include "core/fake/fake_tensor_impl.h"
+#include "core/fake/known_limit.h"
 #include "core/fake/mode_state.h"
 
 namespace shadowgraph {
@@ -150,7 +153,9 @@ void ContentsOfCall::run_after(const torch::jit::Stack& stack, size_t results) {
   if (!known_ || info_.is_view) return;
   bool few = true;
   for (size_t i = results; i < stack.size(); ++i) {
-    for_each_tensor(stack[i], [&](const at::Tensor& fake) { few = few && fake.numel() <= most_elements_; });
+    for_each_tensor(stack[i], [&](const at::Tensor& fake) {
+      few = few && fake.numel() <= std::min(most_elements_, most_known_elements(fake.scalar_type()));
+    });
   }
   if (!few) {
     forget_written();

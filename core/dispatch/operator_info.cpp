@@ -39,7 +39,9 @@ constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
     {"aten::_embedding_bag_forward_only", kAnywhere},
     {"aten::_pack_padded_sequence", kAnywhere},
     {"aten::_use_cudnn_ctc_loss", kAnywhere},
+    {"aten::_use_cudnn_ctc_loss.Tensor", kAnywhere},
     {"aten::_use_miopen_ctc_loss", kAnywhere},
+    {"aten::_use_miopen_ctc_loss.Tensor", kAnywhere},
     {"aten::repeat_interleave.Tensor", kAnywhere},
     {"aten::is_same_size", kAnywhere},
 };

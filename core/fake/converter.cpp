@@ -10,6 +10,7 @@
 
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
+#include "core/fake/known_limit.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -107,7 +108,8 @@ at::Tensor detached_fake(const at::Tensor& real, ModeState* mode, c10::Device de
 
 bool takes_contents(const at::Tensor& real, const ModeState* mode) {
   if (mode == nullptr || !real.device().is_cpu() || real.storage().nbytes() > kMostKnownBytes) return false;
-  return real.numel() == 1 || (mode->real_tensors() == RealTensors::kConstant && real.numel() <= kMostKnownElements);
+  return real.numel() == 1 ||
+         (mode->real_tensors() == RealTensors::kConstant && real.numel() <= most_known_elements(real.scalar_type()));
 }
 
 void take_contents(const at::Tensor& fake, const at::Tensor& real) {

@@ -11,6 +11,7 @@
 
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/fake_tensor_impl.h"
+#include "core/fake/known_limit.h"
 #include "core/fake/mode_state.h"
 
 namespace shadowgraph {
@@ -129,7 +130,7 @@ bool is_known(const at::Tensor& tensor) {
   const int64_t elements = tensor.unsafeGetTensorImpl()->numel();
   if (elements == 0) return true;
   const KnownContents* contents = contents_of(storage_of(tensor));
-  return contents != nullptr && elements <= kMostKnownElements &&
+  return contents != nullptr && elements <= most_known_elements(tensor.scalar_type()) &&
          contents->real.nbytes() == tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes() &&
          all_known(*contents, tensor);
 }
@@ -143,7 +144,8 @@ std::optional<at::Tensor> known_value(const at::Tensor& tensor) {
 void give_contents(const at::Tensor& fake, const at::Tensor& real) {
   c10::StorageImpl& storage = storage_of(fake);
   if (has_contents(storage)) return;  // a view of known contents, or written already
-  if (fake.numel() == 0 || fake.numel() > kMostKnownElements || storage.nbytes() > kMostKnownBytes) return;
+  if (fake.numel() == 0 || fake.numel() > most_known_elements(fake.scalar_type()) || storage.nbytes() > kMostKnownBytes)
+    return;
   if (fake.sizes() != real.sizes() || fake.dtype() != real.dtype()) return;
   auto contents = std::make_shared<KnownContents>();
   contents->real = zeroed(storage.nbytes());
@@ -294,7 +296,7 @@ void close_literal() {
     }
     observer->host_wrote(fake, value);
   }
-  if (storage.nbytes() > kMostKnownBytes || fake.numel() > kMostKnownElements) {
+  if (storage.nbytes() > kMostKnownBytes || fake.numel() > most_known_elements(fake.scalar_type())) {
     forget_contents(storage);
   } else {
     publish(storage);

@@ -23,6 +23,7 @@ if _torch.__version__.split("+")[0] != TORCH_VERSION:
 
 from ._capture import Capture, capture, capture_training_step, phase  # noqa: E402
 from ._fake import fake, is_fake, unfake  # noqa: E402
+from ._fx import to_fx  # noqa: E402
 from ._report import Report, profile  # noqa: E402
 from ._shadowgraph import (  # noqa: E402
     AlreadyMaterializedError,
@@ -52,5 +53,7 @@ from ._shadowgraph import (  # noqa: E402
     VerifyError,
     passes,
 )
+
+Graph.to_fx = to_fx
 
 __all__ = [name for name in dir() if not name.startswith("_")]

@@ -75,10 +75,16 @@ PyObject* call_module(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
     return PyObject_Vectorcall(wrapped_call, all.data(), static_cast<size_t>(count) + 1, names);
   };
   if (session == nullptr) return call();
-  session->enter_module(self, Py_TYPE(self)->tp_name);
-  PyObject* const result = call();
-  // A call that ended the session, or began another one, left with it.
-  if (CaptureSession::current() == session) session->leave_module();
+  PyObject* result = nullptr;
+  try {
+    session->enter_module(self, Py_TYPE(self)->tp_name);
+    result = call();
+    // A call that ended the session, or began another one, left with it.
+    if (CaptureSession::current() == session) session->leave_module();
+  } catch (const std::exception& error) {
+    Py_CLEAR(result);
+    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
   return result;
 }
 

@@ -163,6 +163,15 @@ void bind_parts(py::module_& m) {
           },
           "The values among its arguments, lists included.")
       .def_property_readonly(
+          "results",
+          [](const PyNode& n) {
+            record(n);
+            py::list list;
+            for (const Argument& result : n.graph->results(n.id)) list.append(argument_object(n.graph, result));
+            return list;
+          },
+          "What it returns, in the order of the schema: values, lists of them, None.")
+      .def_property_readonly(
           "outputs",
           [](const PyNode& n) {
             record(n);

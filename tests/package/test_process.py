@@ -1,0 +1,92 @@
+"""The package in a process: orders of import, thread-local storage, memory over many captures."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import shadowgraph as sg
+from test_capture import Net
+
+USE = """
+import torch, shadowgraph as sg
+graph = sg.capture_training_step(torch.nn.Linear(4, 2), "f32[3,4]", device="cuda", optimizer=torch.optim.AdamW)
+graph.verify()
+assert not torch.cuda.is_available()
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import shadowgraph", "import torch", "import numpy", "import transformers, torch",
+                                    "import torch._dynamo, torch.testing", "import torch; torch.cuda.is_available()",
+                                    "import torch; torch.ones(2, requires_grad=True).sum().backward()"])  # fmt: skip
+def test_orders_of_import(before):
+    subprocess.run([sys.executable, "-c", before + USE], check=True)
+
+
+def test_another_torch_is_refused_in_one_sentence():
+    code = "import torch; torch.__version__ = '2.14.0'\ntry:\n import shadowgraph\nexcept ImportError as e:\n print(e)"
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "2.13.0" in said and "2.14.0" in said and said.count("\n") == 1
+
+
+def test_thread_local_storage_fits_into_what_is_left_for_libraries_loaded_late():
+    (library,) = {match for match in re.findall(r"\S+/libshadowgraph\.so\S*", open("/proc/self/maps").read())}
+    headers = subprocess.run(["readelf", "-lW", library], check=True, capture_output=True, text=True).stdout
+    (size,) = re.findall(r"^\s+TLS(?:\s+0x\w+){4}\s+(0x\w+)", headers, re.M)
+    assert int(size, 16) < 512
+
+
+def resident_pages():
+    return int(open("/proc/self/statm").read().split()[1])
+
+
+def test_many_captures_leave_nothing_behind():
+    net = Net()
+
+    def capture():
+        sg.profile(net, "f32[8,16]", device="cuda", optimizer=torch.optim.AdamW)
+
+    for _ in range(100):
+        capture()
+    before = resident_pages()
+    for _ in range(400):
+        capture()
+    assert resident_pages() - before < 1024  # 4 MiB; one graph is some 100 KiB
+
+
+def test_a_module_call_is_the_modules_own():
+    # Hooks, keyword arguments, several results, and what a call raises.
+    class Odd(torch.nn.Module):
+        def forward(self, x, *more, scale=1, **others):
+            if others:
+                raise ValueError(f"not {sorted(others)}")
+            return x * scale, len(more)
+
+    odd, seen = Odd(), []
+    odd.register_forward_hook(lambda module, args, output: seen.append(len(args)))
+
+    def program(x):
+        assert odd(x, 1, 2, scale=3)[1] == 2
+        with pytest.raises(ValueError, match="not"):
+            odd(x, other=1)
+        with pytest.raises(TypeError):
+            odd()
+        return odd(x)[0]
+
+    graph = sg.capture(program, "f32[2]")
+    assert seen == [3, 1]
+    assert len(graph.find("aten::mul")) == 2
+
+
+def test_leaving_a_module_that_was_not_entered_is_an_error():
+    # A capture that begins inside a module's call ends there, too.
+    class Inside(torch.nn.Module):
+        def forward(self, x):
+            self.graph = sg.capture(lambda y: y + 1, "f32[2]")
+            return x
+
+    inside = Inside()
+    outer = sg.capture(inside, "f32[2]")
+    assert len(inside.graph.find("aten::add")) == 1 and not outer.find("aten::add")
