@@ -22,6 +22,15 @@ if _torch.__version__.split("+")[0] != TORCH_VERSION:
     )
 
 from ._capture import Capture, capture, capture_training_step, phase  # noqa: E402
+from ._deferred import (  # noqa: E402
+    deferred_init,
+    dematerialize,
+    is_deferred,
+    materialize_module,
+    materialize_shard,
+    materialize_tensor,
+    save_weights,
+)
 from ._fake import fake, is_fake, unfake  # noqa: E402
 from ._fx import to_fx  # noqa: E402
 from ._report import Report, profile  # noqa: E402

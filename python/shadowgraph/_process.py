@@ -4,6 +4,7 @@ All that this package changes in torch is in this file. Wrapped functions ask wh
 none is; two flags of the process (`_Flags`) are set while any thread is in a mode.
 """
 
+import contextlib
 import functools
 import os
 import threading
@@ -96,6 +97,12 @@ def _pretend_cuda():
         "is_bf16_supported": lambda including_emulation=True: _C.device_capability() >= (8, 0) or including_emulation,
         "get_rng_state": lambda device="cuda": torch.empty(16, dtype=torch.uint8, device="cpu"),
         "set_rng_state": lambda new_state, device="cuda": None,
+        "_exchange_device": _exchange_device,
+        "_maybe_exchange_device": _exchange_device,
+        "current_stream": lambda device=None: _Stream(device),
+        "default_stream": lambda device=None: _Stream(device),
+        "set_stream": lambda stream: None,
+        "stream": lambda stream: contextlib.nullcontext(stream),
         "memory_allocated": _no_figures("memory_allocated"),
         "max_memory_allocated": _no_figures("max_memory_allocated"),
         "memory_reserved": _no_figures("memory_reserved"),
@@ -105,6 +112,81 @@ def _pretend_cuda():
     }
     for name, answer in answers.items():
         _while_active(cuda, name, answer)
+    _made_while_active(cuda.Stream, _Stream)
+    _made_while_active(cuda.Event, _Event)
+    record_stream = torch.Tensor.record_stream
+
+    @functools.wraps(record_stream)
+    def record(self, stream):
+        return None if _C.is_fake(self) else record_stream(self, stream)
+
+    torch.Tensor.record_stream = record
+
+
+class _Stream:
+    """A stream of a pretended device: the program's order is the order of everything."""
+
+    def __init__(self, device=None, priority=0, **kwargs):
+        self.device = torch.device("cuda", _C.current_device() if device is None else _index(device))
+        self.priority, self.stream_id, self.cuda_stream = priority, 0, 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        return None
+
+    def record_event(self, event=None):
+        return _Event() if event is None else event
+
+    def wait_event(self, event):
+        return None
+
+    wait_stream = wait_event
+
+    def synchronize(self):
+        return None
+
+    def query(self):
+        return True
+
+
+class _Event:
+    """An event of a pretended device: it has happened."""
+
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def record(self, stream=None):
+        return None
+
+    wait = record
+
+    def synchronize(self):
+        return None
+
+    def query(self):
+        return True
+
+    def elapsed_time(self, other):
+        raise _C.DataDependentError("Event.elapsed_time(): nothing runs on a pretended device, so nothing takes time")
+
+
+def _made_while_active(original, pretended):
+    """original(...) makes a `pretended` while a mode is active on this thread."""
+    make = original.__new__
+
+    def new(cls, *args, **kwargs):
+        return pretended(*args, **kwargs) if _C.is_active() else make(cls, *args, **kwargs)
+
+    original.__new__ = staticmethod(new)
+
+
+def _exchange_device(device):
+    before = _C.current_device()
+    if device >= 0:
+        _C.set_current_device(device)
+    return before
 
 
 def _index(device):

@@ -12,4 +12,5 @@ PYBIND11_MODULE(_shadowgraph, m) {
   bind_capture(m);
   bind_passes(m);
   bind_profile(m);
+  bind_deferred(m);
 }

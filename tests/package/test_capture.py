@@ -119,6 +119,28 @@ def test_torch_is_as_it_was_outside_modes():
     assert torch_now() == before
 
 
+def test_streams_events_and_current_devices():
+    def program(x):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x * 2
+            y.record_stream(side)
+        torch.cuda.current_stream().wait_event(side.record_event(torch.cuda.Event()))
+        with torch.cuda.device(1):
+            assert torch.cuda.current_device() == 1
+            z = torch.ones(2, device="cuda")
+        assert torch.cuda.current_device() == 0 and z.device.index == 1
+        assert torch.cuda.get_device_capability() == (9, 0) and torch.cuda.get_device_name() == "NVIDIA H100"
+        with pytest.raises(sg.DataDependentError, match="shadowgraph.profile"):
+            torch.cuda.memory_allocated()
+        return y
+
+    assert len(sg.capture(program, "f32[4]", device="cuda").find("aten::mul")) == 1
+    with pytest.raises(Exception, match="dummy base class|CUDA"):
+        torch.cuda.Stream()
+
+
 def test_real_training_goes_on_between_captures():
     net, reference = Net(), Net()
     reference.load_state_dict(net.state_dict())

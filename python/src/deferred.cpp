@@ -1,0 +1,76 @@
+// Deferred initialisation: Python programs that make tensors described first, and their tensors made later.
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "python/src/binding.h"
+
+namespace shadowgraph::python {
+namespace {
+
+class Deferred {
+ public:
+  explicit Deferred(const std::string& device) { options_.device = c10::Device(device); }
+  void enter() { scope_ = std::make_unique<DeferredInit>(options_); }
+  void finish() {
+    const std::unique_ptr<DeferredInit> scope = std::move(scope_);
+    if (scope) scope->finish();
+  }
+  void abandon() { scope_.reset(); }
+
+ private:
+  DeferredOptions options_;
+  std::unique_ptr<DeferredInit> scope_;
+};
+
+MaterializeOptions options_of(const std::optional<std::string>& device, std::optional<at::ScalarType> dtype,
+                              std::optional<uint64_t> independent_streams) {
+  MaterializeOptions options;
+  if (device) options.device = c10::Device(*device);
+  options.dtype = dtype;
+  options.independent_streams = independent_streams;
+  return options;
+}
+
+}  // namespace
+
+void bind_deferred(py::module_& m) {
+  py::class_<Deferred>(m, "Deferred")
+      .def(py::init<std::string>())
+      .def("enter", &Deferred::enter)
+      .def("finish", &Deferred::finish, py::call_guard<CppCall>())
+      .def("abandon", &Deferred::abandon);
+  m.def(
+      "is_deferred", [](const at::Tensor& tensor) { return is_deferred(tensor); }, py::arg("tensor"));
+  m.def(
+      "materialize_tensors",
+      [](const std::vector<at::Tensor>& tensors, const std::optional<std::string>& device,
+         std::optional<at::ScalarType> dtype, std::optional<uint64_t> independent_streams) {
+        const py::gil_scoped_release no_gil;
+        materialize_tensors(tensors, options_of(device, dtype, independent_streams));
+      },
+      py::arg("tensors"), py::arg("device") = std::nullopt, py::arg("dtype") = std::nullopt,
+      py::arg("independent_streams") = std::nullopt, py::call_guard<CppCall>());
+  m.def(
+      "materialize_shard",
+      [](const at::Tensor& tensor, int64_t dim, int64_t start, int64_t length, bool never_whole) {
+        const py::gil_scoped_release no_gil;
+        return materialize_shard(tensor, dim, start, length, {}, never_whole);
+      },
+      py::arg("tensor"), py::arg("dim"), py::arg("start"), py::arg("length"), py::arg("never_whole") = false,
+      py::call_guard<CppCall>(),
+      "tensor.narrow(dim, start, length) as a new real tensor; `tensor` stays described. No more than that part is "
+      "allocated where its recipe allows it; otherwise the whole for a while, or DeferredError with never_whole=True.");
+  m.def(
+      "dematerialize", [](const at::Tensor& tensor) { dematerialize(tensor); }, py::arg("tensor"),
+      py::call_guard<CppCall>(), "Drops the data and keeps the recipe. Raises NotDeferredError if there is none.");
+  m.def(
+      "write_weights",
+      [](const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+        const py::gil_scoped_release no_gil;
+        const WrittenWeights written = write_weights(path, tensors);
+        return std::tuple(written.tensors, written.bytes);
+      },
+      py::call_guard<CppCall>());
+}
+
+}  // namespace shadowgraph::python
