@@ -4,7 +4,7 @@ BUILD := $(if $(filter release,$(PRESET)),build,build-$(PRESET))
 # A translation unit on libtorch's headers takes up to 2 GB.
 JOBS ?= $(shell awk -v n=$$(nproc) '/MemAvailable/ { m = int($$2 / 2097152); print m < 1 ? 1 : m < n ? m : n }' /proc/meminfo)
 # The Python package is built against the torch in .venv, which no TORCH_DIR replaces.
-PYTHON_PACKAGE = $(if $(TORCH_DIR)$(filter-out release,$(PRESET)),,$(if $(wildcard .venv/lib/python3*/site-packages/torch/lib/libtorch_python.so),\
+PYTHON_PACKAGE = $(if $(TORCH_DIR)$(filter-out release,$(PRESET)),,$(if $(shell ls .venv/lib/python3*/site-packages/torch/lib/libtorch_python.so 2>/dev/null),\
   -DSHADOWGRAPH_BUILD_PYTHON=ON -DPython_EXECUTABLE="$(CURDIR)/.venv/bin/python"))
 CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)") $(PYTHON_PACKAGE)
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'

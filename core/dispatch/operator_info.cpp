@@ -182,7 +182,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     route = Route::kMeta;
   } else if (depends_on_data) {
     route = Route::kDataDependent;
-  } else if (op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+  } else if (!has_meta_kernel(op) && op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
     route = Route::kMeta;  // from Python alone
   }
   const bool own_kernel = route == Route::kRule || (route == Route::kMeta && has_meta_kernel_of_its_own(op));

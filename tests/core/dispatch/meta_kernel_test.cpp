@@ -27,15 +27,17 @@ TEST(MetaKernel, CppKernelsRunWhateverIsInFrontOfThem) {
   // Boxed calls, a rule that refers some operands to Meta (clone of a transposed tensor), a view.
   const torch::Library library = hide({"erfinv", "tril", "clone", "view", "heaviside"});
   hidden_calls = 0;
-  const FakeTensorMode mode;
-  const at::Tensor x = at::empty({4, 6});
-  EXPECT_EQ(x.erfinv().sizes(), x.sizes());
-  EXPECT_EQ(x.tril().sizes(), x.sizes());
-  EXPECT_EQ(x.t().clone().strides(), at::IntArrayRef({1, 6}));
-  EXPECT_EQ(x.view({24}).sizes(), at::IntArrayRef({24}));
-  EXPECT_EQ(at::heaviside(x, x).sizes(), x.sizes());
-  EXPECT_EQ(hidden_calls, 0);
-  // On plain meta tensors it is what libtorch now calls.
+  {
+    const FakeTensorMode mode;
+    const at::Tensor x = at::empty({4, 6});
+    EXPECT_EQ(x.erfinv().sizes(), x.sizes());
+    EXPECT_EQ(x.tril().sizes(), x.sizes());
+    EXPECT_EQ(x.t().clone().strides(), at::IntArrayRef({1, 6}));
+    EXPECT_EQ(x.view({24}).sizes(), at::IntArrayRef({24}));
+    EXPECT_EQ(at::heaviside(x, x).sizes(), x.sizes());
+    EXPECT_EQ(hidden_calls, 0);
+  }
+  // On plain meta tensors it is what libtorch calls now.
   EXPECT_ANY_THROW(at::empty({4, 6}, at::device(at::kMeta)).erfinv());
 }
 

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""The Python package against torch's FakeTensorMode, in one process, one thread: a training step with AdamW (foreach).
+
+    PYTHONPATH=build/python .venv/bin/python bench/python_package.py [gpt2 bert t5 resnet50]
+
+Times are CPU time of the thread, the least of several rounds, the first (cold) one left out. FakeTensorMode is on "cpu",
+ours on pretended CUDA. "recorded" is a whole capture, with module paths, saved tensors and source lines. The table in
+docs/benchmarks.md comes from here.
+"""
+
+import os
+import sys
+import time
+import types
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+# A torchvision built for another torch fails when it registers its operators' fake kernels; the models need none of them.
+sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+import shadowgraph as sg  # noqa: E402
+
+
+def language(batch, length):
+    def inputs():
+        ids = torch.zeros(batch, length, dtype=torch.int64)
+        return {"input_ids": ids, "labels": ids}
+
+    return inputs
+
+
+def image():
+    return {"pixel_values": torch.zeros(8, 3, 224, 224), "labels": torch.zeros(8, dtype=torch.int64)}
+
+
+MODELS = {
+    "gpt2": (lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config()), language(4, 512)),
+    "bert": (lambda: transformers.BertForMaskedLM(transformers.BertConfig()), language(8, 128)),
+    "t5": (lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(decoder_start_token_id=0)),
+           language(4, 128)),
+    "resnet50": (lambda: transformers.ResNetForImageClassification(transformers.ResNetConfig()), image),
+}  # fmt: skip
+
+
+def step(model, inputs, optimizer):
+    optimizer.zero_grad(set_to_none=True)
+    loss = model(**inputs).loss
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def best(work, rounds):
+    times = []
+    for _ in range(rounds):
+        begin = time.thread_time()
+        work()
+        times.append(time.thread_time() - begin)
+    return min(times[1:])
+
+
+def compare(name):
+    make, inputs = MODELS[name]
+    with FakeTensorMode():
+        model, given = make(), inputs()
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        theirs = best(lambda: step(model, given, optimizer), 4)
+    with sg.fake("cuda"):
+        with torch.device("cuda"):
+            model, given = make(), inputs()
+        optimizer = torch.optim.AdamW(model.parameters())
+        step(model, given, optimizer)
+        fakes = best(lambda: step(model, given, optimizer), 8)
+        nodes = 0
+
+        def record():
+            nonlocal nodes
+            with sg.Capture("cuda") as session:
+                session.name_module(model)
+                for key, tensor in given.items():
+                    session.name_input(tensor, key)
+                nodes = len(session.finish(step(model, given, optimizer)))
+
+        recorded = best(record, 8)
+    print(f"| {name} | {nodes} | {theirs * 1e3:.0f} | {fakes * 1e3:.1f} | {recorded * 1e3:.1f} | {theirs / fakes:.0f} x "
+          f"| {theirs / recorded:.0f} x |", flush=True)  # fmt: skip
+
+
+def small_things():
+    with sg.fake("cuda"):
+        x, y = torch.empty(64, 32, device="cuda"), torch.empty(64, 32, device="cuda")
+        identity = torch.nn.Identity()
+
+        def many(call, count=5000):
+            return best(lambda: [call() for _ in range(count)], 8) / count * 1e6
+
+        add, module = many(lambda: x + y), many(lambda: identity(x))
+        with sg.Capture("cuda"):
+            recorded_module = many(lambda: identity(x))
+    print(f"\nadd {add:.2f} us; a module call {module:.2f} us, while a capture is active {recorded_module:.2f} us")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print("| model | nodes | FakeTensorMode ms | fakes ms | recorded ms | fakes | recorded |\n|---|---|---|---|---|---|---|")
+    for model_name in sys.argv[1:] or MODELS:
+        compare(model_name)
+    small_things()
