@@ -145,6 +145,19 @@ TEST(ElementwiseTable, AttentionAndRecurrentLayers) {
   EXPECT_EQ(lstm.matmul, 7200);
   EXPECT_EQ(lstm.elementwise, 15 * 6 * 25);
   EXPECT_EQ(lstm.transcendental, 15 * 6 * 5);
+  // By mode: relu, tanh, GRU.
+  const NodeFlops units[] = {{.elementwise = 4, .transcendental = 0},
+                             {.elementwise = 3, .transcendental = 1},
+                             {.elementwise = 19, .transcendental = 3}};
+  for (const int mode : {0, 1, 3}) {
+    const NodeFlops cell = work(t, "aten::mkldnn_rnn_layer",
+                                {x, w0, w1, b, b, h, h, Argument::of_bool(false), t.ints({}), Argument::of_int(mode),
+                                 Argument::of_int(6), Argument::of_int(1)},
+                                {{5, 3, 6}, {1, 3, 6}, {1, 3, 6}, {0}});
+    const NodeFlops& unit = units[mode == 3 ? 2 : mode];
+    EXPECT_EQ(cell.elementwise, 15 * 6 * unit.elementwise) << mode;
+    EXPECT_EQ(cell.transcendental, 15 * 6 * unit.transcendental) << mode;
+  }
 }
 
 TEST(ElementwiseTable, ForeachAndFusedOptimizers) {

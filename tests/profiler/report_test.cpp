@@ -199,6 +199,19 @@ TEST(SummaryTable, RowsBeyondTheLimitAreSummed) {
   EXPECT_EQ(cut.rows.back().accumulate, all.rows.back().accumulate);
 }
 
+TEST(SummaryTable, GoesAsDeepAsFits) {
+  Network net(3);
+  const Profile costs = profile(net.t.graph);
+  const auto whole = costs.summary({.max_rows = 0, .fold_repeats = false});
+  ASSERT_GT(whole.depth, 1);
+  // Exactly as many rows as there may be is no reason to stop above.
+  const auto exact = costs.summary({.max_rows = whole.rows.size(), .fold_repeats = false});
+  EXPECT_EQ(exact.depth, whole.depth);
+  EXPECT_EQ(exact.left_out, 0U);
+  const auto fewer = costs.summary({.max_rows = whole.rows.size() - 1, .fold_repeats = false});
+  EXPECT_LT(fewer.depth, whole.depth);
+}
+
 TEST(Report, Golden) {
   Network net(3);
   net.t.phase = Graph::kForward;

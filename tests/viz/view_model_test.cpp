@@ -82,6 +82,14 @@ TEST(ViewModel, EqualLayersAreDrawnOnce) {
   EXPECT_THAT(model.notes, Contains("33 operators are in repeated layers drawn once"));
 }
 
+TEST(ViewModel, LongLabelsAreCutToWhatFits) {
+  TestGraph t;
+  const std::string forty(40, 'n');
+  t.output({t.input(forty, {1}), t.input(forty + "n", {1})});
+  EXPECT_THAT(labels(ViewModel::of(t.graph)),
+              ElementsAre(forty + "|f32[1]", std::string(37, 'n') + "...|f32[1]", "output"));
+}
+
 TEST(ViewModel, ADifferentLayerEndsTheRun) {
   const Encoder encoder(6, 3);
   const ViewModel model = ViewModel::of(encoder.t.graph);
