@@ -90,6 +90,17 @@ TEST(ViewModel, LongLabelsAreCutToWhatFits) {
               ElementsAre(forty + "|f32[1]", std::string(37, 'n') + "...|f32[1]", "output"));
 }
 
+TEST(OperatorCategory, WhatTheOptimizerDoesIsItsOwnButViews) {
+  TestGraph t;
+  const auto w = t.parameter("w", {2, 3});
+  t.phase = Graph::kOptimizer;
+  const auto view = t.view("aten::t", {w}, w.value(), {3, 2});
+  const auto step = t.call("aten::relu", {view}, {{3, 2}});
+  EXPECT_EQ(category_of(t.graph, w.node), OperatorCategory::kPlaceholder);
+  EXPECT_EQ(category_of(t.graph, view.node), OperatorCategory::kView);
+  EXPECT_EQ(category_of(t.graph, step.node), OperatorCategory::kOptimizer);
+}
+
 TEST(ViewModel, ADifferentLayerEndsTheRun) {
   const Encoder encoder(6, 3);
   const ViewModel model = ViewModel::of(encoder.t.graph);
