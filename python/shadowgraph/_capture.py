@@ -212,13 +212,15 @@ def _training(module, train):
 
 def _on_device(args, kwargs, device, dtype, mode, made):
     def leaf(path, value):
-        if isinstance(value, str):
+        is_text = isinstance(value, str)
+        if is_text:
             value = _inputs.made(value, device)
-            made.add(id(value))
         elif not _C.is_fake(value):
             value = mode.from_real(value, device)
         if dtype is not None and value.is_floating_point():
             value = value.to(dtype)
+        if is_text:
+            made.add(id(value))  # of what is kept: the id of a tensor that is gone may be another's soon
         return value
 
     return _inputs.mapped(list(args), leaf), _inputs.mapped(kwargs, leaf)
