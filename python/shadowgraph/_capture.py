@@ -8,7 +8,7 @@ import torch
 
 from . import _inputs, _models, _process
 from . import _shadowgraph as _C
-from ._fake import fake
+from ._fake import Scope, fake
 from ._shadowgraph import Graph
 
 __all__ = ["Capture", "capture", "capture_training_step", "phase"]
@@ -40,7 +40,7 @@ class _ModuleCalls:
                 torch.nn.Module.__call__ = cls.original
 
 
-class Capture:
+class Capture(Scope):
     """Records what runs inside ``with`` on this thread, below autograd, as one graph.
 
         with sg.Capture("cuda") as session:
@@ -62,37 +62,18 @@ class Capture:
         self._made_with = (
             str(device), profile, real_tensors, dict(data_sizes or {}), saved_tensors, guards, source_lines,
         )  # fmt: skip
-        self._session = None
+
+    def _make(self):
+        return _C.Session(*self._made_with)
 
     def __enter__(self):
-        _process.install()
-        if self._session is not None:
-            raise _C.Error("this capture is active already")
-        session = _C.Session(*self._made_with)
-        _process.acquire()
-        try:
-            session.enter()
-        except BaseException:
-            _process.release()
-            raise
+        super().__enter__()
         _ModuleCalls.acquire()
-        self._session = session
         return self
 
     def __exit__(self, *exception):
-        session, self._session = self._session, None
         _ModuleCalls.release()
-        session.leave()
-        _process.release()
-
-    def _active(self):
-        if self._session is None:
-            raise _C.Error("the capture is not active: use it inside `with`")
-        return self._session
-
-    def from_real(self, tensor, device=None):
-        """The fake of a real tensor, on `device` or where the real one is. The same tensor gives the same fake."""
-        return self._active().from_real(tensor, None if device is None else str(device))
+        super().__exit__(*exception)
 
     def name_module(self, module):
         """Declares the module's parameters and buffers and knows its submodules' paths and classes."""

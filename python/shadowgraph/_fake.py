@@ -7,7 +7,46 @@ from ._shadowgraph import is_fake
 __all__ = ["fake", "is_fake", "unfake"]
 
 
-class fake:
+class Scope:
+    """What `fake` and `Capture` share: a C++ mode or session, entered and left, and torch told of it meanwhile."""
+
+    _inside = None
+
+    def _make(self):
+        raise NotImplementedError("the C++ object that is entered")
+
+    def __enter__(self):
+        _process.install()
+        if self._inside is not None:
+            raise _C.Error("this is active already; make another one to nest them")
+        inside = self._make()
+        _process.acquire()
+        try:
+            inside.enter()
+        except BaseException:
+            _process.release()
+            raise
+        self._inside = inside
+        return self
+
+    def __exit__(self, *exception):
+        inside, self._inside = self._inside, None
+        try:
+            inside.leave()
+        finally:
+            _process.release()
+
+    def _active(self):
+        if self._inside is None:
+            raise _C.Error("this is not active: use it inside `with`")
+        return self._inside
+
+    def from_real(self, tensor, device=None):
+        """The fake of a real tensor, on `device` or where the real one is. The same tensor gives the same fake."""
+        return self._active().from_real(tensor, None if device is None else str(device))
+
+
+class fake(Scope):
     """Inside ``with sg.fake("cuda"):`` tensors are fake, and CUDA devices are there, on a machine without any.
 
     Factories make fake tensors where they are told to, as on a real machine: ``torch.empty(3)`` on the CPU,
@@ -25,33 +64,9 @@ class fake:
 
     def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None):
         self._made_with = (str(device), profile, real_tensors, dict(data_sizes or {}))
-        self._mode = None
 
-    def __enter__(self):
-        _process.install()
-        if self._mode is not None:
-            raise _C.Error("this mode is active already; make another one to nest them")
-        device, profile, real_tensors, data_sizes = self._made_with
-        mode = _C.Mode(device, profile, real_tensors, data_sizes)
-        _process.acquire()
-        try:
-            mode.enter()
-        except BaseException:
-            _process.release()
-            raise
-        self._mode = mode
-        return self
-
-    def __exit__(self, *exception):
-        mode, self._mode = self._mode, None
-        mode.leave()
-        _process.release()
-
-    def from_real(self, tensor, device=None):
-        """The fake of a real tensor, on `device` or where the real one is. The same tensor gives the same fake."""
-        if self._mode is None:
-            raise _C.Error("the mode is not active: call it inside `with`")
-        return self._mode.from_real(tensor, None if device is None else str(device))
+    def _make(self):
+        return _C.Mode(*self._made_with)
 
 
 class unfake:
