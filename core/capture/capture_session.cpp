@@ -1,6 +1,7 @@
 #include <torch/nn/module.h>
 
 #include "core/capture/recorder.h"
+#include "core/dispatch/pending_call.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
@@ -77,6 +78,12 @@ void CaptureSession::name_input(const at::Tensor& tensor, const std::string& nam
   if (!keep_contents) forget_what_it_holds(tensor);
   recorder_->name_tensor(tensor, Builtin::kInput, name);
   recorder_->declare(tensor);
+  if (keep_contents || !state_of(mode_).options.host_reads.masks_full || !is_fake(tensor)) return;
+  const bool is_mask = tensor.scalar_type() == c10::kBool ||
+                       (c10::isIntegralType(tensor.scalar_type(), false) && name.find("mask") != std::string::npos);
+  if (!is_mask || !PendingCall::covers_storage(tensor)) return;
+  give_uniform_contents(tensor, 1);
+  recorder_->assume(tensor, "full of ones");
 }
 
 void CaptureSession::name_module(const torch::nn::Module& root) {

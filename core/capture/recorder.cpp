@@ -339,15 +339,41 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
 }
 
-// The program has read a value that was known: item(), equal(). The path depends on it.
+namespace {
+
+std::string text_of(const c10::Scalar& value) {
+  if (value.isBoolean()) return value.toBool() ? "true" : "false";
+  return c10::str(value);
+}
+
+}  // namespace
+
+// The program has read a value: item(), equal(). The path depends on it.
 void Recorder::note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result) {
   if (result.kind() != CallArgument::Kind::kBoxed || !result.boxed().isScalar()) return;
   ValueId read;
   graph_.for_each_value(graph_.arguments(node), [&](ValueId value) {
     if (!read.valid()) read = value;
   });
-  graph_.guards.push_back({Guard::Kind::kHostValue, read, -1, info.name + " = " + c10::str(result.boxed().toScalar())});
+  if (!mode_.host_answers.has_asked()) {
+    const std::string value = info.name + " = " + c10::str(result.boxed().toScalar());
+    graph_.guards.push_back({Guard::Kind::kHostValue, read, -1, value});
+  }
+  for (const HostAnswers::Answer& answer : mode_.host_answers.take_asked()) {
+    std::string observed = answer.name + " = " + text_of(answer.value);
+    if (!answer.why.empty()) observed += ", " + answer.why;
+    if (!answer.source.empty()) observed += ", at " + answer.source;
+    graph_.guards.push_back({Guard::Kind::kHostValue, read, -1, std::move(observed)});
+  }
 }
+
+void Recorder::assume(const at::Tensor& input, const std::string& what) {
+  const KernelDepth depth;
+  const ValueId value = value_of(*as_fake(fake_of_real(input, &mode_)));
+  graph_.guards.push_back({Guard::Kind::kHostValue, value, -1, "assumed " + what});
+}
+
+std::string Recorder::location() { return locate_ != nullptr ? locate_() : ""; }
 
 // A size that the user gave in place of data: named at the node, and what the path depended on.
 void Recorder::note_data_sizes(NodeId node) {
@@ -366,6 +392,7 @@ void Recorder::note_data_sizes(NodeId node) {
 void Recorder::abandon_call(const OperatorInfo& info) noexcept {
   arguments_.clear();
   mode_.data_sizes.forget_asked();
+  mode_.host_answers.forget_asked();
 }
 
 // The numbers of at::tensor({...}), or what an accessor wrote: copied from a constant of the graph.

@@ -234,4 +234,37 @@ std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::v
   return frame->run_forward(inputs);
 }
 
+void CheckpointRuns::enter() {
+  Recorder* const recorder = current_recorder();
+  Told told = Told::kNothing;
+  if (recorder != nullptr && !has_run_) {
+    session_ = recorder->session();
+    recorded_as_ = recorder->enter_checkpoint(name_);
+    told = Told::kFirst;
+  } else if (recorder != nullptr && session_ == recorder->session()) {
+    recorder->enter_recomputation(recorded_as_, name_);
+    told = Told::kAgain;
+  }
+  has_run_ = true;
+  under_way_.push_back(told);
+}
+
+void CheckpointRuns::leave() noexcept {
+  const Told told = under_way_.back();
+  under_way_.pop_back();
+  Recorder* const recorder = current_recorder();
+  if (told == Told::kNothing || recorder == nullptr || recorder->session() != session_) return;
+  if (told == Told::kFirst) {
+    recorder->leave_checkpoint();
+  } else {
+    recorder->leave_recomputation();
+  }
+}
+
+void CheckpointRuns::keep(const at::Tensor& tensor) {
+  if (SavedTensorObserver* const capture = saved_tensor_observer_of_mode()) {
+    if (const auto hook = capture->hooks_for_saved_tensor()) hook->call_pack_hook(tensor);
+  }
+}
+
 }  // namespace shadowgraph

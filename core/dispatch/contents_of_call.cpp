@@ -3,10 +3,13 @@
 #include <ATen/EmptyTensor.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "core/dispatch/pending_call.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_limit.h"
 #include "core/fake/mode_state.h"
+#include "core/fake/storage_context.h"
 
 namespace shadowgraph {
 namespace {
@@ -28,11 +31,29 @@ c10::StorageImpl& storage_of(const at::Tensor& tensor) {
 
 bool in(uint64_t mask, uint16_t position) { return position < 64 && ((mask >> position) & 1) != 0; }
 
+// What a write to a part of the storage needs: the rest stays as it is.
+bool is_knowable_whole(const at::Tensor& tensor) {
+  const auto* context = find_storage_context(storage_of(tensor));
+  return is_knowable(tensor) && context != nullptr && context->contents && context->contents->known.empty();
+}
+bool is_at_hand(const c10::StorageImpl& storage) {
+  constexpr size_t kLittle = size_t{1} << 16;
+  const KnownContents& contents = *find_storage_context(storage)->contents;
+  return contents.real || (contents.uniform && contents.bytes <= kLittle);
+}
+
+// Operands that the call leaves as they were, as far as the user's assumptions go: a GradScaler's found_inf.
+uint64_t leaves_as_found(const OperatorInfo& info) {
+  const ModeState* mode = thread_state.mode;
+  if (info.contents_rule != ContentsRule::kFindsNothing) return 0;
+  return mode != nullptr && mode->options.host_reads.finite ? uint64_t{1} << 1 : 0;
+}
+
 }  // namespace
 
 ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin) : info_(info) {
   CallObserver* observer = thread_state.mode != nullptr ? thread_state.mode->observer : nullptr;
-  known_ = info.evaluable;
+  known_ = knowable_ = info.evaluable;
   bool reads = false;
   int64_t most_overwritten = 0;
   for (const uint16_t position : info.tensor_arguments) {
@@ -42,29 +63,97 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
       if (as_fake(tensor) == nullptr) return;  // a number that the C++ API wrapped
       const c10::StorageImpl& storage = storage_of(tensor);
       if (observer != nullptr && has_contents(storage)) show_host_writes(tensor, *observer);
-      if (!known_ || unread) return;
+      if (!knowable_ || unread) return;
       if (overwritten) {
-        known_ = storage.nbytes() <= kMostKnownBytes;
+        known_ = known_ && storage.nbytes() <= kMostKnownBytes && (!has_contents(storage) || is_at_hand(storage));
+        knowable_ = PendingCall::covers_storage(tensor) || is_knowable_whole(tensor);
         most_overwritten = std::max(most_overwritten, tensor.numel());
       } else {
-        known_ = is_known(tensor);
+        known_ = known_ && is_known(tensor);
+        knowable_ = in(info.written_arguments, position) ? is_knowable_whole(tensor) : is_knowable(tensor);
         reads = true;
       }
+      knowable_ = knowable_ || known_;
     });
   }
   if (known_) {
     most_elements_ = reads || info.name.starts_with("aten::arange") ? kMostKnownElements : kMostFilledElements;
-    known_ = most_overwritten <= most_elements_;
+    if (most_overwritten > most_elements_) known_ = false;
   }
-  if (known_) {
+  if (knowable_ && !known_ && info.depends_on_data && !info.writes) compute_operands(stack, begin);
+  if (known_ || knowable_) {
     arguments_.assign(stack.begin() + static_cast<ptrdiff_t>(begin), stack.end());
-  } else if (info.touched_arguments != 0) {
+    return;
+  }
+  uniform_ = decided(stack, begin);
+  const uint64_t kept = leaves_as_found(info);
+  if (info.touched_arguments != 0) {
     for (const uint16_t position : info.tensor_arguments) {
-      if (!in(info.touched_arguments, position)) continue;
+      if (!in(info.touched_arguments, position) || in(kept, position)) continue;
       for_each_tensor(stack[begin + position], [](const at::Tensor& tensor) {
         if (as_fake(tensor) != nullptr) forget_contents(storage_of(tensor));
       });
     }
+  }
+}
+
+// For results that only a run can give.
+void ContentsOfCall::compute_operands(const torch::jit::Stack& stack, size_t begin) {
+  known_ = true;
+  for (const uint16_t position : info_.tensor_arguments) {
+    if (in(info_.unread_arguments, position)) continue;
+    for_each_tensor(stack[begin + position], [&](const at::Tensor& tensor) {
+      if (as_fake(tensor) != nullptr && !known_value(tensor)) known_ = false;
+    });
+  }
+  knowable_ = known_;
+}
+
+std::optional<c10::Scalar> ContentsOfCall::decided(const torch::jit::Stack& stack, size_t begin) const {
+  const ModeState* mode = thread_state.mode;
+  if (info_.return_count != 1 || info_.writes) return std::nullopt;
+  switch (info_.contents_rule) {
+    case ContentsRule::kNone:
+      return std::nullopt;
+    case ContentsRule::kAbsorbedByFalse:
+    case ContentsRule::kAbsorbedByTrue: {
+      const bool absorbing = info_.contents_rule == ContentsRule::kAbsorbedByTrue;
+      for (const uint16_t position : info_.tensor_arguments) {
+        const c10::IValue& argument = stack[begin + position];
+        if (!argument.isTensor() || as_fake(argument.toTensor()) == nullptr) continue;
+        // Of integers, "or" gives more than truth.
+        if (argument.toTensor().scalar_type() != c10::kBool && (absorbing || info_.name != "aten::bitwise_and.Tensor"))
+          continue;
+        const auto value = uniform_value(argument.toTensor());
+        if (value && value->toBool() == absorbing) return absorbing;
+      }
+      return std::nullopt;
+    }
+    default:
+      break;
+  }
+  if (mode == nullptr || !mode->options.host_reads.finite) return std::nullopt;
+  const c10::IValue& self = stack[begin];
+  if (!self.isTensor() || !self.toTensor().is_floating_point()) return std::nullopt;
+  const auto compared_with_infinity = [&] {
+    if (info_.argument_count < 2 || !stack[begin + 1].isScalar()) return false;
+    const c10::Scalar other = stack[begin + 1].toScalar();
+    return other.isFloatingPoint() && !std::isfinite(other.toDouble());
+  };
+  const auto compared_with_itself = [&] {
+    return info_.argument_count >= 2 && stack[begin + 1].isTensor() && stack[begin + 1].toTensor().is_same(self.toTensor());
+  };
+  switch (info_.contents_rule) {
+    case ContentsRule::kFalseIfFinite:
+      return false;
+    case ContentsRule::kEqual:
+      if (compared_with_infinity()) return false;
+      return compared_with_itself() ? std::optional<c10::Scalar>(true) : std::nullopt;
+    case ContentsRule::kNotEqual:
+      if (compared_with_infinity()) return true;
+      return compared_with_itself() ? std::optional<c10::Scalar>(false) : std::nullopt;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -150,15 +239,24 @@ void ContentsOfCall::run_instead(torch::jit::Stack& stack, size_t begin, c10::De
 }
 
 void ContentsOfCall::run_after(const torch::jit::Stack& stack, size_t results) {
-  if (!known_ || info_.is_view) return;
-  bool few = true;
+  if (uniform_) {
+    if (stack[results].isTensor()) give_uniform_contents(stack[results].toTensor(), *uniform_);
+    return;
+  }
+  if ((!known_ && !knowable_) || info_.is_view) return;
+  bool few = known_;
   for (size_t i = results; i < stack.size(); ++i) {
     for_each_tensor(stack[i], [&](const at::Tensor& fake) {
       few = few && fake.numel() <= std::min(most_elements_, most_known_elements(fake.scalar_type()));
     });
   }
   if (!few) {
-    forget_written();
+    const auto call = PendingCall::of(info_, arguments_);
+    if (call == nullptr) {
+      forget_written();
+    } else {
+      call->promise(arguments_, stack, results);
+    }
     return;
   }
   try {

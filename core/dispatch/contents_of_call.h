@@ -4,6 +4,8 @@
 #include <ATen/core/stack.h>
 #include <c10/core/Device.h>
 
+#include <optional>
+
 #include "core/dispatch/operator_info.h"
 #include "core/fake/known_contents.h"
 
@@ -11,7 +13,8 @@ namespace shadowgraph {
 
 class ContentsOfCall {
  public:
-  // Before the call; the operands are fakes. Forgets what the call makes unknown.
+  // Before the call; the operands are fakes. Forgets what the call makes unknown. Throws DataDependentError if the
+  // results follow from what is known, but only at more than the budget allows.
   ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin);
   // Whether the results can only be had by running the call for real, and it can be: all operands are known and the
   // results depend on data.
@@ -25,12 +28,17 @@ class ContentsOfCall {
  private:
   torch::jit::Stack real_arguments();
   torch::jit::Stack run_for_real();
-  void written_for_real();
+  void compute_operands(const torch::jit::Stack& stack, size_t begin);
   void forget_written() noexcept;
 
+  // The call's results, all of them, are this number whatever the operands hold.
+  std::optional<c10::Scalar> decided(const torch::jit::Stack& stack, size_t begin) const;
+
   const OperatorInfo& info_;
-  bool known_ = false;
-  torch::jit::Stack arguments_;  // of a known call
+  bool known_ = false;     // all operands at hand
+  bool knowable_ = false;  // ... or computed if somebody asks
+  std::optional<c10::Scalar> uniform_;
+  torch::jit::Stack arguments_;  // of a known or knowable call
   int64_t most_elements_ = kMostKnownElements;
 };
 

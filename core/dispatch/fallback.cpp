@@ -74,6 +74,40 @@ bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
   return true;
 }
 
+// A value that the program reads: as the user says it is. False if this call reads none.
+bool answer_host_read(const OperatorInfo& info, Stack* stack) {
+  static const c10::OperatorHandle item = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
+  static const c10::OperatorHandle equal = c10::Dispatcher::singleton().findSchemaOrThrow("aten::equal", "");
+  const bool is_equal = info.key == OperatorInfo::of(equal).key;
+  if (!is_equal && info.key != OperatorInfo::of(item).key) return false;
+  static auto* nobody = new HostAnswers;  // outside a mode nothing is given
+  ModeState* mode = thread_state.mode;
+  HostAnswers& answers = mode != nullptr ? mode->host_answers : *nobody;
+  const std::string source = mode != nullptr && mode->observer != nullptr ? mode->observer->location() : "";
+  const at::Tensor self = (*stack)[stack->size() - info.argument_count].toTensor();
+  std::optional<c10::Scalar> answer;
+  if (is_equal) {
+    const at::Tensor other = stack->back().toTensor();
+    if (!self.sizes().equals(other.sizes())) {
+      answer = false;
+    } else if (self.is_alias_of(other) && self.storage_offset() == other.storage_offset() &&
+               self.strides().equals(other.strides()) && self.dtype() == other.dtype() &&
+               self.is_conj() == other.is_conj() && self.is_neg() == other.is_neg()) {
+      answer = self.is_floating_point() || self.is_complex()
+                   ? answers.assume("equal", true, "itself, assumed without NaN", source)
+                   : c10::Scalar(true);
+    }
+  }
+  if (!answer) answer = answers.read(info.name, is_equal ? "equal" : "item", self, source);
+  torch::jit::drop(*stack, info.argument_count);
+  if (is_equal) {
+    stack->emplace_back(answer->toBool());
+  } else {
+    stack->emplace_back(*answer);
+  }
+  return true;
+}
+
 void run_kernel(const OperatorInfo& info, Stack* stack) {
   static const c10::DispatchKeySet meta_keys(c10::DispatchKey::Meta);
   switch (info.route) {
@@ -89,7 +123,7 @@ void run_kernel(const OperatorInfo& info, Stack* stack) {
       }
       return;
     case Route::kDataDependent:
-      if (run_as_out_form(info, stack)) return;
+      if (run_as_out_form(info, stack) || answer_host_read(info, stack)) return;
       throw_data_dependent(info);
     case Route::kNone:
       if (run_as_out_form(info, stack)) return;
@@ -261,6 +295,15 @@ bool makes_room_for_literal(const OperatorInfo& info, const Stack& stack, size_t
   return !device.isDevice() || device.toDevice().is_cpu();
 }
 
+// Whether a call of such an operator is one kernel of the CPU's.
+bool runs_directly(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  if (!info.direct_on_cpu) return false;
+  const at::Tensor& self = stack[begin].toTensor();
+  const FakeTensorImpl* fake = as_fake(self);
+  const c10::Device device = fake != nullptr ? fake->pretended_device() : self.device();
+  return device.is_cpu() && !(self.requires_grad() && c10::GradMode::is_enabled());
+}
+
 // The steps of a call whose operands and results are on a stack.
 class BoxedCall {
  public:
@@ -355,7 +398,8 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
       return;
     }
   }
-  if (info.route == Route::kComposite) {
+  const size_t begin = stack->size() - info.argument_count;
+  if (info.route == Route::kComposite || (info.direct_on_cpu && !runs_directly(info, *stack, begin))) {
     // Reached when autograd is skipped (inference mode), and by out= forms that it does not know: the parts are calls
     // of their own.
     const bool implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
@@ -364,7 +408,6 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     return;
   }
 
-  const size_t begin = stack->size() - info.argument_count;
   if (!keys.has(c10::DispatchKey::CUDA) && computes_on_host_scalars(info, mode, *stack, begin)) {
     run_for_real(info, keys, stack);
     return;
@@ -443,6 +486,10 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   const OperatorInfo& info = OperatorInfo::of(op);
   const size_t begin = stack->size() - info.argument_count;
   if (C10_UNLIKELY(is_asked_before_data_is_replaced(op))) refuse_to_replace_data(info, *stack, begin);
+  if (C10_UNLIKELY(runs_directly(info, *stack, begin))) {
+    fake_fallback(op, keys & below, stack);
+    return;
+  }
   // Autocast, when on, must cast the operands first; its kernel calls the operator again with autocast off.
   const bool autocast_first = casts_first(op, keys);
   const CompositeScope scope(mode->observer, info, as_span(viewed(*stack, begin)));

@@ -49,6 +49,23 @@ constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
 // Not run for real on known contents: what they do is no result, or a tensor without memory.
 constexpr std::string_view kNotEvaluable[] = {"aten::record_stream", "aten::_efficientzerotensor"};
 
+constexpr std::pair<std::string_view, ContentsRule> kContentsRules[] = {
+    {"aten::bitwise_and.Tensor", ContentsRule::kAbsorbedByFalse},
+    {"aten::logical_and", ContentsRule::kAbsorbedByFalse},
+    {"aten::mul.Tensor", ContentsRule::kAbsorbedByFalse},
+    {"aten::bitwise_or.Tensor", ContentsRule::kAbsorbedByTrue},
+    {"aten::logical_or", ContentsRule::kAbsorbedByTrue},
+    {"aten::isnan", ContentsRule::kFalseIfFinite},
+    {"aten::isinf", ContentsRule::kFalseIfFinite},
+    {"aten::isposinf", ContentsRule::kFalseIfFinite},
+    {"aten::isneginf", ContentsRule::kFalseIfFinite},
+    {"aten::eq.Scalar", ContentsRule::kEqual},
+    {"aten::eq.Tensor", ContentsRule::kEqual},
+    {"aten::ne.Scalar", ContentsRule::kNotEqual},
+    {"aten::ne.Tensor", ContentsRule::kNotEqual},
+    {"aten::_amp_foreach_non_finite_check_and_unscale_", ContentsRule::kFindsNothing},
+};
+
 template <class Names>
 bool is_one_of(const Names& names, std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
@@ -158,12 +175,16 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   mixes_cpu_scalars = name != "aten::nextafter" && name != "aten::nextafter_" && name != "aten::nextafter.out";
   marks_for_profiler = name.starts_with("profiler::");
   lifts = name.starts_with("aten::lift");
+  direct_on_cpu = name == "aten::max_pool1d";
   if (device_argument >= 0) device_rule = DeviceRule::kDeviceArgument;
   if (name.starts_with("aten::_foreach_")) {
     device_rule = name.starts_with("aten::_foreach_copy") ? kAnywhere : DeviceRule::kPerSlot;
   }
   for (const auto& [known, known_rule] : kDeviceRules) {
     if (name == known) device_rule = known_rule;
+  }
+  for (const auto& [known, known_rule] : kContentsRules) {
+    if (name == known) contents_rule = known_rule;
   }
 
   rule = RuleRegistry::global().find(name);

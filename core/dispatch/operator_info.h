@@ -30,6 +30,18 @@ enum class DeviceRule : uint8_t {
   kDeviceArgument,  // an explicit device argument, otherwise as kCommon, otherwise the mode's default device
 };
 
+// What is known of results although the operands are not (core/dispatch/contents_of_call.h).
+enum class ContentsRule : uint8_t {
+  kNone,
+  kAbsorbedByFalse,  // logical_and: false wherever an operand is
+  kAbsorbedByTrue,
+  // With HostReads::finite:
+  kFalseIfFinite,  // isnan, isinf
+  kEqual,          // not an infinity; itself
+  kNotEqual,
+  kFindsNothing,  // writes to its second argument only if it finds an infinity or NaN
+};
+
 struct OperatorInfo {
   explicit OperatorInfo(const c10::OperatorHandle& op, uint32_t id);
 
@@ -40,6 +52,7 @@ struct OperatorInfo {
   uint32_t id;          // dense, for side tables
   uint64_t generation;  // of the rule registry when this was worked out
   Route route = Route::kNone;
+  ContentsRule contents_rule = ContentsRule::kNone;
   DeviceRule device_rule = DeviceRule::kCommon;
   uint16_t argument_count = 0;
   uint16_t return_count = 0;
@@ -54,6 +67,7 @@ struct OperatorInfo {
   bool inplace_view = false;     // t_, squeeze_: changes the geometry of its operand
   bool mixes_cpu_scalars = true;
   bool marks_for_profiler = false;                 // says what runs now, computes nothing: optimizers do so in Python
+  bool direct_on_cpu = false;                      // a composite whose CPU kernel without gradients calls no other
   bool lifts = false;                              // takes a literal into the program: lift_fresh
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   // Bit i: argument i, of the first 64.

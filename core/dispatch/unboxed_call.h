@@ -50,6 +50,7 @@ class OperandView {
   }
   // Not when a real tensor must first become a fake, or when no operand is one and the call may be on host scalars.
   bool are_fakes() const { return fakes_; }
+  bool has_contents_among() const { return contents_; }
   // Devices that differ, or contents that the call may read or write: the boxed call knows what to do.
   bool are_plain(bool writes) const { return !device_.is_mixed() && (!contents_ || (unknown_ && !writes)); }
   const CommonDevice& device() const { return device_; }
@@ -78,40 +79,26 @@ struct MakesContents {
     return false;
   }
 };
-template <>
-struct MakesContents<at::_ops::arange_start_step> : MakesContents<void> {
+struct MakesContentsAlways {
   template <class... Args>
   static bool in(const Args&...) {
     return true;
   }
 };
-struct MakesFewElements {
-  template <class... Rest>
-  static bool in(c10::SymIntArrayRef sizes, const Rest&...) {
-    int64_t elements = 1;
-    for (const c10::SymInt& size : sizes) elements *= size.expect_int();
-    return elements <= kMostFilledElements;
-  }
-};
 template <>
-struct MakesContents<at::_ops::zeros> : MakesFewElements {};
+struct MakesContents<at::_ops::arange_start_step> : MakesContentsAlways {};
 template <>
-struct MakesContents<at::_ops::full> : MakesFewElements {};
-struct WritesFewBytes {
-  template <class... Rest>
-  static bool in(const at::Tensor& written, const Rest&...) {
-    return written.unsafeGetTensorImpl()->numel() <= kMostFilledElements &&
-           written.unsafeGetTensorImpl()->unsafe_storage().nbytes() <= kMostKnownBytes;
-  }
-};
+struct MakesContents<at::_ops::zeros> : MakesContentsAlways {};
 template <>
-struct MakesContents<at::_ops::fill__Scalar> : WritesFewBytes {};
+struct MakesContents<at::_ops::full> : MakesContentsAlways {};
 template <>
-struct MakesContents<at::_ops::zero_> : WritesFewBytes {};
+struct MakesContents<at::_ops::fill__Scalar> : MakesContentsAlways {};
 template <>
-struct MakesContents<at::_ops::zeros_like> : WritesFewBytes {};
+struct MakesContents<at::_ops::zero_> : MakesContentsAlways {};
 template <>
-struct MakesContents<at::_ops::ones_like> : WritesFewBytes {};
+struct MakesContents<at::_ops::zeros_like> : MakesContentsAlways {};
+template <>
+struct MakesContents<at::_ops::ones_like> : MakesContentsAlways {};
 // A copy's source must be known: then the operands have contents already.
 
 // What printing a tensor calls: the conversion to doubles, and copies and parts of what that gives.
@@ -225,7 +212,9 @@ class UnboxedCall<Operator, Return(Args...)> {
             !operands.are_fakes() ||
             // An observer is shown what the host wrote into known contents since.
             !operands.are_plain(info->touched_arguments != 0 || (mode != nullptr && mode->observer != nullptr)) ||
-            MakesContents<Operator>::in(args...) || (kHasOperands && !operands.device().known()) ||
+            MakesContents<Operator>::in(args...) ||
+            (info->contents_rule != ContentsRule::kNone &&
+             (operands.has_contents_among() || (mode != nullptr && mode->options.host_reads.finite))) || (kHasOperands && !operands.device().known()) ||
             (mode != nullptr && (mode->kind == ModeKind::kObserve || (mode->reads_data && info->depends_on_data))) ||
             may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "core/fake/call_argument.h"
 
@@ -35,6 +36,9 @@ class CallObserver {
   // With ModeState::reads_data: carries out a call whose results depend on the contents of fakes, nothing of it shown
   // otherwise: true if it did, with the results on the stack in place of the arguments.
   virtual bool compute(const OperatorInfo& info, torch::jit::Stack& stack) { return false; }
+
+  // Where in its source the program is, "train.py:12"; "" if nobody knows.
+  virtual std::string location() { return ""; }
 
   // An UnfakeGuard begins and ends on the observed thread.
   virtual void mode_suspended() {}

@@ -49,6 +49,19 @@ at::Tensor real_view(const c10::Storage& contents, const at::Tensor& like) {
   return tensor;
 }
 
+// The same number everywhere.
+at::Tensor uniform_view(const UniformContents& uniform, const at::Tensor& like) {
+  const c10::TensorImpl& impl = *like.unsafeGetTensorImpl();
+  auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(uniform.element),
+                                                   c10::DispatchKeySet(c10::DispatchKey::CPU), impl.dtype());
+  const c10::DimVector strides(like.sizes().size(), 0);
+  view->set_sizes_and_strides(like.sizes(), strides, 0);
+  at::Tensor tensor(std::move(view));
+  tensor._set_conj(like.is_conj());
+  tensor._set_neg(like.is_neg());
+  return tensor;
+}
+
 // Calls `f` with the position in bytes of every element of the storage that `tensor` sees.
 template <class F>
 void for_each_element(const at::Tensor& tensor, F&& f) {
@@ -96,7 +109,7 @@ void set_pointer(c10::StorageImpl& storage, void* pointer, c10::DeleterFnPtr del
 // Lets the storage's pointer say what its contents are: there for the host to read, or not.
 void publish(c10::StorageImpl& storage) {
   const KnownContents& contents = *storage_context_of(storage).contents;
-  const bool readable = contents.readable && contents.known.empty();
+  const bool readable = contents.readable && contents.real && contents.known.empty();
   set_pointer(storage, readable ? raw_data_ptr(*contents.real.unsafeGetStorageImpl()).get() : nullptr,
               &delete_storage_context_with_contents);
   if (readable && !contents.host_may_write) storage.set_materializer(&host_takes_pointer);
@@ -130,16 +143,88 @@ bool is_known(const at::Tensor& tensor) {
   const int64_t elements = tensor.unsafeGetTensorImpl()->numel();
   if (elements == 0) return true;
   const KnownContents* contents = contents_of(storage_of(tensor));
-  return contents != nullptr && elements <= most_known_elements(tensor.scalar_type()) &&
+  return contents != nullptr && contents->real && elements <= most_known_elements(tensor.scalar_type()) &&
          contents->real.nbytes() == tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes() &&
          all_known(*contents, tensor);
 }
 
-std::optional<at::Tensor> known_value(const at::Tensor& tensor) {
-  if (!is_known(tensor)) return std::nullopt;
+bool is_knowable(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return false;
+  if (tensor.unsafeGetTensorImpl()->numel() == 0) return true;
   const KnownContents* contents = contents_of(storage_of(tensor));
-  return real_view(contents != nullptr ? contents->real : zeroed(0), tensor);
+  if (contents == nullptr || contents->failed) return false;
+  if (contents->bytes != tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes()) return false;
+  if (contents->uniform) return c10::elementSize(contents->uniform->dtype) == tensor.dtype().itemsize();
+  return contents->pending || all_known(*contents, tensor);
 }
+
+std::optional<at::Tensor> value_in(KnownContents& contents, const at::Tensor& like) {
+  if (contents.pending) contents.pending->resolve(contents);
+  if (contents.failed) return std::nullopt;
+  if (contents.uniform) return uniform_view(*contents.uniform, like);
+  return real_view(contents.real, like);
+}
+
+std::optional<at::Tensor> known_value(const at::Tensor& tensor) {
+  if (!is_knowable(tensor)) return std::nullopt;
+  KnownContents* contents = contents_of(storage_of(tensor));
+  if (contents == nullptr) return real_view(zeroed(0), tensor);
+  return value_in(*contents, tensor);
+}
+
+std::optional<c10::Scalar> uniform_value(const at::Tensor& tensor) {
+  constexpr int64_t kFew = 4096;
+  if (!tensor.defined() || !tensor.has_storage() || tensor.unsafeGetTensorImpl()->numel() == 0) return std::nullopt;
+  KnownContents* contents = contents_of(storage_of(tensor));
+  if (contents == nullptr || contents->pending || !is_knowable(tensor)) return std::nullopt;
+  if (!contents->uniform && tensor.unsafeGetTensorImpl()->numel() > kFew) return std::nullopt;
+  const RealCalls real;
+  const at::Tensor value = *value_in(*contents, tensor);
+  const at::Tensor first = value.flatten()[0];
+  if (!contents->uniform && !value.eq(first).all().item<bool>()) return std::nullopt;
+  return first.item();
+}
+
+namespace {
+
+// In place of what was there.
+std::shared_ptr<KnownContents>& new_contents(const at::Tensor& fake) {
+  c10::StorageImpl& storage = storage_of(fake);
+  forget_contents(storage);
+  auto contents = std::make_shared<KnownContents>();
+  contents->bytes = storage.nbytes();
+  contents->readable = as_fake(fake)->pretended_device().is_cpu();
+  return storage_context_of(storage).contents = std::move(contents);
+}
+
+// Contents that nobody else has, as a buffer; nullptr if they cannot be.
+KnownContents* own_buffer(c10::StorageImpl& storage) {
+  if (contents_of(storage) == nullptr) return nullptr;
+  std::shared_ptr<KnownContents>& held = storage_context_of(storage).contents;
+  if (held->bytes != storage.nbytes()) return nullptr;
+  if (held->pending) held->pending->resolve(*held);
+  if (held->failed) return nullptr;
+  if (held->uniform) {
+    auto contents = std::make_shared<KnownContents>();
+    contents->bytes = held->bytes;
+    contents->readable = held->readable;
+    contents->real = zeroed(held->bytes);
+    const size_t item = held->uniform->element.nbytes();
+    for (size_t at = 0; at + item <= held->bytes; at += item) {
+      std::memcpy(static_cast<char*>(contents->real.mutable_data()) + at, held->uniform->element.data(), item);
+    }
+    held = std::move(contents);
+    publish(storage);
+  } else if (held.use_count() > 1) {
+    auto contents = std::make_shared<KnownContents>(*held);
+    contents->real = copied(held->real);
+    held = std::move(contents);
+    publish(storage);
+  }
+  return held.get();
+}
+
+}  // namespace
 
 void give_contents(const at::Tensor& fake, const at::Tensor& real) {
   c10::StorageImpl& storage = storage_of(fake);
@@ -147,12 +232,57 @@ void give_contents(const at::Tensor& fake, const at::Tensor& real) {
   if (fake.numel() == 0 || fake.numel() > most_known_elements(fake.scalar_type()) || storage.nbytes() > kMostKnownBytes)
     return;
   if (fake.sizes() != real.sizes() || fake.dtype() != real.dtype()) return;
-  auto contents = std::make_shared<KnownContents>();
+  auto& contents = new_contents(fake);
   contents->real = zeroed(storage.nbytes());
-  contents->readable = as_fake(fake)->pretended_device().is_cpu();
   real_view(contents->real, fake).copy_(real);
-  storage_context_of(storage).contents = std::move(contents);
   publish(storage);
+}
+
+void give_uniform_contents(const at::Tensor& fake, const c10::Scalar& number) {
+  constexpr int64_t kFew = 1024;  // at hand, so that what follows is, too
+  if (fake.numel() == 0) return;
+  const RealCalls calls;
+  const at::Tensor element = at::scalar_tensor(number, at::TensorOptions(fake.scalar_type()));
+  if (fake.numel() <= kFew) {
+    forget_contents(storage_of(fake));
+    give_contents(fake, element.expand(fake.sizes()));
+    return;
+  }
+  settle_uniform(*new_contents(fake), element);
+  publish(storage_of(fake));
+}
+
+std::shared_ptr<KnownContents> give_pending_contents(const at::Tensor& fake, std::shared_ptr<PendingContents> pending) {
+  auto& contents = new_contents(fake);
+  contents->pending = std::move(pending);
+  publish(storage_of(fake));
+  return contents;
+}
+
+std::shared_ptr<KnownContents> snapshot_of_contents(const at::Tensor& fake) {
+  c10::StorageImpl& storage = storage_of(fake);
+  KnownContents* contents = contents_of(storage);
+  if (contents == nullptr) return nullptr;
+  if (contents->host_may_write) {  // through a pointer, at any time
+    auto now = std::make_shared<KnownContents>(*contents);
+    now->real = copied(contents->real);
+    now->host_may_write = false;
+    return now;
+  }
+  return storage_context_of(storage).contents;
+}
+
+void settle(KnownContents& contents, c10::Storage real) {
+  contents.real = std::move(real);
+  contents.pending.reset();
+}
+
+void settle_uniform(KnownContents& contents, const at::Tensor& element) {
+  auto uniform = std::make_shared<UniformContents>();
+  uniform->dtype = element.scalar_type();
+  uniform->element = copied(element.contiguous().storage());
+  contents.uniform = std::move(uniform);
+  contents.pending.reset();
 }
 
 void forget_contents(c10::StorageImpl& storage) {
@@ -165,17 +295,12 @@ void forget_contents(c10::StorageImpl& storage) {
 
 at::Tensor contents_to_write(const at::Tensor& fake) {
   c10::StorageImpl& storage = storage_of(fake);
-  const KnownContents* present = contents_of(storage);
-  if (present == nullptr || present->real.nbytes() != storage.nbytes()) {
-    if (present != nullptr) forget_contents(storage);
-    auto contents = std::make_shared<KnownContents>();
-    contents->real = zeroed(storage.nbytes());
-    contents->known.assign(storage.nbytes(), false);
-    contents->readable = as_fake(fake)->pretended_device().is_cpu();
-    storage_context_of(storage).contents = std::move(contents);
-    publish(storage);
-  }
-  return real_view(contents_of(storage)->real, fake);
+  if (const KnownContents* own = own_buffer(storage)) return real_view(own->real, fake);
+  auto& contents = new_contents(fake);
+  contents->real = zeroed(storage.nbytes());
+  contents->known.assign(storage.nbytes(), false);
+  publish(storage);
+  return real_view(contents->real, fake);
 }
 
 void mark_known(const at::Tensor& fake) {
@@ -206,6 +331,7 @@ void* uninitialised_memory() {
 
 void literal_is_written(c10::StorageImpl* storage) {
   auto contents = std::make_shared<KnownContents>();
+  contents->bytes = storage->nbytes();
   contents->real = zeroed(storage->nbytes());
   contents->host_may_write = true;
   void* memory = contents->real.mutable_data();

@@ -5,13 +5,16 @@
 // either happens to the contents too (everything that decides it is known) or makes them unknown. Nothing else keeps
 // them.
 //
-//   known      literals (at::tensor, torch::tensor), factories that take numbers (zeros, full, arange, scalar_tensor, ...),
-//              real CPU tensors of one element, and results of aten operators on known operands alone
-//   never      random numbers, uninitialised memory, more than kMostKnownElements elements (kMostFilledElements for what is
-//              filled with a number), operators of the user's own
+//   at hand    literals (at::tensor, torch::tensor), small factories that take numbers (zeros, full, arange, ...), real
+//              CPU tensors of one element, small results of aten operators on operands at hand: a real CPU buffer
+//   on demand  everything else that follows from numbers, sizes and known contents: the call that makes it is kept
+//              (core/dispatch/pending_call.h) until somebody reads a result, within the mode's ContentsBudget. One number
+//              everywhere (zeros of any size, and what pointwise operators and some reductions make of such) is never
+//              more than that number
+//   never      random numbers, uninitialised memory, operators of the user's own
 //
-// The contents are a real CPU buffer. On a pretended CPU it can be read as a real tensor's can (data_ptr, accessor),
-// and written: what the host wrote is noticed at the next use, and shown to the observer.
+// On a pretended CPU a buffer can be read as a real tensor's can (data_ptr, accessor), and written: what the host wrote
+// is noticed at the next use, and shown to the observer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +32,29 @@ inline constexpr int64_t kMostKnownElements = int64_t{1} << 18;  // token ids an
 inline constexpr int64_t kMostFilledElements = 64;  // of what is filled with a number, as optimizer states begin
 inline constexpr size_t kMostKnownBytes = 8 * kMostKnownElements;
 
+// Every element is this one.
+struct UniformContents {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  c10::Storage element;  // one, on the CPU
+};
+
+// What makes contents when somebody reads them.
+class PendingContents {
+ public:
+  virtual ~PendingContents() = default;
+  // Gives `contents`, which wait for this, their buffer or uniform element. Throws DataDependentError beyond the budget,
+  // and what the calls throw.
+  virtual void resolve(struct KnownContents& contents) = 0;
+  uint32_t depth = 1;  // of calls that wait for calls
+};
+
+// Exactly one of `real`, `uniform` and `pending`.
 struct KnownContents {
+  size_t bytes = 0;  // of the meta storage, when these were its contents
+  std::shared_ptr<const UniformContents> uniform;
+  std::shared_ptr<PendingContents> pending;
+  bool failed = false;  // the CPU could not compute them: unknown
+
   c10::Storage real;            // on the CPU, with as many bytes as the meta storage
   std::vector<bool> known;      // by byte; empty: all
   bool readable = false;        // the pretended device is the CPU
@@ -37,12 +62,29 @@ struct KnownContents {
   c10::Storage recorded;        // what the observer has been shown, if the host may write
 };
 
-// Whether every element is known. Any tensor may be asked: a fake, or what a kernel made of one.
+// Whether every element is at hand. Any tensor may be asked: a fake, or what a kernel made of one.
 bool is_known(const at::Tensor& tensor);
-// The contents as a real CPU tensor of the same geometry, on the same memory; empty if they are not known.
+// Whether every element is at hand or can be computed.
+bool is_knowable(const at::Tensor& tensor);
+// The contents as a real CPU tensor of the same sizes and dtype, computed if need be; empty if they are not known. On
+// the same memory with the same strides, or, if one number is everywhere, with strides of zero. Throws
+// DataDependentError if that would cost more than the budget.
 std::optional<at::Tensor> known_value(const at::Tensor& tensor);
+// The number that every element is known to be, without computing anything; nothing for buffers of more than a few.
+std::optional<c10::Scalar> uniform_value(const at::Tensor& tensor);
 // Makes them known: a copy of `real`, which has the same sizes and dtype. Ignored if they are too many.
 void give_contents(const at::Tensor& fake, const at::Tensor& real);
+// The same number everywhere, in the whole storage of `fake`, whose contents are forgotten.
+void give_uniform_contents(const at::Tensor& fake, const c10::Scalar& number);
+// They will be what `pending` makes of them.
+std::shared_ptr<KnownContents> give_pending_contents(const at::Tensor& fake, std::shared_ptr<PendingContents> pending);
+// The storage's contents as they are now, whatever is written later; nullptr if they are not known.
+std::shared_ptr<KnownContents> snapshot_of_contents(const at::Tensor& fake);
+// A real tensor on `contents` with the geometry of `like`; computed if need be, nothing if they cannot be.
+std::optional<at::Tensor> value_in(KnownContents& contents, const at::Tensor& like);
+// `real`, with as many bytes, becomes them; or `element`, a tensor of one element, everywhere.
+void settle(KnownContents& contents, c10::Storage real);
+void settle_uniform(KnownContents& contents, const at::Tensor& element);
 void forget_contents(c10::StorageImpl& storage);
 // To be written: a real CPU tensor on the contents, all unknown where there were none; mark_known once it is done.
 at::Tensor contents_to_write(const at::Tensor& fake);

@@ -15,6 +15,7 @@
 
 #include "core/fake/call_observer.h"
 #include "core/fake/data_sizes.h"
+#include "core/fake/host_reads.h"
 #include "shadowgraph/fake.h"
 
 namespace shadowgraph {
@@ -61,6 +62,7 @@ struct ModeState {
   ConversionMemo memo;
   std::recursive_mutex memo_mutex;  // several threads may be in one mode
   DataSizes data_sizes;
+  HostAnswers host_answers;
 
   const DeviceProfile& profile() const { return *options.profile; }
   bool maps_devices() const { return options.map_devices_to_default; }

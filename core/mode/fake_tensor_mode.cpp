@@ -39,6 +39,7 @@ std::unique_ptr<ModeState> make_state(FakeTensorOptions options) {
   state->default_device = *options.device;
   state->data_sizes.give(options.data_sizes);
   state->data_sizes.give(options.data_size_hint);
+  state->host_answers.give(options.host_reads);
   state->options = std::move(options);
   static std::atomic<uint32_t> last_id{0};
   state->id = ++last_id;
@@ -155,6 +156,14 @@ FakeTensorMode* detect_fake_mode(at::TensorList tensors) {
   const std::lock_guard lock(modes.mutex);
   const auto mode = modes.by_id.find(thread_state.mode->id);
   return mode == modes.by_id.end() ? nullptr : mode->second;
+}
+
+std::optional<at::Tensor> known_contents(const at::Tensor& fake) {
+  if (!is_fake(fake)) return std::nullopt;
+  close_open_literal();
+  const std::optional<at::Tensor> value = known_value(fake);
+  const RealCalls real;
+  return value ? std::optional(value->resolve_conj().resolve_neg().clone(at::MemoryFormat::Contiguous)) : std::nullopt;
 }
 
 std::string to_string(const at::Tensor& tensor) {

@@ -27,6 +27,11 @@ void complete(FakeTensorOptions& given, FakeTensorOptions around) {
   given.map_devices_to_default |= around.map_devices_to_default;
   given.data_sizes.merge(around.data_sizes);
   if (!given.data_size_hint) given.data_size_hint = std::move(around.data_size_hint);
+  given.host_reads.values.merge(around.host_reads.values);
+  if (!given.host_reads.hint) given.host_reads.hint = std::move(around.host_reads.hint);
+  given.host_reads.finite |= around.host_reads.finite;
+  given.host_reads.masks_full |= around.host_reads.masks_full;
+  if (!given.contents_budget) given.contents_budget = around.contents_budget;
   if (!given.real_tensors) given.real_tensors = around.real_tensors;
   given.unknown_operators_on_zeros |= around.unknown_operators_on_zeros;
 }

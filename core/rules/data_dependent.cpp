@@ -1,7 +1,11 @@
 // Operators whose results have as many elements as their data says: the size is a hint of the user's
 // (shadowgraph/fake.h), and without one they end in DataDependentError.
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty.h>
 
+#include <algorithm>
+
+#include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
@@ -103,10 +107,61 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
   return rules::empty({size}, repeats);
 }
 
+// Sequences of falling lengths, side by side, and how many are as long as each step; the latter on the CPU, and known.
+std::tuple<Tensor, Tensor> pack_padded_sequence(const Tensor& input, const Tensor& lengths, bool batch_first) {
+  const FakeTensorImpl* fake = as_fake(lengths);
+  TORCH_CHECK(lengths.dim() == 1 && lengths.scalar_type() == c10::kLong && fake != nullptr &&
+                  fake->pretended_device().is_cpu(),
+              "'lengths' argument should be a 1D CPU int64 tensor, but got ", lengths.dim(), "D ",
+              fake != nullptr ? fake->pretended_device().str() : lengths.device().str(), " ", lengths.scalar_type(),
+              " tensor");
+  TORCH_CHECK(input.numel() > 0, "Cannot pack empty tensors.");
+  const int64_t batch = input.size(batch_first ? 0 : 1);
+  TORCH_CHECK(lengths.size(0) == batch, "Expected `len(lengths)` to be equal to batch_size, but got ", lengths.size(0),
+              " (batch_size=", batch, ")");
+  const auto known = known_value(lengths);
+  if (!known) {
+    throw DataDependentError(
+        "aten::_pack_padded_sequence: how many steps there are depends on the lengths, a fake tensor whose contents are "
+        "not known. Give the lengths as a literal (a list, torch.tensor([...])), or as an input that keeps its contents");
+  }
+  std::vector<int64_t> length(static_cast<size_t>(batch));
+  for (int64_t i = 0; i < batch; ++i) {
+    length[static_cast<size_t>(i)] = known->const_data_ptr<int64_t>()[i * known->stride(0)];
+  }
+  TORCH_CHECK(length.back() > 0,
+              "Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0");
+  TORCH_CHECK(std::is_sorted(length.rbegin(), length.rend()),
+              "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass "
+              "`enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this requirement if you do "
+              "not need ONNX exportability.");
+  TORCH_CHECK(length[0] <= input.size(batch_first ? 1 : 0), "a length of ", length[0], " is more than the input has, ",
+              input.size(batch_first ? 1 : 0));
+  const Tensor batch_sizes = FakeTensorImpl::empty({length[0]}, c10::scalarTypeToTypeMeta(c10::kLong),
+                                                   c10::MemoryFormat::Contiguous, c10::Device(c10::kCPU));
+  as_fake(batch_sizes)->take_fresh();  // it stays on the CPU
+  int64_t total = 0;
+  {
+    const RealCalls real;
+    const Tensor counts = at::empty({length[0]}, at::kLong);
+    auto longer = static_cast<int64_t>(length.size());
+    for (int64_t step = 0; step < length[0]; ++step) {
+      while (length[static_cast<size_t>(longer) - 1] <= step) --longer;
+      counts.mutable_data_ptr<int64_t>()[step] = longer;
+      total += longer;
+    }
+    give_contents(batch_sizes, counts);
+  }
+  c10::DimVector packed{total};
+  packed.append(input.sizes().begin() + 2, input.sizes().end());
+  return {rules::empty(packed, input), batch_sizes};
+}
+
 }  // namespace
 
 void register_data_dependent(RuleRegistry& registry) {
   registry.add("aten::nonzero", &nonzero);
+  registry.add("aten::_pack_padded_sequence", &pack_padded_sequence);
   registry.add("aten::masked_select", &masked_select);
   registry.add("aten::_unique2", &unique2);
   registry.add("aten::unique_consecutive", &unique_consecutive);

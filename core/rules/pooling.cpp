@@ -1,5 +1,6 @@
 // Pooling beyond the structured kernels. Whether a result is channels-last is decided by the input's strides; the
 // three-dimensional kernels and unpooling differ between CPU and CUDA.
+#include <ATen/native/Pool.h>
 #include <ATen/native/Resize.h>
 
 #include "core/rules/families.h"
@@ -31,6 +32,20 @@ void check_input(const Tensor& input, int64_t spatial, const char* name) {
                 "has sizes ",
                 input.sizes(), " with dimension ", d, " being empty");
   }
+}
+
+// ---- What a CPU computes in one kernel without gradients; elsewhere it is max_pool1d_with_indices
+
+Tensor max_pool1d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                  bool ceil_mode) {
+  TORCH_CHECK(input.dim() == 2 || input.dim() == 3, "max_pool1d() Expected 2D or 3D input tensor, but got ",
+              input.sizes());
+  const auto one = [](IntArrayRef values, int64_t otherwise) { return values.empty() ? otherwise : values[0]; };
+  const int64_t step = one(stride, one(kernel, 1));
+  const int64_t size = at::native::pooling_output_shape(input.size(-1), one(kernel, 1), one(padding, 0), step,
+                                                        one(dilation, 1), ceil_mode);
+  TORCH_CHECK(size > 0, "max_pool1d() Invalid computed output size: ", size);
+  return rules::empty(with_spatial(input, {size}), input);
 }
 
 // ---- Adaptive average
@@ -154,6 +169,7 @@ Tensor max_unpool3d(const Tensor& input, const Tensor& indices, IntArrayRef outp
 }  // namespace
 
 void register_pooling(RuleRegistry& registry) {
+  registry.add("aten::max_pool1d", &max_pool1d);
   registry.add("aten::_adaptive_avg_pool2d", &adaptive_avg_pool2d);
   registry.add("aten::_adaptive_avg_pool2d_backward", &adaptive_avg_pool2d_backward);
   registry.add("aten::_adaptive_avg_pool3d", &adaptive_avg_pool3d);

@@ -267,7 +267,7 @@ at::Tensor shared_buffer(TensorList weights) {
 
 FiveTensors call_cudnn(Mode mode, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& cx,
                        TensorList weights, bool has_biases, int64_t num_layers, double dropout, bool train,
-                       bool bidirectional, bool batch_first) {
+                       bool bidirectional, bool batch_first, IntArrayRef batch_sizes = {}) {
   int64_t hidden_size = hx.size(2);
   int64_t proj_size = 0;
   if (cx.defined() && cx.size(2) != hx.size(2)) {
@@ -283,12 +283,12 @@ FiveTensors call_cudnn(Mode mode, const at::Tensor& input, const at::Tensor& hx,
   }
   return at::_cudnn_rnn(input, weights, has_biases ? 4 : 2, optional(shared_buffer(weights)), hx, optional(cx),
                         static_cast<int64_t>(mode), hidden_size, proj_size, num_layers, batch_first, dropout, train,
-                        bidirectional, /*batch_sizes=*/{}, optional(dropout_state));
+                        bidirectional, batch_sizes, optional(dropout_state));
 }
 
 // The composite's own decomposition: for inputs that are not cuDNN's it asks no library, or oneDNN, which is as here.
-std::vector<at::Tensor> decomposed(const char* name, torch::jit::Stack stack) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "input");
+std::vector<at::Tensor> decomposed(const char* name, torch::jit::Stack stack, const char* overload = "input") {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
   op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
   std::vector<at::Tensor> results;
   for (auto& result : stack) results.push_back(std::move(result).toTensor());
@@ -429,6 +429,43 @@ TwoTensors rnn_relu(const at::Tensor& input, const at::Tensor& hx, TensorList we
                    bidirectional, batch_first);
 }
 
+// ---- Packed sequences: how many are as long as each step is known to the host
+
+c10::IntArrayRef steps_of(const at::Tensor& batch_sizes) {
+  return {batch_sizes.const_data_ptr<int64_t>(), static_cast<size_t>(batch_sizes.size(0))};
+}
+
+ThreeTensors packed_lstm(const at::Tensor& data, const at::Tensor& batch_sizes, TensorList hx, TensorList weights,
+                         bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional) {
+  TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
+  if (!uses_cudnn(data)) {
+    const auto r = decomposed("aten::lstm",
+                              {data, batch_sizes, hx.vec(), weights.vec(), has_biases, num_layers, dropout, train,
+                               bidirectional},
+                              "data");
+    return {r[0], r[1], r[2]};
+  }
+  const auto r = call_cudnn(Mode::kLstm, data, hx[0], hx[1], weights, has_biases, num_layers, dropout, train,
+                            bidirectional, /*batch_first=*/false, steps_of(batch_sizes));
+  return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
+}
+
+template <Mode mode>
+TwoTensors packed(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx, TensorList weights,
+                  bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional) {
+  if (!uses_cudnn(data)) {
+    const char* const name = mode == Mode::kGru    ? "aten::gru"
+                             : mode == Mode::kTanh ? "aten::rnn_tanh"
+                                                   : "aten::rnn_relu";
+    const auto r = decomposed(
+        name, {data, batch_sizes, hx, weights.vec(), has_biases, num_layers, dropout, train, bidirectional}, "data");
+    return {r[0], r[1]};
+  }
+  const auto r = call_cudnn(mode, data, hx, {}, weights, has_biases, num_layers, dropout, train, bidirectional,
+                            /*batch_first=*/false, steps_of(batch_sizes));
+  return {std::get<0>(r), std::get<1>(r)};
+}
+
 // ---- Fused cells on CUDA (native/cuda/RNN.cu)
 
 ThreeTensors fused_lstm_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& cx,
@@ -477,6 +514,10 @@ void register_recurrent(RuleRegistry& registry) {
   registry.add("aten::_cudnn_rnn_backward", &cudnn_rnn_backward);
   registry.add("aten::_cudnn_init_dropout_state", &cudnn_init_dropout_state);
   registry.add_composite("aten::lstm.input", &lstm);
+  registry.add_composite("aten::lstm.data", &packed_lstm);
+  registry.add_composite("aten::gru.data", &packed<Mode::kGru>);
+  registry.add_composite("aten::rnn_tanh.data", &packed<Mode::kTanh>);
+  registry.add_composite("aten::rnn_relu.data", &packed<Mode::kRelu>);
   registry.add_composite("aten::gru.input", &gru);
   registry.add_composite("aten::rnn_tanh.input", &rnn_tanh);
   registry.add_composite("aten::rnn_relu.input", &rnn_relu);

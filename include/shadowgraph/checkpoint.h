@@ -25,9 +25,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "shadowgraph/error.h"
@@ -54,6 +56,25 @@ using CheckpointedFunction = std::function<std::vector<at::Tensor>(const std::ve
 // in dtype, sizes or device; and libtorch's error about in-place changes if an input was written to since.
 std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::vector<at::Tensor> inputs,
                                            const CheckpointOptions& options = {});
+
+// What the capture under way, if there is one, is told of a checkpoint that somebody else carries out
+// (torch.utils.checkpoint): every run of the function is entered and left, and the first is forward's. Of one thread.
+class CheckpointRuns {
+ public:
+  explicit CheckpointRuns(std::string name) : name_(std::move(name)) {}
+  void enter();
+  void leave() noexcept;
+  // A later run has made a tensor that backward waits for.
+  static void keep(const at::Tensor& tensor);
+
+ private:
+  std::string name_;
+  uint32_t session_ = 0;  // of the capture that saw the first run; 0: none
+  uint32_t recorded_as_ = 0;
+  bool has_run_ = false;
+  enum class Told : uint8_t { kNothing, kFirst, kAgain };
+  std::vector<Told> under_way_;
+};
 
 namespace internal {
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Scalar.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
@@ -98,6 +99,47 @@ struct DataSizeQuestion {
 using DataSizeHint = std::function<std::optional<int64_t>(const DataSizeQuestion&)>;
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Contents. What a program computes from constants and sizes alone is known: what is small at once, the rest when
+// somebody reads it, from a record of the calls that made it. Uniform tensors (ones, zeros, full) are known at any size.
+
+// What computing contents for a reader may cost. Beyond it DataDependentError, which says what it would have cost.
+struct ContentsBudget {
+  int64_t bytes = int64_t{1} << 30;  // of all tensors on the way, for one reader
+  double seconds = 10;
+};
+
+// Values that the program reads (item(), equal(), a comparison in an `if`) and that data decides: given by the user, or
+// DataDependentError is thrown. Reads are named in the order of asking, "item0", "item1", ..., "equal0", ...
+//
+//     FakeTensorMode mode({.host_reads = {.values = {{"item0", 2.5}, {"bool", false}}}});
+//     FakeTensorMode mode({.host_reads = {.finite = true}});   // clip_grad_norm_, GradScaler
+//
+// A capture notes every answer as a guard of the graph, with the line of the program that asked where it is known.
+
+struct HostReadQuestion {
+  std::string name;          // "item0"
+  std::string op;            // "aten::_local_scalar_dense"
+  const at::Tensor& tensor;  // what is read: a fake
+  std::string source;        // "train.py:12", where a capture knows it
+};
+// Nothing: the hint does not know either.
+using HostReadHint = std::function<std::optional<c10::Scalar>(const HostReadQuestion&)>;
+
+// Asked in this order: `values` by name, `hint`, `values` by kind, `finite`.
+struct HostReads {
+  std::map<std::string, c10::Scalar> values = {};  // "item0", or for all others of a kind "bool", "int", "float"
+  HostReadHint hint = {};
+  // No floating-point number is an infinity or NaN: isfinite(x) is true everywhere, isnan(x) and isinf(x) nowhere, a
+  // GradScaler finds nothing to skip, and a floating-point number that is read is 1.
+  bool finite = false;
+  // Inputs that mask hide nothing: those of dtype bool and those of integers with "mask" in their names are full of
+  // ones.
+  bool masks_full = false;
+
+  bool any() const { return !values.empty() || hint || finite || masks_full; }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Fake tensors: run a program for its shapes, dtypes, strides, aliasing and devices, with no data and no allocation.
 //
 //     shadowgraph::FakeTensorMode mode({.device = at::kCUDA});  // no GPU needed
@@ -131,6 +173,8 @@ struct FakeTensorOptions {
   // Sizes of results that depend on data, by name, and a function asked for the others.
   NamedDataSizes data_sizes = {};
   DataSizeHint data_size_hint = {};
+  HostReads host_reads = {};
+  std::optional<ContentsBudget> contents_budget;  // by default ContentsBudget()
   std::optional<RealTensors> real_tensors;  // by default kConvert
   // Operators without rule, decomposition and Meta kernel: run their CPU kernel on zeros, of the real sizes, to see
   // what comes out. Allocates real memory. Operators that index by their operands or change an operand's geometry are
@@ -205,6 +249,10 @@ class ModeMismatchError : public Error {
 
 // Whether `tensor` is a fake tensor; false for undefined ones.
 bool is_fake(const at::Tensor& tensor);
+
+// What a fake is known to hold, as a real CPU tensor of its own: literals, and what follows from numbers and sizes
+// alone. Nothing if data decides it. Throws DataDependentError beyond the mode's ContentsBudget.
+std::optional<at::Tensor> known_contents(const at::Tensor& fake);
 
 // The mode that the fakes among `tensors` were made in, if it is still there; otherwise this thread's, or nullptr.
 // Throws ModeMismatchError if they are of two modes.

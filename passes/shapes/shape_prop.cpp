@@ -71,6 +71,7 @@ class ShapeRun {
     for (const auto& [name, geometry] : options.inputs) unbound_.push_back(name);
     state_of(mode_).data_sizes.give(options.data_sizes);
     state_of(mode_).data_sizes.give(recorded_data_sizes());
+    give_recorded_answers(state_of(mode_).host_answers);
   }
 
   // "nonzero0 = 17"
@@ -85,6 +86,30 @@ class ShapeRun {
       sizes.emplace(guard.observed.substr(0, equals), size);
     }
     return sizes;
+  }
+
+  // "item0 = 1.5, assumed finite", "equal0 = true"
+  void give_recorded_answers(HostAnswers& answers) const {
+    for (const Guard& guard : graph_.guards) {
+      const size_t equals = guard.observed.find(" = ");
+      if (guard.kind != Guard::Kind::kHostValue || equals == std::string::npos) continue;
+      const std::string name = guard.observed.substr(0, equals);
+      if (!name.starts_with("item") && !name.starts_with("equal")) continue;
+      const std::string_view text = std::string_view(guard.observed).substr(equals + 3);
+      if (text.starts_with("true") || text.starts_with("false")) {
+        answers.give(name, text.starts_with("true"));
+        continue;
+      }
+      const std::string_view number = text.substr(0, text.find(','));
+      int64_t integer = 0;
+      const char* const end = number.data() + number.size();
+      if (const auto [stop, error] = std::from_chars(number.data(), end, integer); error == std::errc() && stop == end) {
+        answers.give(name, integer);
+        continue;
+      }
+      double real = 0;
+      if (std::from_chars(number.data(), end, real).ec == std::errc()) answers.give(name, real);
+    }
   }
 
   ShapePropagation run() {

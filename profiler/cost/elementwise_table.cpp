@@ -365,6 +365,7 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::histc", per_argument<0>, kOne},
 
     // ---- Pooling and resampling
+    {"aten::max_pool1d", pooling<1>, kOne},
     {"aten::max_pool1d_with_indices", pooling<1>, kOne},
     {"aten::max_pool2d", pooling<2>, kOne},
     {"aten::max_pool2d_with_indices", pooling<2>, kOne},

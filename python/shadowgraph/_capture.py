@@ -57,10 +57,11 @@ class Capture(Scope):
     source_lines: note the program's "file:line" at every node that is not backward's.
     """
 
-    def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None, saved_tensors=True,
-                 guards=True, source_lines=True):  # fmt: skip
+    def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None, host_reads=None,
+                 contents_budget=None, saved_tensors=True, guards=True, source_lines=True):  # fmt: skip
         self._made_with = (
-            str(device), profile, real_tensors, dict(data_sizes or {}), saved_tensors, guards, source_lines,
+            str(device), profile, real_tensors, dict(data_sizes or {}), host_reads, contents_budget, saved_tensors,
+            guards, source_lines,
         )  # fmt: skip
 
     def _make(self):
@@ -108,20 +109,22 @@ def phase(name):
         scope.leave()
 
 
-def capture(fn, *args, device="cpu", train=None, dtype=None, **kwargs):
+def capture(fn, *args, device="cpu", train=None, dtype=None, options=None, **kwargs):
     """Runs fn(*args, **kwargs) once on fakes and gives its graph.
 
     fn: a function or a torch.nn.Module, which stays as it is: its tensors are replaced by fakes while it runs.
     args, kwargs: tensors and nested structures of them; a text such as "f32[8,3,224,224]" makes one.
     device: where the module and the inputs pretend to be.
     train: sets the module's training mode for the run.
+    options: those of `Capture`, e.g. {"host_reads": "finite", "data_sizes": {"nonzero0": 17}}.
 
     Raises DataDependentError if the program reads data that a fake does not have.
     """
-    return _run(fn, args, kwargs, device=device, dtype=dtype, train=train)[0]
+    return _run(fn, args, kwargs, device=device, dtype=dtype, train=train, options=options)[0]
 
 
-def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="cpu", dtype=None, steady_state=False):
+def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="cpu", dtype=None, steady_state=False,
+                          options=None):  # fmt: skip
     """One training step as one graph: forward, loss, backward, optimizer step.
 
     model: a torch.nn.Module, which stays as it is; a function that makes one; a transformers configuration.
@@ -129,10 +132,14 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
     loss: a function of what forward gave; without one, its `.loss`, or the mean of its first floating-point tensor.
     optimizer: a class or function that takes parameters; None leaves the optimizer out.
     steady_state: record the second step, with the optimizer's state there.
+    options: those of `Capture`, e.g. {"host_reads": "finite"}.
     """
     args, kwargs = _inputs.as_call(inputs)
     return _run(model, args, kwargs, device=device, dtype=dtype, train=True, loss=loss, optimizer=optimizer,
-                step=True, steady_state=steady_state)[0]  # fmt: skip
+                step=True, steady_state=steady_state, options=options)[0]  # fmt: skip
+
+
+_OF_MODE = ("profile", "real_tensors", "data_sizes", "host_reads", "contents_budget")
 
 
 def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, optimizer=None, step=False,
@@ -140,7 +147,9 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
     """(graph, seconds of the recorded run)."""
     is_model = isinstance(program, torch.nn.Module) or step or train is not None
     # The module, the optimizer and what steps before the recorded one leave behind are made in a mode around the capture.
-    with fake(device) as mode, contextlib.ExitStack() as stack:
+    options = dict(options or {})
+    around = {name: options[name] for name in _OF_MODE if name in options}
+    with fake(device, **around) as mode, contextlib.ExitStack() as stack:
         module = None
         if is_model:
             module = _models.made(program, device, dtype)
@@ -153,7 +162,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
             call = _TrainingStep(module, loss, optimizer)
             if steady_state:
                 call(*args, **kwargs)
-        session = stack.enter_context(Capture(device, **(options or {})))
+        session = stack.enter_context(Capture(device, **options))
         if module is not None:
             session.name_module(module)
         for name, tensor in _named(args, kwargs):

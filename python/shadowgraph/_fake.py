@@ -58,12 +58,20 @@ class fake(Scope):
     real_tensors: what becomes of a real tensor that meets fakes: "constant" (its fake takes its place, small CPU tensors
         keep their values), "convert" (only single elements do) or "refuse" (RealTensorError).
     data_sizes: sizes of results that depend on data, by name: {"nonzero0": 17}.
+    host_reads: answers to what the program reads and data decides (item(), an `if` on a tensor); without one it raises
+        DataDependentError, which tells the name. One of these, or a list of them, asked in this order:
+        a dict by name, {"item0": 2.5}; a function of (name, tensor, source) that gives a value or None; a dict by kind,
+        {"bool": False, "int": 3, "float": 0.5}; "finite": no infinities and no NaNs, and a float that is read is 1.0.
+        "mask full": inputs of dtype bool, and those of integers with "mask" in their names, are full of ones.
+    contents_budget: (bytes, seconds) that computing what the program reads from constants and sizes may take; by default
+        1 GiB and 10 s.
 
     Raises EnvironmentError if torch in this process cannot be used so, Error for a device that cannot be pretended.
     """
 
-    def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None):
-        self._made_with = (str(device), profile, real_tensors, dict(data_sizes or {}))
+    def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None, host_reads=None,
+                 contents_budget=None):  # fmt: skip
+        self._made_with = (str(device), profile, real_tensors, dict(data_sizes or {}), host_reads, contents_budget)
 
     def _make(self):
         return _C.Mode(*self._made_with)

@@ -8,8 +8,11 @@ import contextlib
 import functools
 import os
 import threading
+import zipfile
 
 import torch
+import torch.utils.checkpoint
+import torch.utils.data
 
 from . import _shadowgraph as _C
 
@@ -31,6 +34,8 @@ def install():
         if not _Flags.gpu_is_there:
             _pretend_cuda()
         _guard_reads_of_data()
+        _tell_captures_of_checkpoints()
+        _read_files_for_real()
         _replace_what_reads_its_own_results()
         _installed = True
 
@@ -209,19 +214,29 @@ def _no_figures(name):
 def _guard_reads_of_data():
     """Whatever reads a tensor through a pointer, below every dispatch key, is an error on a fake: never garbage."""
 
-    def guarded(name, advice):
+    def guarded(name, advice, of_known=False):
         original = getattr(torch.Tensor, name)
 
         @functools.wraps(original)
         def read(self, *args, **kwargs):
             if _C.is_fake(self):
-                raise _C.DataDependentError(f"Tensor.{name}() on a tensor without data ({_C.describe(self)}): {advice}")
+                known = _C.known_contents(self) if of_known else None
+                if known is None:
+                    raise _C.DataDependentError(
+                        f"Tensor.{name}() on a tensor without data ({_C.describe(self)}): {advice}"
+                    )
+                if name == "numpy" and self.requires_grad and not kwargs.get("force"):
+                    known.requires_grad_()  # refused in torch's words
+                with torch._C._DisableTorchDispatch(), _Unfaked():
+                    return getattr(known, name)(*args, **kwargs)
             return original(self, *args, **kwargs)
 
         setattr(torch.Tensor, name, read)
 
     keep = "leave this line out of what is captured, or do it with a real tensor under shadowgraph.unfake()"
-    for name in ("numpy", "__array__", "__dlpack__", "share_memory_"):
+    for name in ("numpy", "__array__", "tolist"):
+        guarded(name, keep, of_known=True)
+    for name in ("__dlpack__", "share_memory_"):
         guarded(name, keep)
     for owner, name in ((torch._C, "_to_dlpack"), (torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")):
         if hasattr(owner, name):
@@ -237,6 +252,196 @@ def _guard_reads_of_data():
         return f"<{_C.describe(self)}>"
 
     torch.Tensor.__repr__ = text
+
+
+class _Unfaked:
+    """No mode on this thread, for a while."""
+
+    def __enter__(self):
+        self._guard = _C.Unfake()
+        self._guard.enter()
+
+    def __exit__(self, *exception):
+        self._guard.leave()
+
+
+def _fakes_of(value, device=None):
+    """A nested structure with the fakes of the real tensors in it; what one tensor was is one fake."""
+    if isinstance(value, torch.nn.Parameter):
+        return value if _C.is_fake(value) else torch.nn.Parameter(_fake_on(value.detach(), device), value.requires_grad)
+    if isinstance(value, torch.Tensor):
+        return value if _C.is_fake(value) else _fake_on(value, device)
+    if isinstance(value, torch.nn.Module):
+        for module in value.modules():
+            for entries in (module._parameters, module._buffers):
+                for name, tensor in entries.items():
+                    if tensor is not None:
+                        entries[name] = _fakes_of(tensor, device)
+        return value
+    if isinstance(value, dict):
+        fakes = {key: _fakes_of(each, device) for key, each in value.items()}
+        if type(value) is dict:
+            return fakes
+        value.update(fakes)  # an OrderedDict with its _metadata
+        return value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_fakes_of(each, device) for each in value))
+    if type(value) in (list, tuple):
+        return type(value)(_fakes_of(each, device) for each in value)
+    return value
+
+
+def _fake_on(tensor, device):
+    place = device(tensor) if callable(device) else device
+    return _C.from_real(tensor, None if place is None else str(place))
+
+
+def _read_files_for_real():
+    """torch.load, safetensors and DataLoaders make real tensors out of files and data; inside a mode those become fakes."""
+    load = torch.load
+
+    @functools.wraps(load)
+    def load_fakes(f, map_location=None, *args, **kwargs):
+        if not _C.is_active():
+            return load(f, map_location, *args, **kwargs)
+        places = {}
+
+        def to_cpu(storage, location):
+            wanted = location
+            if callable(map_location):
+                moved = map_location(storage, location)
+                wanted = location if moved is None else str(moved.device)
+            elif isinstance(map_location, dict):
+                wanted = map_location.get(location, location)
+            elif map_location is not None:
+                wanted = str(map_location)
+            places[storage.data_ptr()] = wanted
+            return storage
+
+        if kwargs.get("mmap") is None and isinstance(f, (str, os.PathLike)) and zipfile.is_zipfile(f):
+            kwargs["mmap"] = True  # nothing is read of what nobody asks for
+        with _Unfaked():
+            value = load(f, to_cpu, *args, **kwargs)
+        return _fakes_of(value, lambda tensor: places.get(tensor.untyped_storage().data_ptr(), "cpu"))
+
+    torch.load = torch.serialization.load = load_fakes
+
+    iterate = torch.utils.data.DataLoader.__iter__
+
+    @functools.wraps(iterate)
+    def iterate_for_real(self):
+        if not _C.is_active():
+            return iterate(self)
+        return _batches(self)
+
+    def _batches(loader):
+        with _Unfaked():
+            batches = iterate(loader)
+        while True:
+            with _Unfaked():
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+            yield _fakes_of(batch)
+
+    torch.utils.data.DataLoader.__iter__ = iterate_for_real
+    try:
+        import safetensors.torch
+    except ImportError:
+        return
+    for name in ("load_file", "load"):
+        setattr(safetensors.torch, name, _loading_fakes(getattr(safetensors.torch, name)))
+
+
+def _loading_fakes(function):
+    @functools.wraps(function)
+    def load(source, device="cpu", **kwargs):
+        if not _C.is_active():
+            return function(source, **({} if device == "cpu" else {"device": device}), **kwargs)
+        with _Unfaked():
+            value = function(source, **kwargs)
+        return _fakes_of(value, device)
+
+    return load
+
+
+def _tell_captures_of_checkpoints():
+    """torch.utils.checkpoint: its runs of a function are regions of a capture, and what the second keeps is known."""
+    module = torch.utils.checkpoint
+
+    class Checkpointed:
+        def __init__(self, function):
+            self._function = function
+            self.runs = _C.CheckpointRuns(_name_of(function))
+
+        def __call__(self, *args, **kwargs):
+            self.runs.enter()
+            try:
+                return self._function(*args, **kwargs)
+            finally:
+                self.runs.leave()
+
+    # Below torch.utils.checkpoint.checkpoint, which libraries hold from before this was installed.
+    reentrant = module.CheckpointFunction.apply
+
+    @functools.wraps(reentrant)
+    def apply(function, *args):
+        if _C.is_capturing() and torch.is_grad_enabled():
+            function = Checkpointed(function)
+        return reentrant(function, *args)
+
+    module.CheckpointFunction.apply = staticmethod(apply)
+    generator = module._checkpoint_without_reentrant_generator
+
+    @functools.wraps(generator)
+    def around(function, *args, **kwargs):
+        if not (_C.is_capturing() and torch.is_grad_enabled()):
+            yield from generator(function, *args, **kwargs)
+            return
+        function = Checkpointed(function)
+        inner = generator(function, *args, **kwargs)
+        next(inner)
+        # The first run is the caller's, between the two.
+        function.runs.enter()
+        try:
+            yield
+        except BaseException as error:
+            function.runs.leave()
+            inner.throw(error)
+            raise
+        function.runs.leave()
+        yield from inner
+
+    module._checkpoint_without_reentrant_generator = around
+
+    hook = module._recomputation_hook
+    begin = hook.__init__
+
+    @functools.wraps(begin)
+    def init(self, *args, **kwargs):
+        begin(self, *args, **kwargs)
+        if not _C.is_capturing():
+            return
+        pack = self.pack_hook
+
+        def pack_and_tell(tensor):
+            _C.CheckpointRuns.keep(tensor)
+            return pack(tensor)
+
+        self.pack_hook = pack_and_tell
+
+    hook.__init__ = init
+
+
+def _name_of(function):
+    inner = function.func if isinstance(function, functools.partial) else function
+    owner = getattr(inner, "__self__", None)  # a bound method such as a layer's __call__
+    if isinstance(owner, torch.nn.Module):
+        return type(owner).__name__
+    if isinstance(inner, torch.nn.Module):
+        return type(inner).__name__
+    return getattr(inner, "__name__", "checkpoint")
 
 
 def _refusing_fakes(function, advice):

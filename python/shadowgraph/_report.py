@@ -61,7 +61,7 @@ def _write(path, text):
         raise
 
 
-def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=None, mode=None):
+def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=None, mode=None, options=None):
     """Runs `model` once on fakes, as a training step or for inference, and says what it costs.
 
     model: a torch.nn.Module (converted without being copied; it stays as it was), a function that makes one, or a
@@ -71,6 +71,7 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
     optimizer: a class or function that takes parameters.
     device: the pretended device, "cuda", "cuda:1" or "cpu".
     dtype: of floating-point parameters and inputs, e.g. torch.bfloat16.
+    options: those of `Capture`, e.g. {"host_reads": "finite"}.
     mode: "train" or "infer"; without one, "train" if there is a loss or an optimizer.
     """
     if mode not in (None, "train", "infer"):
@@ -80,5 +81,5 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
         raise _C.Error("mode='infer' takes neither loss nor optimizer")
     args, kwargs = _capture._inputs.as_call(inputs)
     graph, seconds = _capture._run(model, args, kwargs, device=device, dtype=dtype, train=train, loss=loss,
-                                   optimizer=optimizer, step=train)  # fmt: skip
+                                   optimizer=optimizer, step=train, options=options)  # fmt: skip
     return Report(graph, capture_seconds=seconds)

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "python/src/binding.h"
+#include "shadowgraph/checkpoint.h"
 
 namespace shadowgraph::python {
 
@@ -147,16 +148,18 @@ void bind_capture(py::module_& m) {
   py::class_<Phase>(m, "Phase").def(py::init<std::string>()).def("enter", &Phase::enter).def("leave", &Phase::leave);
   py::class_<Session>(m, "Session")
       .def(py::init([](const std::optional<std::string>& device, const std::string& profile,
-                       const std::string& real_tensors, NamedDataSizes sizes, bool saved_tensors, bool guards,
-                       bool locations) {
+                       const std::string& real_tensors, NamedDataSizes sizes, const py::object& host_reads,
+                       const py::object& contents_budget, bool saved_tensors, bool guards, bool locations) {
              return std::make_unique<Session>(
-                 CaptureOptions{.mode = fake_options(device, profile, real_tensors, std::move(sizes)),
+                 CaptureOptions{.mode = fake_options(device, profile, real_tensors, std::move(sizes), host_reads,
+                                                     contents_budget),
                                 .saved_tensors = saved_tensors,
                                 .guards = guards},
                  locations);
            }),
            py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("real_tensors") = "constant",
-           py::arg("data_sizes") = NamedDataSizes(), py::arg("saved_tensors") = true, py::arg("guards") = true,
+           py::arg("data_sizes") = NamedDataSizes(), py::arg("host_reads") = py::none(),
+           py::arg("contents_budget") = py::none(), py::arg("saved_tensors") = true, py::arg("guards") = true,
            py::arg("locations") = true)
       .def("enter", &Session::enter)
       .def("leave", &Session::leave)
@@ -170,6 +173,11 @@ void bind_capture(py::module_& m) {
       .def("name_module",
            [](Session& s, py::handle module, std::string path) { s.get().name_module(module.ptr(), std::move(path)); })
       .def("finish", &Session::finish, py::arg("outputs"));
+  py::class_<CheckpointRuns>(m, "CheckpointRuns")
+      .def(py::init<std::string>())
+      .def("enter", &CheckpointRuns::enter)
+      .def("leave", &CheckpointRuns::leave)
+      .def_static("keep", &CheckpointRuns::keep);
   m.def("is_capturing", [] { return CaptureSession::current() != nullptr; });
 }
 

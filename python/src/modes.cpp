@@ -37,8 +37,60 @@ class Unfake {
 
 }  // namespace
 
+namespace {
+
+c10::Scalar scalar_of(py::handle value) {
+  if (py::isinstance<py::bool_>(value)) return value.cast<bool>();
+  if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
+  if (PyComplex_Check(value.ptr())) return value.cast<c10::complex<double>>();
+  if (PyFloat_Check(value.ptr())) return value.cast<double>();
+  throw py::type_error("the answer to a host read must be a bool, an int or a float, not " +
+                       std::string(py::str(py::type::of(value).attr("__name__"))));
+}
+
+}  // namespace
+
+// A dict of answers, a function of the question, "finite", "mask full", or a list of such.
+HostReads host_reads_of(const py::object& given) {
+  HostReads reads;
+  const std::function<void(py::handle)> add = [&](py::handle one) {
+    if (one.is_none()) return;
+    if (py::isinstance<py::str>(one)) {
+      const auto policy = one.cast<std::string>();
+      if (policy == "finite") {
+        reads.finite = true;
+      } else if (policy == "mask full") {
+        reads.masks_full = true;
+      } else {
+        throw Error("host_reads='" + policy + "'; the policies are \"finite\" and \"mask full\"");
+      }
+    } else if (py::isinstance<py::dict>(one)) {
+      for (const auto& [name, value] : one.cast<py::dict>()) {
+        reads.values.insert_or_assign(name.cast<std::string>(), scalar_of(value));
+      }
+    } else if (PyCallable_Check(one.ptr()) != 0) {
+      const auto function = std::make_shared<py::object>(py::reinterpret_borrow<py::object>(one));
+      reads.hint = [function](const HostReadQuestion& question) -> std::optional<c10::Scalar> {
+        const py::gil_scoped_acquire gil;
+        const py::object answer = (*function)(question.name, question.tensor, question.source);
+        if (answer.is_none()) return std::nullopt;
+        return scalar_of(answer);
+      };
+    } else if (py::isinstance<py::list>(one) || py::isinstance<py::tuple>(one)) {
+      for (const py::handle each : one) add(each);
+    } else {
+      throw Error(
+          "host_reads must be a dict of answers by name, a function of (name, tensor, source), \"finite\", \"mask "
+          "full\" or a list of such");
+    }
+  };
+  add(given);
+  return reads;
+}
+
 FakeTensorOptions fake_options(const std::optional<std::string>& device, const std::string& profile,
-                               const std::string& real_tensors, NamedDataSizes sizes) {
+                               const std::string& real_tensors, NamedDataSizes sizes, const py::object& host_reads,
+                               const py::object& contents_budget) {
   FakeTensorOptions options;
   if (device) options.device = c10::Device(*device);
   if (profile == "h100") {
@@ -58,17 +110,25 @@ FakeTensorOptions fake_options(const std::optional<std::string>& device, const s
     throw Error("real_tensors='" + real_tensors + "'; it is convert, refuse or constant");
   }
   options.data_sizes = std::move(sizes);
+  options.host_reads = host_reads_of(host_reads);
+  if (!contents_budget.is_none()) {
+    const auto [bytes, seconds] = contents_budget.cast<std::pair<int64_t, double>>();
+    options.contents_budget = ContentsBudget{.bytes = bytes, .seconds = seconds};
+  }
   return options;
 }
 
 void bind_modes(py::module_& m) {
   py::class_<Mode>(m, "Mode")
       .def(py::init([](const std::optional<std::string>& device, const std::string& profile,
-                       const std::string& real_tensors, NamedDataSizes sizes) {
-             return std::make_unique<Mode>(fake_options(device, profile, real_tensors, std::move(sizes)));
+                       const std::string& real_tensors, NamedDataSizes sizes, const py::object& host_reads,
+                       const py::object& contents_budget) {
+             return std::make_unique<Mode>(
+                 fake_options(device, profile, real_tensors, std::move(sizes), host_reads, contents_budget));
            }),
            py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("real_tensors") = "constant",
-           py::arg("data_sizes") = NamedDataSizes())
+           py::arg("data_sizes") = NamedDataSizes(), py::arg("host_reads") = py::none(),
+           py::arg("contents_budget") = py::none())
       .def("enter", &Mode::enter)
       .def("leave", &Mode::leave)
       .def("from_real", &Mode::from_real, py::arg("tensor"), py::arg("device") = std::nullopt,

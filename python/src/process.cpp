@@ -1,5 +1,6 @@
 // What must be done in the process before fake tensors work in it, and what torch's Python side asks.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -47,6 +48,20 @@ void bind_process(py::module_& m) {
   m.def(
       "is_fake", [](const at::Tensor& tensor) { return is_fake(tensor); }, "Whether the tensor is a fake one.",
       py::arg("tensor"));
+  m.def(
+      "from_real",
+      [](const at::Tensor& real, const std::optional<std::string>& device) {
+        FakeTensorMode* const mode = detect_fake_mode({});
+        if (mode == nullptr) throw Error("no fake mode is active on this thread");
+        return mode->from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt);
+      },
+      "The active mode's fake of a real tensor, on `device` or where the real one is.", py::arg("tensor"),
+      py::arg("device") = std::nullopt, py::call_guard<CppCall>());
+  m.def(
+      "known_contents", [](const at::Tensor& tensor) { return known_contents(tensor); },
+      "What a fake is known to hold, as a real CPU tensor; None if data decides it. Raises DataDependentError beyond the "
+      "mode's contents_budget.",
+      py::arg("tensor"), py::call_guard<CppCall>());
   m.def(
       "describe", [](const at::Tensor& tensor) { return to_string(tensor); },
       "\"fake Float[2, 3] on cuda:0, requires_grad\".", py::arg("tensor"));

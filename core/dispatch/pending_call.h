@@ -1,0 +1,60 @@
+// Calls whose results somebody may ask for later (core/fake/known_contents.h): what is kept of them, and how they are
+// carried out then. Internal to core/.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/dispatch/operator_info.h"
+#include "core/fake/known_contents.h"
+
+namespace shadowgraph {
+
+// Holds no tensor of the program: nothing lives longer because of it. All operands are known (is_knowable).
+class PendingCall final : public PendingContents, public std::enable_shared_from_this<PendingCall> {
+ public:
+  // `arguments` are fakes; those written are as they were before the call. nullptr if something cannot be kept.
+  static std::shared_ptr<PendingCall> of(const OperatorInfo& info, const torch::jit::Stack& arguments);
+  // After the call: the contents of the operands that it wrote and of its results, on the stack from `results` on, come
+  // from here.
+  void promise(const torch::jit::Stack& arguments, const torch::jit::Stack& stack, size_t results);
+
+  void resolve(KnownContents& contents) override;
+
+  // Whether all of what `tensor`'s storage holds is what `tensor` shows.
+  static bool covers_storage(const at::Tensor& tensor);
+
+ private:
+  struct Operand {
+    uint16_t argument = 0;
+    int32_t index = -1;  // in a list
+    at::Tensor like;     // of no memory: sizes, strides, offset, dtype, bits
+    std::shared_ptr<KnownContents> contents;  // nullptr: only the geometry counts, or it is overwritten as a whole
+    size_t bytes = 0;
+    bool written = false;
+  };
+  struct Output {
+    std::weak_ptr<KnownContents> contents;
+    at::Tensor like;
+    int32_t operand = -1;  // written, or else
+    uint16_t result = 0;
+    int32_t index = -1;  // in a list
+  };
+  class Spending;
+
+  explicit PendingCall(const OperatorInfo& info) : info_(info) {}
+  bool keep(const at::Tensor& tensor, uint16_t argument, int32_t index);
+  void run(Spending& spending);
+  bool run_on_one_element();
+  torch::jit::Stack with_operands(const std::vector<at::Tensor>& operands) const;
+  void give_up() noexcept;
+
+  const OperatorInfo& info_;
+  torch::jit::Stack arguments_;  // without tensors
+  std::vector<Operand> operands_;
+  std::vector<Output> outputs_;
+};
+
+}  // namespace shadowgraph
