@@ -34,13 +34,17 @@ int64_t DataSizes::size(const std::string& op, const std::string& question, cons
   if (given == given_.end() && hint_) {
     if (const auto answer = hint_({name, op, tensor, most})) given = given_.emplace(name, *answer).first;
   }
+  const bool is_mask = tensor.scalar_type() == c10::kBool && (question == "nonzero" || question == "masked_select");
+  if (given == given_.end() && masks_full_ && is_mask) given = given_.emplace(name, most).first;
   if (given == given_.end()) {
     throw DataDependentError(
         op +
         ": the result depends on the data of a fake tensor, which has none. Ways out: give its size as a hint, "
-        "FakeTensorOptions::data_sizes {{\"" +
+        "the option data_sizes {\"" +
         name +
-        "\", n}} or a data_size_hint; pass it in as a number; or run this part on real tensors under an UnfakeGuard");
+        "\": n} or a data_size_hint" +
+        (is_mask ? ", or assume that masks keep everything, host_reads \"mask full\"" : "") +
+        "; pass it in as a number; or run this part on real tensors under an UnfakeGuard");
   }
   if (given->second < 0 || given->second > most) {
     throw Error(op + ": the size given as '" + name + "', " + std::to_string(given->second) +

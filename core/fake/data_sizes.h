@@ -19,6 +19,8 @@ class DataSizes {
  public:
   void give(NamedDataSizes sizes) { given_.merge(sizes); }
   void give(DataSizeHint hint) { hint_ = std::move(hint); }
+  // A mask of bools keeps everything.
+  void assume_masks_full(bool full) { masks_full_ = full; }
 
   // The size for `question` ("nonzero") about `tensor`. Throws DataDependentError that tells its name if none was
   // given, and Error if it is negative or more than `most`.
@@ -46,6 +48,7 @@ class DataSizes {
   std::recursive_mutex mutex_;  // a hint may ask for another size
   NamedDataSizes given_;
   DataSizeHint hint_;
+  bool masks_full_ = false;
   std::vector<Known> known_;  // few: programs that ask are small parts of models
   std::map<std::string, int> count_;
   std::vector<Asked> asked_;

@@ -1,6 +1,7 @@
 #include "core/fake/known_contents.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
 
@@ -422,7 +423,7 @@ void close_literal() {
     }
     observer->host_wrote(fake, value);
   }
-  if (storage.nbytes() > kMostKnownBytes || fake.numel() > most_known_elements(fake.scalar_type())) {
+  if (storage.nbytes() > kMostKnownBytes) {
     forget_contents(storage);
   } else {
     publish(storage);

@@ -40,6 +40,7 @@ std::unique_ptr<ModeState> make_state(FakeTensorOptions options) {
   state->data_sizes.give(options.data_sizes);
   state->data_sizes.give(options.data_size_hint);
   state->host_answers.give(options.host_reads);
+  state->data_sizes.assume_masks_full(options.host_reads.masks_full);
   state->options = std::move(options);
   static std::atomic<uint32_t> last_id{0};
   state->id = ++last_id;

@@ -236,12 +236,44 @@ def _guard_reads_of_data():
     keep = "leave this line out of what is captured, or do it with a real tensor under shadowgraph.unfake()"
     for name in ("numpy", "__array__", "tolist"):
         guarded(name, keep, of_known=True)
-    for name in ("__dlpack__", "share_memory_"):
+    for name in ("__dlpack__", "share_memory_", "apply_", "map_", "map2_"):
         guarded(name, keep)
     for owner, name in ((torch._C, "_to_dlpack"), (torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")):
         if hasattr(owner, name):
             setattr(owner, name, _refusing_fakes(getattr(owner, name), keep))
     guarded("__reduce_ex__", "a fake tensor cannot be pickled or saved; save the real one, or the graph (Graph.save)")
+
+    interface = torch.Tensor.__cuda_array_interface__
+
+    def cuda_array_interface(self):
+        if _C.is_fake(self):
+            raise _C.DataDependentError(
+                f"Tensor.__cuda_array_interface__ of a tensor without data ({_C.describe(self)}): {keep}"
+            )
+        return interface.__get__(self)
+
+    torch.Tensor.__cuda_array_interface__ = property(cuda_array_interface)
+
+    # Storages of fakes are meta storages, which torch reads all the same in some of these.
+    def guarded_storage(name):
+        original = getattr(torch.UntypedStorage, name)
+
+        @functools.wraps(original)
+        def read(self, *args, **kwargs):
+            if self.device.type == "meta" and self.nbytes() != 0:
+                raise _C.DataDependentError(
+                    f"UntypedStorage.{name}() of a tensor without data: a fake's or a meta tensor's; {keep}"
+                )
+            return original(self, *args, **kwargs)
+
+        setattr(torch.UntypedStorage, name, read)
+
+    for name in (
+        "__getitem__", "__reduce__", "__setitem__", "byteswap", "cpu", "pin_memory", "share_memory_", "tolist", "_share_cuda_",
+        "_share_fd_cpu_", "_share_filename_cpu_", "_write_file",
+    ):  # fmt: skip
+        if hasattr(torch.UntypedStorage, name):
+            guarded_storage(name)
 
     original_repr = torch.Tensor.__repr__
 
