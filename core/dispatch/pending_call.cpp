@@ -8,7 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
@@ -123,17 +123,31 @@ bool PendingCall::keep(const at::Tensor& tensor, uint16_t argument, int32_t inde
   Operand operand;
   operand.argument = argument;
   operand.index = index;
+  operand.storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   operand.bytes = tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();
   operand.written = holds(info_.written_arguments, argument);
   const bool whole = holds(info_.overwritten_arguments, argument) && covers_storage(tensor);
-  if (!whole && !holds(info_.unread_arguments, argument) && tensor.numel() != 0) {
+  if (!holds(info_.unread_arguments, argument) && tensor.numel() != 0) {
     operand.contents = snapshot_of_contents(tensor);
-    if (operand.contents == nullptr) return false;
-    if (operand.contents->pending) depth = std::max(depth, operand.contents->pending->depth + 1);
+    if (operand.contents == nullptr && !whole) return false;
   }
+  operand.overwritten = whole;
   operand.like = without_memory(tensor);
   operands_.push_back(std::move(operand));
   return true;
+}
+
+// What is overwritten as a whole need not be known, unless it is read as well: x.copy_(x.t()).
+void PendingCall::keep_what_overwritten_operands_share() {
+  for (Operand& operand : operands_) {
+    if (operand.overwritten) {
+      const bool shared = std::any_of(operands_.begin(), operands_.end(), [&](const Operand& other) {
+        return &other != &operand && other.storage == operand.storage;
+      });
+      if (!shared) operand.contents.reset();
+    }
+    if (operand.contents && operand.contents->pending) depth = std::max(depth, operand.contents->pending->depth + 1);
+  }
 }
 
 std::shared_ptr<PendingCall> PendingCall::of(const OperatorInfo& info, const torch::jit::Stack& arguments) {
@@ -163,6 +177,7 @@ std::shared_ptr<PendingCall> PendingCall::of(const OperatorInfo& info, const tor
       argument = is_tensors ? c10::IValue(std::move(tensors)) : c10::IValue(std::move(optional));
     }
   }
+  call->keep_what_overwritten_operands_share();
   if (call->depth <= kDeepest) return call;
   // Now, so that what comes does not wait for all of it.
   for (Operand& operand : call->operands_) {
@@ -286,9 +301,12 @@ bool PendingCall::run_on_one_element() {
     if (operand.written && static_cast<size_t>(operand.like.numel()) * operand.like.dtype().itemsize() != operand.bytes)
       return false;
     at::Tensor one = one_element(operand.like);
-    if (operand.contents) {
-      if (!operand.contents->uniform) return false;
-      one.copy_(on_memory(operand.contents->uniform->element, one));
+    if (operand.contents && !operand.overwritten) {
+      if (!operand.contents->uniform && operand.like.numel() != 1) return false;
+      const auto value = value_in(*operand.contents, operand.like);
+      if (!value) return false;
+      one.copy_(operand.like.numel() == 1 ? value->reshape(one.sizes())
+                                          : on_memory(operand.contents->uniform->element, one));
     }
     operands.push_back(std::move(one));
   }
@@ -315,36 +333,48 @@ bool PendingCall::run_on_one_element() {
   return true;
 }
 
+std::optional<std::vector<at::Tensor>> PendingCall::real_operands(Spending& spending) const {
+  std::unordered_map<const void*, c10::Storage> written;
+  for (const Operand& operand : operands_) {
+    if (!operand.written || written.count(operand.storage) != 0) continue;
+    spending.bytes(operand.bytes, info_);
+    const c10::Storage memory = memory_of(operand.bytes);
+    if (operand.contents) {
+      const auto elements = static_cast<int64_t>(operand.bytes / operand.like.dtype().itemsize());
+      at::Tensor all = at::detail::empty_cpu({0}, operand.like.scalar_type(), std::nullopt, std::nullopt, std::nullopt,
+                                             std::nullopt);
+      all.unsafeGetTensorImpl()->set_storage_keep_dtype(memory);
+      all.unsafeGetTensorImpl()->set_sizes_contiguous({elements});
+      const auto before = value_in(*operand.contents, all);
+      if (!before) return std::nullopt;
+      all.copy_(*before);
+    }
+    written.emplace(operand.storage, memory);
+  }
+  std::vector<at::Tensor> real;
+  for (const Operand& operand : operands_) {
+    if (const auto memory = written.find(operand.storage); memory != written.end()) {
+      real.push_back(on_memory(memory->second, operand.like));
+    } else if (operand.contents) {
+      const auto value = value_in(*operand.contents, operand.like);
+      if (!value) return std::nullopt;
+      real.push_back(*value);
+    } else {
+      real.push_back(
+          at::detail::empty_strided_cpu(operand.like.sizes(), operand.like.strides(), operand.like.scalar_type()));
+    }
+  }
+  return real;
+}
+
 void PendingCall::run(Spending& spending) {
-  const RealCalls real;
+  const RealCalls calls;
   spending.time(info_);
   try {
     if (!run_on_one_element()) {
-      std::vector<at::Tensor> operands;
-      for (const Operand& operand : operands_) {
-        if (operand.written) {
-          spending.bytes(operand.bytes, info_);
-          const c10::Storage memory = memory_of(operand.bytes);
-          if (operand.contents) {
-            auto whole = at::Tensor(c10::make_intrusive<c10::TensorImpl>(
-                c10::TensorImpl::VIEW, c10::Storage(memory), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                operand.like.dtype()));
-            whole.unsafeGetTensorImpl()->set_sizes_contiguous(
-                {static_cast<int64_t>(operand.bytes / operand.like.dtype().itemsize())});
-            const auto before = value_in(*operand.contents, whole);
-            if (!before) return give_up();
-            whole.copy_(*before);
-          }
-          operands.push_back(on_memory(memory, operand.like));
-        } else if (operand.contents) {
-          const auto value = value_in(*operand.contents, operand.like);
-          if (!value) return give_up();
-          operands.push_back(*value);
-        } else {
-          operands.push_back(at::detail::empty_strided_cpu(operand.like.sizes(), operand.like.strides(),
-                                                           operand.like.scalar_type()));
-        }
-      }
+      const auto real = real_operands(spending);
+      if (!real) return give_up();
+      const std::vector<at::Tensor>& operands = *real;
       for (const Output& output : outputs_) {
         if (output.operand < 0) spending.bytes(output.like.nbytes(), info_);
       }

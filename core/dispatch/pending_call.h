@@ -5,6 +5,7 @@
 #include <ATen/core/stack.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/dispatch/operator_info.h"
@@ -32,8 +33,10 @@ class PendingCall final : public PendingContents, public std::enable_shared_from
     int32_t index = -1;  // in a list
     at::Tensor like;     // of no memory: sizes, strides, offset, dtype, bits
     std::shared_ptr<KnownContents> contents;  // nullptr: only the geometry counts, or it is overwritten as a whole
+    const void* storage = nullptr;  // to know which operands share one
     size_t bytes = 0;
     bool written = false;
+    bool overwritten = false;  // as a whole
   };
   struct Output {
     std::weak_ptr<KnownContents> contents;
@@ -46,6 +49,9 @@ class PendingCall final : public PendingContents, public std::enable_shared_from
 
   explicit PendingCall(const OperatorInfo& info) : info_(info) {}
   bool keep(const at::Tensor& tensor, uint16_t argument, int32_t index);
+  void keep_what_overwritten_operands_share();
+  // The operands as real tensors, those that share a storage on one memory; nothing if one cannot be had.
+  std::optional<std::vector<at::Tensor>> real_operands(Spending& spending) const;
   void run(Spending& spending);
   bool run_on_one_element();
   torch::jit::Stack with_operands(const std::vector<at::Tensor>& operands) const;

@@ -71,7 +71,7 @@ TEST(HostReads, FiniteMeansNoInfinityAndNoNaN) {
   const at::Tensor scale = at::full({}, 2.0);
   at::_amp_foreach_non_finite_check_and_unscale_(x, found, scale);
   EXPECT_EQ(found.item<float>(), 0);
-  const torch::nn::Linear net(4, 2);
+  torch::nn::Linear net(4, 2);
   net->forward(at::rand({3, 4})).sum().backward();
   EXPECT_EQ(torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0), 1);
 }
@@ -113,7 +113,7 @@ TEST(HostReads, WhatAKnownOperandDecidesIsKnown) {
   EXPECT_TRUE((unknown | at::ones({3}, at::kBool)).all().item<bool>());
   EXPECT_EQ((at::randint(9, {3}, at::kLong) & at::zeros({3}, at::kLong)).max().item<int64_t>(), 0);
   EXPECT_THROW((unknown & at::ones({3}, at::kBool)).any().item(), DataDependentError);
-  EXPECT_THROW((unknown | at::tensor({true, false, true})).all().item(), DataDependentError);
+  EXPECT_THROW((unknown | torch::tensor({true, false, true})).all().item(), DataDependentError);
 }
 
 TEST(HostReads, EqualOfATensorWithItself) {
@@ -141,7 +141,7 @@ TEST(HostReads, ModulesThatCompareTheirInputs) {
 TEST(PackedSequences, LengthsThatAreLiterals) {
   for (const c10::DeviceType device : {at::kCPU, at::kCUDA}) {
     const FakeTensorMode mode({.device = device});
-    const at::Tensor x = at::rand({3, 5, 4}, at::requires_grad());
+    const at::Tensor x = torch::rand({3, 5, 4}, at::requires_grad());
     const at::Tensor lengths = at::tensor({5, 3, 2}, at::TensorOptions(at::kLong).device(at::kCPU));
     const auto packed = torch::nn::utils::rnn::pack_padded_sequence(x, lengths, /*batch_first=*/true);
     EXPECT_EQ(packed.data().sizes(), at::IntArrayRef({10, 4}));
@@ -170,7 +170,7 @@ TEST(MaxPool1d, IsOneCallWithoutGradientsOnTheCpuAlone) {
     const at::Tensor y = at::max_pool1d(at::rand({2, 3, 17}), 3, 2, 1);
     EXPECT_EQ(y.sizes(), at::IntArrayRef({2, 3, 9}));
     const std::string text = to_text(session.finish({y}));
-    EXPECT_EQ(text.find("aten::max_pool1d(") != std::string::npos, device == at::kCPU) << text;
+    EXPECT_EQ(text.find(" = aten::max_pool1d(") != std::string::npos, device == at::kCPU) << text;
     EXPECT_EQ(text.find("max_pool2d_with_indices") != std::string::npos, device == at::kCUDA) << text;
   }
 }
