@@ -466,6 +466,11 @@ void Recorder::link_recomputation(NodeId node) {
   if (run.next == first.size()) return;
   const NodeId repeated = first[run.next++];
   if (graph_.node(repeated).target != n.target) {
+    // What torch.utils.checkpoint does with a tensor that it keeps now.
+    if (graph_.target(n.target).name() == "aten::detach") {
+      --run.next;
+      return;
+    }
     // Another way: an operator that both take later on is not the same one.
     run.next = static_cast<uint32_t>(first.size());
     return;
