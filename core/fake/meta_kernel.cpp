@@ -1,5 +1,8 @@
 #include "core/fake/meta_kernel.h"
 
+#include <cstdlib>
+#include <string_view>
+
 namespace shadowgraph {
 namespace {
 
@@ -30,10 +33,20 @@ const c10::KernelFunction* cpp_kernel(const c10::OperatorHandle& op, c10::Dispat
   return nullptr;
 }
 
+// So that a test can compare the two.
+bool leaves_them_to_python() {
+  static const bool python = [] {
+    const char* const kernels = std::getenv("SHADOWGRAPH_META_KERNELS");
+    return kernels != nullptr && std::string_view(kernels) == "python";
+  }();
+  return python;
+}
+
 }  // namespace
 
 const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
+  if (leaves_them_to_python() && op.hasKernelForDispatchKey(DispatchKey::Meta)) return nullptr;
   for (const auto key : {DispatchKey::Meta, DispatchKey::CompositeExplicitAutogradNonFunctional,
                          DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeImplicitAutograd}) {
     if (const auto* kernel = cpp_kernel(op, key)) return kernel;

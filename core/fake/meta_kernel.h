@@ -3,7 +3,8 @@
 // `import torch` registers some 1,350 Python functions for aten operators on the same dispatch key, in front of the C++
 // kernels (torch/_meta_registrations.py, torch/_decomp). Their results are the same, but a redispatch to Meta would run
 // Python on every call, tens of microseconds each. Kernels that a later registration hides stay in the dispatcher's
-// entry of the operator, where they are looked up here, once an operator.
+// entry of the operator, where they are looked up here, once an operator. With SHADOWGRAPH_META_KERNELS=python in the
+// environment those of Python are called all the same: tests/package/test_meta_kernels.py compares the graphs.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
