@@ -32,10 +32,13 @@ from ._deferred import (  # noqa: E402
     save_weights,
 )
 from ._fake import fake, is_fake, unfake  # noqa: E402
-from ._fx import to_fx  # noqa: E402
+from ._fx import from_fx, to_fx  # noqa: E402
+from ._graph import CompiledGraph, Replay  # noqa: E402
 from ._report import Report, profile  # noqa: E402
 from ._shadowgraph import (  # noqa: E402
     AlreadyMaterializedError,
+    CodegenError,
+    CostRuleError,
     DataDependentError,
     DeferredError,
     DeviceMismatchError,
@@ -51,17 +54,33 @@ from ._shadowgraph import (  # noqa: E402
     Node,
     NoRuleError,
     NotDeferredError,
+    OperatorCall,
     ParseError,
     PassError,
     PipelineError,
     RealTensorError,
     Region,
+    ReplayError,
     Storage,
+    SymbolicError,
+    SymbolicGraph,
+    TensorShape,
     UnrecordableCallError,
     Value,
     VerifyError,
     passes,
+    register_cost,
 )
+from ._sweep import Sweep, SweepRow, fit, sweep  # noqa: E402
+from ._weights import (  # noqa: E402
+    Checkpoint,
+    CheckpointError,
+    MissingKeyError,
+    TensorMismatchError,
+    UnexpectedKeyError,
+)
+
+__version__ = _shadowgraph.version  # noqa: F821: importing from it has put it here
 
 Graph.to_fx = to_fx
 

@@ -40,7 +40,7 @@ def main(arguments=None):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(prog="python -m shadowgraph", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="shadowgraph", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (("profile", "memory, FLOPs and a summary by module"), ("capture", "writes the graph")):
         command = commands.add_parser(name, help=text)
