@@ -151,7 +151,8 @@ def from_fx(module: torch.fx.GraphModule, *inputs: Any, device: str | torch.devi
 
     Each node of the graph notes the name of the torch.fx node that it comes from (notes["fx"]), and lies in the
     modules of its meta["nn_module_stack"]. Of `graph.to_fx()` comes the same program: the same operators on the same
-    shapes, modules and phases. Gradients that end in .grad are no operators, and not in it.
+    shapes, modules and phases. What a torch.fx module does not say is not in it: gradients that end in .grad, what
+    autograd keeps, and how long the program held a tensor that it no longer read (here it dies after its last use).
 
     Raises Error for a placeholder without an input; what the nodes raise.
     """
@@ -174,7 +175,9 @@ class _Runner:
         self._values = {}
         self._classes, self._scopes = {}, {}
         # What a run holds no longer than the program would: values after whose node nobody reads them.
-        last = {argument: node for node in self._nodes for argument in node.all_input_nodes}
+        # Inputs are held, as capture() holds its arguments: the record knows them by their address.
+        last = {argument: node for node in self._nodes for argument in node.all_input_nodes
+                if argument.op != "placeholder"}  # fmt: skip
         self._done_after = {}
         for argument, user in last.items():
             self._done_after.setdefault(user, []).append(argument)
@@ -183,16 +186,19 @@ class _Runner:
         module, device = self._module, self._device
         constants = {node.target: _attribute(module, node.target) for node in self._nodes
                      if node.op == "get_attr" and node.meta.get("kind") == "constant"}  # fmt: skip
-        with fake(device) as mode, _models.Converted(module, mode, device, None):
+        # The module but for its constants, which stay real and are met as such.
+        rest = torch.nn.Module()
+        rest._parameters, rest._modules = module._parameters, module._modules
+        rest._buffers = {name: buffer for name, buffer in module._buffers.items() if name not in constants}
+        with fake(device) as mode, _models.Converted(rest, mode, device, None):
             given = self._given(inputs, named, mode)
             with _capture.Capture(device) as session:
-                self._name(session, given, constants)
+                self._name(session, given, rest)
                 _C.name_nodes()
                 for node in self._nodes:
                     if node.op == "get_attr":
-                        self._values[node] = constants[node.target] if node.target in constants else _attribute(
-                            module, node.target)  # fmt: skip
-                del given
+                        constant = constants.get(node.target)
+                        self._values[node] = _attribute(rest, node.target) if constant is None else constant
                 self._session = session
                 self._stacks = self._all_stacks()
                 body = [node for node in self._nodes if node.op not in ("placeholder", "get_attr", "output")]
@@ -204,7 +210,7 @@ class _Runner:
         graph.set_metadata("device", _capture._canonical(device))
         return graph
 
-    def _name(self, session, given, constants):
+    def _name(self, session, given, rest):
         name_by_kind = {"parameter": session._active().name_parameter, "buffer": session._active().name_buffer}
         for node, (value, keep_contents) in given.items():
             if isinstance(value, torch.Tensor):
@@ -214,11 +220,10 @@ class _Runner:
                 else:
                     session.name_input(value, name, keep_contents)
             self._values[node] = value
-        for name, parameter in self._module.named_parameters():
+        for name, parameter in rest.named_parameters():
             session._active().name_parameter(parameter, name)
-        for name, buffer in self._module.named_buffers():
-            if name not in constants:
-                session._active().name_buffer(buffer, name)
+        for name, buffer in rest.named_buffers():
+            session._active().name_buffer(buffer, name)
         for path, part in self._module.named_modules():
             session._active().name_module(part, path)
 
@@ -259,7 +264,7 @@ class _Runner:
             stack = node.meta.get("nn_module_stack")
             if stack is not None:
                 before = tuple((_path(path), getattr(kind, "__name__", str(kind).rpartition(".")[2]), str(key))
-                               for key, (path, kind) in stack.items() if _path(path))  # fmt: skip
+                               for key, (path, kind) in stack.items())
                 if node.op == "call_module" and before and before[-1][0] == node.target:
                     before = before[:-1]  # the module itself, which is called
             stacks[node] = before
