@@ -62,6 +62,7 @@ class CompiledGraph:
         device = None if device is None else str(device)
         self._executor = _C.Executor(graph, device, autograd, copy_inputs, check_results)
         self._module = module
+        self.graph = graph
         kinds = {}
         for node in graph:
             if not node.is_placeholder:
