@@ -36,8 +36,8 @@ def deferred_init(fn: Callable[..., _T], *args: Any, device: str | torch.device 
         net = sg.deferred_init(lambda: LlamaForCausalLM(config))     # nothing allocated
         sg.materialize_module(net.model.layers[3])                   # bitwise as eager under the same seed
 
-    Random generators are where eager would have left them, and materialising does not move them. Values that the program
-    reads are computed at once, on just what they need. device: for factories that name none (in Python: the CPU).
+    Random generators are where eager would have left them, and materialising does not move them. Values that the
+    program reads are computed at once, on just what they need. device: for factories that name none.
 
     Raises GeneratorMovedError, UnrecordableCallError.
     """
@@ -121,9 +121,9 @@ def materialize_shard(tensor: torch.Tensor, dim: int, start: int, length: int, n
                       source: Any = None, name: str | None = None) -> torch.Tensor:  # fmt: skip
     """tensor.narrow(dim, start, length) as a new real tensor; `tensor` stays described.
 
-    source, name: weights (see `Checkpoint`) and the tensor's name in them: only that part is read. Without them it comes
-    from the initial values: no more than that part is allocated where the recipe allows it; otherwise the whole for a
-    while, or DeferredError with never_whole=True.
+    source, name: weights (see `Checkpoint`) and the tensor's name in them: only that part is read. Without them it
+    comes from the initial values: no more than that part is allocated where the recipe allows it; otherwise the whole
+    for a while, or DeferredError with never_whole=True.
     """
     if source is None:
         return _C.materialize_shard(tensor, dim, start, length, never_whole)
@@ -151,19 +151,24 @@ def _from_weights(module, weights, prefix, strict, buffers_only, check_fn, devic
     if strict:
         missing = [name for key, name in missing.items() if key not in found]
         if missing:
-            raise MissingKeyError(f"the weights lack {_listed(missing)}{_nearest(missing[0], weights.keys())}; strict=False "
-                                  "gives such tensors their initial values")  # fmt: skip
+            raise MissingKeyError(
+                f"the weights lack {_listed(missing)}{_nearest(missing[0], weights.keys())}; strict=False gives such "
+                "tensors their initial values"
+            )
         unexpected = [key for key in weights.keys() if key.startswith(prefix) and key[len(prefix) :] not in places]
         if unexpected:
-            raise UnexpectedKeyError(f"{type(module).__name__} has no place for {_listed(unexpected)} of the weights; give "
-                                     "prefix= for a part of a model, or strict=False to leave them aside")  # fmt: skip
+            raise UnexpectedKeyError(
+                f"{type(module).__name__} has no place for {_listed(unexpected)} of the weights; give prefix= for a "
+                "part of a model, or strict=False to leave them aside"
+            )
     _fill(wanted, weights, device, dtype)
 
 
 def _check(weights, name, tensor, dtype):
     if weights.shape(name) != tuple(tensor.shape):
-        raise TensorMismatchError(f"'{name}' is {list(weights.shape(name))} in the weights and {list(tensor.shape)} in the "
-                                  "model")  # fmt: skip
+        raise TensorMismatchError(
+            f"'{name}' is {list(weights.shape(name))} in the weights and {list(tensor.shape)} in the model"
+        )
     if weights.dtype(name) != tensor.dtype and (dtype is None or not tensor.dtype.is_floating_point):
         raise TensorMismatchError(f"'{name}' is {weights.dtype(name)} in the weights and {tensor.dtype} in the model; "
                                   "dtype= converts floating-point tensors")  # fmt: skip

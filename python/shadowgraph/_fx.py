@@ -20,10 +20,10 @@ _NOTE = "fx"  # a node's name in torch.fx
 def to_fx(graph: Graph, *, device: str | torch.device | None = None) -> torch.fx.GraphModule:
     """The graph as a torch.fx.GraphModule: one call of an aten operator a node, in program order.
 
-    Its placeholders are the graph's, in their order: parameters, buffers, inputs, under their names ('.' as '_'); call it
-    with tensors for all of them. It gives what the graph gives, as a tuple. Constants are its buffers. Nodes carry
-    meta["module"], meta["nn_module_stack"], meta["phase"], meta["source"] and meta["shadowgraph_node"]; placeholders and
-    constants what they are, meta["kind"] and meta["name"]. `from_fx` makes a graph of it again.
+    Its placeholders are the graph's, in their order: parameters, buffers, inputs, under their names ('.' as '_'); call
+    it with tensors for all of them. It gives what the graph gives, as a tuple. Constants are its buffers. Nodes carry
+    meta["module"], meta["nn_module_stack"], meta["phase"], meta["source"] and meta["shadowgraph_node"]; placeholders
+    and constants what they are, meta["kind"] and meta["name"]. `from_fx` makes a graph of it again.
 
     device: takes the place of every device that the program names, to run on the CPU what was captured for CUDA.
 
@@ -145,8 +145,8 @@ def _module_stack(node):
 def from_fx(module: torch.fx.GraphModule, *inputs: Any, device: str | torch.device = "cpu", **named: Any) -> Graph:
     """Runs a torch.fx.GraphModule on fakes, node by node, and gives its graph.
 
-    inputs, named: a tensor or text ("f32[8,16]") for each placeholder, by position or name. What is not given is made as
-        the node's meta says ("val", "tensor_meta", or what `to_fx` leaves there), or is the placeholder's default.
+    inputs, named: a tensor or text ("f32[8,16]") for each placeholder, by position or name. What is not given is made
+        as the node's meta says ("val", "tensor_meta", or what `to_fx` leaves there), or is the placeholder's default.
     device: where the module and the inputs pretend to be.
 
     Each node of the graph notes the name of the torch.fx node that it comes from (notes["fx"]), and lies in the
@@ -263,8 +263,10 @@ class _Runner:
         for node in self._nodes:
             stack = node.meta.get("nn_module_stack")
             if stack is not None:
-                before = tuple((_path(path), getattr(kind, "__name__", str(kind).rpartition(".")[2]), str(key))
-                               for key, (path, kind) in stack.items())
+                before = tuple(
+                    (_path(path), getattr(kind, "__name__", str(kind).rpartition(".")[2]), str(key))
+                    for key, (path, kind) in stack.items()
+                )
                 if node.op == "call_module" and before and before[-1][0] == node.target:
                     before = before[:-1]  # the module itself, which is called
             stacks[node] = before

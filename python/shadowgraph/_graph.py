@@ -18,7 +18,7 @@ _WIDTHS = (None, None, 72, 60, None, None)  # characters; longer cells are cut
 
 
 def tabular(graph: Graph) -> str:
-    """The graph as a table, one node a row: name, operator, arguments, results (dtype and sizes), module path, phase."""
+    """The graph as a table, a row a node: name, operator, arguments, results (dtype and sizes), module path, phase."""
     rows = [_COLUMNS, *_C.table_rows(graph)]
     cells = [[_cut(cell, width) for cell, width in zip(row, _WIDTHS)] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(_COLUMNS))]
@@ -63,7 +63,7 @@ class CompiledGraph:
         self._executor = _C.Executor(graph, device, autograd, copy_inputs, check_results)
         self._module = module
         self.graph = graph
-        kinds = {}
+        kinds: dict[str, str] = {}
         for node in graph:
             if not node.is_placeholder:
                 break
@@ -91,19 +91,17 @@ class CompiledGraph:
     def run(self, *inputs: torch.Tensor | Mapping[str, torch.Tensor], **named: torch.Tensor) -> Replay:
         """As a call, and the gradients that the program left in .grad, by parameter name."""
         given: dict[str, torch.Tensor] = {}
-        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-            given.update(inputs[0])
-            inputs = ()
-        if inputs:
-            if len(inputs) > len(self.input_names):
-                raise _C.ReplayError(f"{len(inputs)} tensors, but the graph takes {len(self.input_names)}: "
-                                     f"{', '.join(self.input_names)}")  # fmt: skip
-            given.update(zip(self.input_names, inputs))
+        takes = f"the graph takes {', '.join(self.input_names)}"
+        for name, tensor in zip(self.input_names, inputs):
+            given.update(tensor if isinstance(tensor, Mapping) else {name: tensor})
+        if len(inputs) > len(self.input_names):
+            raise _C.ReplayError(f"{len(inputs)} tensors, but {len(self.input_names)} are wanted: {takes}")
         given.update(named)
         missing = [name for name in self.input_names if name not in given]
         if missing:
-            raise _C.ReplayError(f"no tensor for {', '.join(missing)}; the graph takes {', '.join(self.input_names)}, and "
-                                 "parameters come from the module given to compile()")  # fmt: skip
+            raise _C.ReplayError(
+                f"no tensor for {', '.join(missing)}; {takes}, and parameters come from the module given to compile()"
+            )
         if self._module is not None:
             given.update(_tensors_of(self._module, self._of_module))
         outputs, gradients = self._executor.run([], given)
@@ -114,13 +112,16 @@ def _tensors_of(module: torch.nn.Module, names: Iterable[str]) -> dict[str, torc
     has = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
     missing = [name for name in names if name not in has]
     if missing:
-        raise _C.ReplayError(f"{type(module).__name__} has no parameter or buffer {', '.join(missing)}, which the graph "
-                             "takes: give the module that was captured")  # fmt: skip
+        raise _C.ReplayError(
+            f"{type(module).__name__} has no parameter or buffer {', '.join(missing)}, which the graph takes: give the "
+            "module that was captured"
+        )
     return {name: has[name] for name in names}
 
 
 def compile(graph: Graph, module: torch.nn.Module | None = None, *, device: str | torch.device | None = None,
-            autograd: bool = False, copy_inputs: bool = False, check_results: bool = False) -> CompiledGraph:  # fmt: skip
+            autograd: bool = False, copy_inputs: bool = False,
+            check_results: bool = False) -> CompiledGraph:  # fmt: skip
     """The graph as a function that runs it on real tensors, operator by operator, as the program did: the same bits.
 
         step = sg.capture_training_step(net, "f32[8,16]", optimizer=torch.optim.SGD).compile(net)

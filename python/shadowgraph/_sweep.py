@@ -89,7 +89,7 @@ def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, l
     """
     wanted = _batches(batches)
     if not callable(inputs):
-        raise _C.Error("inputs is no function: give one from a batch size to the inputs, lambda batch: f'i64[{batch},512]'")
+        raise _C.Error("inputs is no function: give one from a batch size to inputs, lambda batch: f'i64[{batch},512]'")
     bar = _Progress(progress)
     options = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state)
 
@@ -102,23 +102,27 @@ def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, l
             symbolic, trusted, why = _fitted(captured_at, max(wanted), str(device), bar)
         rows = []
         for batch in bar.over(wanted):
-            answered = symbolic is not None and batch <= trusted and symbolic.refusal({"batch": batch}) is None
-            costs = symbolic.cost({"batch": batch}) if answered else _C.size_cost(captured_at(batch), str(device))
-            rows.append(SweepRow(batch, costs["peak_bytes"], costs["saved_bytes"], costs["flops"], not answered))
+            captured = symbolic is None or batch > trusted or symbolic.refusal({"batch": batch}) is not None
+            if captured or symbolic is None:
+                costs = _C.size_cost(captured_at(batch), str(device))
+            else:
+                costs = symbolic.cost({"batch": batch})
+            rows.append(SweepRow(batch, costs["peak_bytes"], costs["saved_bytes"], costs["flops"], captured))
     return Sweep(rows, symbolic, why)
 
 
 def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int]], *, loss: Any = None,
         optimizer: Any = None, device: str | torch.device = "cuda", dtype: torch.dtype | None = None,
-        mode: str | None = None, steady_state: bool = False, progress: bool | None = None) -> SymbolicGraph:  # fmt: skip
+        mode: str | None = None, steady_state: bool = False,
+        progress: bool | None = None) -> SymbolicGraph:  # fmt: skip
     """One graph for all sizes: captures at a few, with every number that differs as a polynomial in them.
 
         sizes = [dict(batch=b, seq=s) for b in (2, 3, 5) for s in (64, 128, 192)]
         symbolic = sg.fit(make, lambda batch, seq: {"input_ids": f"i64[{batch},{seq}]"}, sizes)
         symbolic.cost({"batch": 64, "seq": 1024}); symbolic.instantiate({"batch": 64, "seq": 1024}); symbolic.flops
 
-    inputs: a function of the sizes, by name. sizes: where to capture: at least three values of each size that varies, two
-    captures more than there are sizes, none of them 0 or 1. The rest as for `sweep`.
+    inputs: a function of the sizes, by name. sizes: where to capture: at least three values of each size that varies,
+    two captures more than there are sizes, none of them 0 or 1. The rest as for `sweep`.
 
     Raises SymbolicError, which names the node or number, if the captures are not one program.
     """
@@ -188,7 +192,7 @@ class _Progress:
         self._bar = None
         if wanted is not False:
             try:
-                import tqdm
+                import tqdm  # type: ignore[import-untyped]
 
                 self._bar = tqdm.tqdm(total=0, disable=None if wanted is None else False, desc="captures and rows")
             except ImportError:

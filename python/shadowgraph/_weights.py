@@ -35,6 +35,8 @@ _SAFETENSORS_DTYPES = {
     "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64, "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
 }  # fmt: skip
+# Of a folder, the files of the first that it has.
+_IN_FOLDERS = ("*.safetensors.index.json", "*.bin.index.json", "*.safetensors", "pytorch_model*.bin", "*.pt", "*.pth")
 
 
 class Checkpoint:
@@ -84,7 +86,9 @@ class Checkpoint:
         """narrow(dim, start, length) of the tensor, contiguous, in memory of its own; the rest is not read."""
         sizes = self.shape(name)
         if not -len(sizes) <= dim < len(sizes) or not 0 <= start <= start + length <= sizes[dim]:
-            raise CheckpointError(f"'{name}' is {list(sizes)}: there is no part {start}..{start + length} of dimension {dim}")
+            raise CheckpointError(
+                f"'{name}' is {list(sizes)}: there is no part {start}..{start + length} of dimension {dim}"
+            )
         return _own(self._holder(name).view(name, (dim % len(sizes), start, length)), device, dtype)
 
     def _holder(self, name):
@@ -98,14 +102,13 @@ class Checkpoint:
             return
         path = pathlib.Path(part)
         if path.is_dir():
-            for pattern in ("*.safetensors.index.json", "*.bin.index.json", "*.safetensors", "pytorch_model*.bin", "*.pt",
-                            "*.pth"):  # fmt: skip
+            for pattern in _IN_FOLDERS:
                 found = sorted(path.glob(pattern))
                 if found:
                     for file in found:
                         self._add(file)
                     return
-            raise _C.FileError(f"no weights in {path}: no *.safetensors, *.index.json, pytorch_model*.bin, *.pt or *.pth")
+            raise _C.FileError(f"no weights in {path}: none of {', '.join(_IN_FOLDERS)}")
         if not path.is_file():
             raise _C.FileError(f"no file '{path}'")
         if path.name.endswith(".json"):
@@ -137,8 +140,8 @@ class _InMemory:
         if not any(isinstance(value, torch.Tensor) for value in tensors.values()):
             inner = [tensors[key] for key in ("state_dict", "model", "module") if isinstance(tensors.get(key), Mapping)]
             if not inner:
-                raise CheckpointError(f"{where} holds no tensors by name, but {', '.join(map(str, list(tensors)[:8]))}: "
-                                      "give the dict of tensors in it")  # fmt: skip
+                held = ", ".join(map(str, list(tensors)[:8]))
+                raise CheckpointError(f"{where} holds no tensors by name, but {held}: give the dict of tensors in it")
             tensors = inner[0]
         self._tensors = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
 
@@ -177,7 +180,7 @@ class _Safetensors:
     def dtype(self, name):
         kind = self._file.get_slice(name).get_dtype()
         if kind not in _SAFETENSORS_DTYPES:
-            raise CheckpointError(f"'{name}' in {self._path} is of dtype {kind}, which torch has no name for")
+            raise CheckpointError(f"'{name}' in {self._path} is of dtype {kind}, which is not read here")
         return _SAFETENSORS_DTYPES[kind]
 
     def view(self, name, part):

@@ -1,9 +1,10 @@
 // Graphs as source code.
+#include "shadowgraph/codegen.h"
+
 #include <pybind11/stl.h>
 
 #include "python/src/binding.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/codegen.h"
 
 namespace shadowgraph::python {
 

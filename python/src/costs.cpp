@@ -72,8 +72,10 @@ PythonRules& rules_of(const std::string& name) {
 std::optional<int64_t> ask(const py::object& rule, const std::string& op, const char* kind, const OperandShapes& call) {
   const auto fail = [&](const std::string& what) {
     if (failure.empty()) {
-      failure = fmt::format("the {} rule of {} {}; it takes a call (arguments, results) and gives an int of at least 0, or "
-                            "None if it cannot tell", kind, op, what);
+      failure = fmt::format(
+          "the {} rule of {} {}; it takes a call (arguments, results) and gives an int of at least 0, or "
+          "None if it cannot tell",
+          kind, op, what);
     }
     return std::nullopt;
   };
@@ -95,11 +97,12 @@ std::optional<int64_t> ask(const py::object& rule, const std::string& op, const 
   }
 }
 
-void register_cost(const std::string& name, const py::object& flops, const py::object& bytes, const py::object& scratch) {
+void register_cost(const std::string& name, const py::object& flops, const py::object& bytes,
+                   const py::object& scratch) {
   PythonRules& rules = rules_of(name);
   const bool known = rules.flops || rules.bytes || rules.scratch;
   OperatorCosts costs;
-  const auto add = [&](CostRule& rule, py::object PythonRules::* member, const py::object& given, const char* kind) {
+  const auto add = [&](CostRule& rule, py::object PythonRules::*member, const py::object& given, const char* kind) {
     if (given.is_none()) return;
     if (PyCallable_Check(given.ptr()) == 0) {
       throw Error(fmt::format("register_cost('{}'): {}= is {}, no function of a call", name, kind,
@@ -119,7 +122,8 @@ void register_cost(const std::string& name, const py::object& flops, const py::o
   const auto same = [](const py::object& old, const CostRule& now) { return bool(old) == bool(now); };
   if (!known) {
     register_operator(name, std::move(costs));
-  } else if (!same(rules.flops, costs.flops) || !same(rules.bytes, costs.bytes) || !same(rules.scratch, costs.scratch)) {
+  } else if (!same(rules.flops, costs.flops) || !same(rules.bytes, costs.bytes) ||
+             !same(rules.scratch, costs.scratch)) {
     throw Error(fmt::format("register_cost('{}') again: give the kinds of rules that were given the first time", name));
   }
   if (!flops.is_none()) rules.flops = flops;
@@ -150,14 +154,16 @@ void bind_costs(py::module_& m) {
       .def_readonly("arguments", &OperatorCall::arguments,
                     "By schema position: TensorShape, a list of them, a number, a tuple of integers, None.")
       .def_readonly("results", &OperatorCall::results, "By schema position: TensorShape or a list of them.");
-  m.def("register_cost", &register_cost, py::arg("name"), py::kw_only(), py::arg("flops") = py::none(),
-        py::arg("bytes") = py::none(), py::arg("scratch") = py::none(),
-        "What a call of an operator of your own costs: functions of an OperatorCall that give a count, or None where they "
-        "cannot tell.\n\n"
-        "name: \"mylib::op\", or \"mylib::op.out\" for one overload. flops: 2 a multiply-accumulate. bytes: what a call "
-        "reads and writes. scratch: bytes that it takes and gives back, in the peak as temporary. Registering again "
-        "replaces the rules. Shapes come from torch.library.register_fake, as everywhere.\n\n"
-        "Raises Error for a name that is none. A rule that raises makes the profile raise CostRuleError.");
+  m.def(
+      "register_cost", &register_cost, py::arg("name"), py::kw_only(), py::arg("flops") = py::none(),
+      py::arg("bytes") = py::none(), py::arg("scratch") = py::none(),
+      "What a call of an operator of your own costs: functions of an OperatorCall that give a count, or None where "
+      "they "
+      "cannot tell.\n\n"
+      "name: \"mylib::op\", or \"mylib::op.out\" for one overload. flops: 2 a multiply-accumulate. bytes: what a call "
+      "reads and writes. scratch: bytes that it takes and gives back, in the peak as temporary. Registering again "
+      "replaces the rules. Shapes come from torch.library.register_fake, as everywhere.\n\n"
+      "Raises Error for a name that is none. A rule that raises makes the profile raise CostRuleError.");
 }
 
 }  // namespace shadowgraph::python

@@ -1,4 +1,6 @@
 // Graphs run again on real tensors.
+#include "shadowgraph/replay.h"
+
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -6,7 +8,6 @@
 
 #include "python/src/binding.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/replay.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -24,8 +25,8 @@ class Executor {
   // Operators of Python's own, and other threads, need the interpreter meanwhile.
   std::pair<std::vector<at::Tensor>, NamedTensors> run(std::vector<at::Tensor> in_order, const NamedTensors& named) {
     if (running_.exchange(true)) {
-      throw ReplayError("this compiled graph is running already, on another thread or further out; compile one for each",
-                        NodeId());
+      throw ReplayError(
+          "this compiled graph is running already, on another thread or further out; compile one for each", NodeId());
     }
     const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> ended(
         &running_, [](std::atomic<bool>* running) { *running = false; });

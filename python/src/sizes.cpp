@@ -45,8 +45,7 @@ class Fit {
   }
 
  private:
-  static std::vector<SizedGraph> copies(
-      const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>& captures) {
+  static std::vector<SizedGraph> copies(const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>& captures) {
     std::vector<SizedGraph> graphs;
     for (const auto& [sizes, graph] : captures) graphs.push_back({sizes, clone(*graph)});
     return graphs;
@@ -64,8 +63,8 @@ class Fit {
 }  // namespace
 
 void bind_sizes(py::module_& m) {
-  add_error<SymbolicError>(
-      m, "SymbolicError", "Captures that do not align, numbers that no polynomial fits, sizes that are not answered.");
+  add_error<SymbolicError>(m, "SymbolicError",
+                           "Captures that do not align, numbers that no polynomial fits, sizes that are not answered.");
   m.def(
       "size_cost",
       [](const Graph& graph, const std::optional<std::string>& device) {
@@ -79,7 +78,8 @@ void bind_sizes(py::module_& m) {
       py::arg("graph"), py::arg("device") = std::nullopt,
       "peak_bytes, saved_bytes, flops, elementwise_flops and transcendental of a graph as it is.");
   m.def(
-      "human_bytes", [](int64_t bytes) { return human_bytes(bytes); }, py::arg("bytes"), "\"1.04 GiB\": powers of 1024.");
+      "human_bytes", [](int64_t bytes) { return human_bytes(bytes); }, py::arg("bytes"),
+      "\"1.04 GiB\": powers of 1024.");
   m.def(
       "human_count", [](int64_t count) { return human_count(count); }, py::arg("count"), "\"7.44 G\": powers of 1000.");
   py::class_<Fit>(m, "SymbolicGraph",
@@ -117,7 +117,8 @@ void bind_sizes(py::module_& m) {
           },
           py::arg("sizes"), py::arg("capture"), "How a capture at these sizes differs from what is foretold; or None.")
       .def("cost", &Fit::cost, py::arg("sizes"), py::call_guard<CppCall>(),
-           "peak_bytes, saved_bytes (bytes), flops (2 a multiply-accumulate), elementwise_flops, transcendental at these "
+           "peak_bytes, saved_bytes (bytes), flops (2 a multiply-accumulate), elementwise_flops, transcendental at "
+           "these "
            "sizes. Raises SymbolicError.")
       .def_property_readonly("flops", &Fit::flops, "FLOPs of each phase that has any, as polynomials in the sizes.")
       .def_property_readonly("polynomials", &Fit::polynomials, "The different polynomials among all numbers.")

@@ -5,8 +5,8 @@
 
 namespace shadowgraph::python {
 
-// What throws Class arrives in Python as m.name, derived from m.Error. After bind_errors; of a class and one derived from it,
-// the base first.
+// What throws Class arrives in Python as m.name, derived from m.Error. After bind_errors; of a class and one derived
+// from it, the base first.
 template <class Class>
 void add_error(py::module_& m, const char* name, const char* doc) {
   static PyObject* python = nullptr;  // kept for the life of the process, as errors.cpp keeps its own

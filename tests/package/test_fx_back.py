@@ -10,7 +10,7 @@ from test_deferred import gpt2
 
 def lines(graph):
     """What a graph says of each node, but for gradients, which are no operators, and constants, which come when met."""
-    return [(node.target, [(value.shape, value.stride, value.dtype, value.device) for value in node.outputs if value.is_tensor],
+    return [(node.target, [(v.shape, v.stride, v.dtype, v.device) for v in node.outputs if v.is_tensor],
              node.module, node.phase, [i for i in node.args if isinstance(i, (int, float, str))])
             for node in graph if node.target not in ("sg::gradient", "sg::constant")]  # fmt: skip
 
@@ -23,7 +23,7 @@ def class_names(graph):
 @pytest.mark.parametrize("make, inputs", [(Net, "f32[8,16]"), (lambda: gpt2(), torch.arange(16).reshape(2, 8)),
                                           (lambda: torch.nn.BatchNorm1d(4), "f32[3,4]")])  # fmt: skip
 def test_there_and_back(make, inputs, device):
-    step = sg.capture_training_step(make, inputs, loss=lambda out: (out if isinstance(out, torch.Tensor) else out.logits).sum(),
+    step = sg.capture_training_step(make, inputs, loss=lambda out: getattr(out, "logits", out).sum(),
                                     optimizer=torch.optim.AdamW, device=device)  # fmt: skip
     infer = sg.capture(make(), inputs, device=device, train=False)
     for graph in (infer, step):
@@ -54,7 +54,9 @@ def test_an_exported_program_needs_no_example():
     graph = sg.from_fx(exported.graph_module, device="cuda")
     graph.verify()
     assert graph.find("aten::addmm")[0].module == "layers.0" and class_names(graph)["head"] == "Linear"
-    assert __file__ in {node.source.rpartition(":")[0] for node in graph} or any("test_capture" in node.source for node in graph)
+    assert __file__ in {node.source.rpartition(":")[0] for node in graph} or any(
+        "test_capture" in node.source for node in graph
+    )
     assert graph.nodes[-1].inputs[0].shape == (8, 4)
 
 

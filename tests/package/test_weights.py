@@ -1,4 +1,4 @@
-"""Described modules filled from state dicts and files: the right numbers, one tensor at a time, and what does not fit."""
+"""Described modules filled from state dicts and files: the right numbers, one at a time, and what does not fit."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, where it runs, and what it refuses. In a checkout (PYTHONPATH) much of this is skipped."""
+"""The wheel: what is in it, where it runs, and what it refuses. In a checkout much of it is skipped."""
 
 import os
 import pathlib
