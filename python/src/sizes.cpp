@@ -28,7 +28,12 @@ class Fit {
         sweep_(symbolic_, device ? std::optional(c10::Device(*device)) : symbolic_.base().metadata.device) {}
 
   const SymbolicGraph& symbolic() const { return symbolic_; }
-  py::dict cost(const NamedSizes& sizes) { return to_python(sweep_.at(sizes)); }
+  py::dict cost(const NamedSizes& sizes) {
+    begin_cost_rules();
+    const SizeCost cost = sweep_.at(sizes);
+    end_cost_rules();
+    return to_python(cost);
+  }
   py::dict flops() const {
     py::dict texts;
     const Graph& graph = symbolic_.base();
@@ -85,8 +90,13 @@ void bind_sizes(py::module_& m) {
   py::class_<Fit>(m, "SymbolicGraph",
                   "One program at all sizes: what a few captures have in common, with every number that differs as a "
                   "polynomial in the sizes. Made by shadowgraph.fit.")
-      .def(py::init<const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>&,
-                    const std::optional<std::string>&>(),
+      .def(py::init([](const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>& captures,
+                       const std::optional<std::string>& device) {
+             begin_cost_rules();
+             auto fit = std::make_unique<Fit>(captures, device);
+             end_cost_rules();
+             return fit;
+           }),
            py::arg("captures"), py::arg("device") = std::nullopt, py::call_guard<CppCall>(),
            "captures: (sizes by name, graph), at least three values of each size that varies, and two more than names. "
            "device: whose memory `cost` counts. Raises SymbolicError that names what does not align or fit.")
