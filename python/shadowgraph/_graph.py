@@ -63,16 +63,11 @@ class CompiledGraph:
         self._executor = _C.Executor(graph, device, autograd, copy_inputs, check_results)
         self._module = module
         self.graph = graph
-        kinds: dict[str, str] = {}
-        for node in graph:
-            if not node.is_placeholder:
-                break
-            if node.target != "sg::constant":
-                kinds.setdefault(str(node.argument("name")), node.target)
-        all_names = self._executor.input_names
-        self._of_module = [name for name in all_names if module is not None and kinds.get(name) != "sg::input"]
-        own = set(self._of_module)
-        self.input_names: tuple[str, ...] = tuple(name for name in all_names if name not in own)
+        # Names need not be unique: what a capture met without being told of it is called input0, input1, ... too.
+        placeholders = [node for node in graph if node.is_placeholder and node.target != "sg::constant"]
+        self._all_names = self._executor.input_names
+        self._asked = [i for i, node in enumerate(placeholders) if module is None or node.target == "sg::input"]
+        self.input_names: tuple[str, ...] = tuple(self._all_names[i] for i in self._asked)
 
     def __repr__(self) -> str:
         return f"<shadowgraph.CompiledGraph of {', '.join(self.input_names)}>"
@@ -90,21 +85,32 @@ class CompiledGraph:
 
     def run(self, *inputs: torch.Tensor | Mapping[str, torch.Tensor], **named: torch.Tensor) -> Replay:
         """As a call, and the gradients that the program left in .grad, by parameter name."""
-        given: dict[str, torch.Tensor] = {}
         takes = f"the graph takes {', '.join(self.input_names)}"
-        for name, tensor in zip(self.input_names, inputs):
-            given.update(tensor if isinstance(tensor, Mapping) else {name: tensor})
         if len(inputs) > len(self.input_names):
             raise _C.ReplayError(f"{len(inputs)} tensors, but {len(self.input_names)} are wanted: {takes}")
-        given.update(named)
-        missing = [name for name in self.input_names if name not in given]
+        given: dict[int, torch.Tensor] = {}
+        by_name = dict(named)
+        for i, tensor in zip(self._asked, inputs):
+            if isinstance(tensor, Mapping):
+                by_name.update(tensor)
+            else:
+                given[i] = tensor
+        for name, tensor in by_name.items():
+            places = [i for i in self._asked if self._all_names[i] == name]
+            if len(places) != 1:
+                trouble = "no input is" if not places else f"{len(places)} inputs are"
+                raise _C.ReplayError(f"{trouble} called {name}: {takes}; by position there is no doubt")
+            given[places[0]] = tensor
+        missing = [self._all_names[i] for i in self._asked if i not in given]
         if missing:
             raise _C.ReplayError(
                 f"no tensor for {', '.join(missing)}; {takes}, and parameters come from the module given to compile()"
             )
         if self._module is not None:
-            given.update(_tensors_of(self._module, self._of_module))
-        outputs, gradients = self._executor.run([], given)
+            rest = [name for i, name in enumerate(self._all_names) if i not in given]
+            of_module = _tensors_of(self._module, rest)
+            given.update({i: of_module[name] for i, name in enumerate(self._all_names) if i not in given})
+        outputs, gradients = self._executor.run([given[i] for i in range(len(self._all_names))], {})
         return Replay(tuple(outputs), gradients)
 
 

@@ -154,6 +154,25 @@ def test_by_name_without_a_module_and_without_writing():
     assert all(torch.equal(before[name], tensor) for name, tensor in tensors.items())
 
 
+def test_a_steady_step_takes_what_the_optimizer_keeps():
+    net, reference, x = twice("linear")
+    graph = sg.capture_training_step(net, "f32[4,16]", loss=lambda out: out.sum(), steady_state=True,
+                                     optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))  # fmt: skip
+    step = graph.compile(net)
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
+    momenta = [torch.zeros_like(parameter) for parameter in net.parameters()]
+    for _ in range(2):
+        optimizer.zero_grad()
+        reference(x).sum().backward()
+        optimizer.step()
+        step(x, *momenta)
+    for mine, theirs in zip(net.parameters(), reference.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert list(step.input_names).count("input0") == 2  # x, and a momentum that the capture was not told of
+    with pytest.raises(sg.ReplayError, match="2 inputs are called input0.*by position"):
+        step({name: x for name in step.input_names})
+
+
 def test_outputs_with_a_history():
     net, reference, x = twice("linear")
     run = sg.capture(net, "f32[4,16]", train=True).compile(net, autograd=True)
