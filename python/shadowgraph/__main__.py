@@ -1,4 +1,6 @@
-"""python -m shadowgraph profile|capture some.module:factory, or hf:CONFIG.json: the tool's commands for Python models.
+"""shadowgraph profile|capture some.module:factory, or hf:CONFIG.json: the tool's commands for Python models.
+
+`python -m shadowgraph` is the same.
 
 Exit codes are the tool's: 0 done, 1 the input's fault, 2 usage, 3 ours.
 """
