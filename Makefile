@@ -34,9 +34,11 @@ test: build ## make the fixtures and run all tests
 	@.venv/bin/python tests/conformance/export_samples.py $(BUILD)/fixtures/opinfo.pt
 	@ctest --preset $(PRESET) -j $(JOBS)
 
-python: setup ## the Python package, in build/python: PYTHONPATH=build/python .venv/bin/python -c 'import shadowgraph'
+python: setup ## the wheel of the Python package, in build/wheel/; the same in build/python, for PYTHONPATH
+	@scripts/setup.sh --wheel
 	@$(CONFIGURE)
 	@cmake --build $(BUILD) -j $(JOBS) --target shadowgraph_python
+	@scripts/make_wheel.sh $(BUILD)
 
 conformance: build ## fake tensors against eager on all of PyTorch's OpInfo samples (make test runs some)
 	@scripts/setup.sh --test

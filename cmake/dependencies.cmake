@@ -1,4 +1,10 @@
 list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
+if(SKBUILD AND NOT TORCH_DIR)
+  # `pip install .` builds against the torch that its Python imports, in an environment that pip made for it or not.
+  execute_process(COMMAND ${Python_EXECUTABLE} -c
+    "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    OUTPUT_VARIABLE TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+endif()
 # Not find_package(Torch): with a CUDA build of libtorch that demands a CUDA toolkit (cmake/FindLibtorch.cmake).
 find_package(Libtorch REQUIRED)
 if(NOT Libtorch_VERSION MATCHES "^2\\.13\\.")
@@ -6,7 +12,9 @@ if(NOT Libtorch_VERSION MATCHES "^2\\.13\\.")
 endif()
 
 find_package(nlohmann_json 3.11 REQUIRED)
-find_package(CLI11 REQUIRED)
+if(SHADOWGRAPH_BUILD_TOOL)
+  find_package(CLI11 REQUIRED)
+endif()
 find_package(Boost 1.74 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(GRAPHVIZ REQUIRED IMPORTED_TARGET libgvc libcgraph)

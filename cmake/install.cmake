@@ -2,11 +2,13 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 # Installed programs find the libtorch that they were built with, without LD_LIBRARY_PATH.
-set_target_properties(shadowgraph shadowgraph_tool PROPERTIES
-  INSTALL_RPATH "$ORIGIN/../lib;${Libtorch_ROOT_DIR}/lib")
-
+set(installed_rpath "$ORIGIN/../lib;${Libtorch_ROOT_DIR}/lib")
+set_target_properties(shadowgraph PROPERTIES INSTALL_RPATH "${installed_rpath}")
 install(TARGETS shadowgraph EXPORT shadowgraphTargets LIBRARY DESTINATION lib ARCHIVE DESTINATION lib)
-install(TARGETS shadowgraph_tool RUNTIME DESTINATION bin)
+if(SHADOWGRAPH_BUILD_TOOL)
+  set_target_properties(shadowgraph_tool PROPERTIES INSTALL_RPATH "${installed_rpath}")
+  install(TARGETS shadowgraph_tool RUNTIME DESTINATION bin)
+endif()
 
 install(DIRECTORY include/shadowgraph DESTINATION include)
 install(FILES LICENSE DESTINATION share/doc/shadowgraph OPTIONAL)

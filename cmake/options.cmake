@@ -1,3 +1,4 @@
+option(SHADOWGRAPH_BUILD_TOOL "Build the tool and its models, which tests and benchmarks need, too" ON)
 option(SHADOWGRAPH_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(SHADOWGRAPH_BUILD_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(SHADOWGRAPH_BUILD_PYTHON "Build the Python package" OFF)

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh           compiler, libraries, libtorch: enough for `make build` and `make demo`
 #   scripts/setup.sh --test    the Python packages that make the test fixtures, too
+#   scripts/setup.sh --wheel   what makes the wheel of the Python package, too
 #   scripts/setup.sh --lint    clang-format and clang-tidy, too
 #   scripts/setup.sh --fuzz    clang and its sanitizers, too
 #
@@ -14,17 +15,20 @@ cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
 clang_tidy_version=23.1.4
+scikit_build_core_version=1.1.2
 packages=(g++ make cmake ninja-build ccache pkg-config python3 python3-dev python3-venv
   libboost-graph-dev libgraphviz-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
 want_tests=
 want_lint=
+want_wheel=
 for argument in "$@"; do
   case $argument in
-    --test) want_tests=yes ;;
+    --test) want_tests=yes; want_wheel=yes ;;
+    --wheel) want_wheel=yes ;;
     --lint) packages+=(clang-format); want_lint=yes ;;
     --fuzz) packages+=(clang libclang-rt-14-dev) ;;
-    *) echo "setup.sh: unknown argument $argument (known: --test, --lint, --fuzz)" >&2; exit 2 ;;
+    *) echo "setup.sh: unknown argument $argument (known: --test, --wheel, --lint, --fuzz)" >&2; exit 2 ;;
   esac
 done
 say() { echo "setup: $*" >&2; }
@@ -93,6 +97,10 @@ if [[ -n $want_tests ]]; then
     [[ -z $requirement || $requirement == \#* ]] && continue
     has_package "${requirement/==/-}*" || wanted+=("$requirement")
   done <tests/python/requirements.txt
+fi
+if [[ -n $want_wheel ]]; then
+  has_package "scikit_build_core-$scikit_build_core_version*" ||
+    wanted+=("scikit-build-core==$scikit_build_core_version")
 fi
 if [[ -n $want_lint ]]; then
   # Three times as fast as Debian's version 14: it skips the declarations of system headers, here libtorch's.

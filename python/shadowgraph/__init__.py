@@ -16,9 +16,9 @@ TORCH_VERSION = "2.13.0"
 
 if _torch.__version__.split("+")[0] != TORCH_VERSION:
     raise ImportError(
-        f"this build of shadowgraph is for torch {TORCH_VERSION}, and torch {_torch.__version__} is installed: it calls "
-        f"libtorch's C++ functions, which differ between versions; install torch=={TORCH_VERSION}, or the shadowgraph of "
-        "that version"
+        f"this build of shadowgraph is for torch {TORCH_VERSION}, and torch {_torch.__version__} is installed: it "
+        f"calls libtorch's C++ functions, which differ between versions; install torch=={TORCH_VERSION}, or the "
+        "shadowgraph of that version"
     )
 
 from ._capture import Capture, capture, capture_training_step, phase  # noqa: E402
@@ -32,10 +32,13 @@ from ._deferred import (  # noqa: E402
     save_weights,
 )
 from ._fake import fake, is_fake, unfake  # noqa: E402
-from ._fx import to_fx  # noqa: E402
+from ._fx import from_fx, to_fx  # noqa: E402
+from ._graph import CompiledGraph, Replay  # noqa: E402
 from ._report import Report, profile  # noqa: E402
 from ._shadowgraph import (  # noqa: E402
     AlreadyMaterializedError,
+    CodegenError,
+    CostRuleError,
     DataDependentError,
     DeferredError,
     DeviceMismatchError,
@@ -51,18 +54,34 @@ from ._shadowgraph import (  # noqa: E402
     Node,
     NoRuleError,
     NotDeferredError,
+    OperatorCall,
     ParseError,
     PassError,
     PipelineError,
     RealTensorError,
     Region,
+    ReplayError,
     Storage,
+    SymbolicError,
+    SymbolicGraph,
+    TensorShape,
     UnrecordableCallError,
     Value,
     VerifyError,
     passes,
+    register_cost,
+)
+from ._shadowgraph import version as __version__  # noqa: E402
+from ._sweep import Sweep, SweepRow, fit, sweep  # noqa: E402
+from ._weights import (  # noqa: E402
+    Checkpoint,
+    CheckpointError,
+    MissingKeyError,
+    TensorMismatchError,
+    UnexpectedKeyError,
 )
 
-Graph.to_fx = to_fx
+
+setattr(Graph, "to_fx", to_fx)  # noqa: B010: the stub has it as a method
 
 __all__ = [name for name in dir() if not name.startswith("_")]

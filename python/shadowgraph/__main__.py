@@ -1,4 +1,6 @@
-"""python -m shadowgraph profile|capture some.module:factory, or hf:CONFIG.json: the tool's commands for Python models.
+"""shadowgraph profile|capture some.module:factory, or hf:CONFIG.json: the tool's commands for Python models.
+
+`python -m shadowgraph` is the same.
 
 Exit codes are the tool's: 0 done, 1 the input's fault, 2 usage, 3 ours.
 """
@@ -40,14 +42,14 @@ def main(arguments=None):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(prog="python -m shadowgraph", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="shadowgraph", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (("profile", "memory, FLOPs and a summary by module"), ("capture", "writes the graph")):
         command = commands.add_parser(name, help=text)
         command.add_argument("source", help="some.module:factory (a function or class without arguments that makes a "
                              "torch.nn.Module), or hf:CONFIG.json (a transformers configuration)")  # fmt: skip
         command.add_argument("--input", action="append", default=[], metavar="[NAME=]f32[8,3,224,224]",
-                             help="an input of forward: dtype and shape, once each, by position or by name")  # fmt: skip
+                             help="an input of forward: dtype and shape, once each, by position or name")  # fmt: skip
         command.add_argument("--batch", type=int, default=1, help="hf: language models' batch size")
         command.add_argument("--seq", type=int, default=512, help="hf: language models' sequence length")
         command.add_argument("--mode", choices=["infer", "train"], default="infer")
@@ -76,9 +78,9 @@ def _run(sg, given):
     if train:
         kind = getattr(torch.optim, OPTIMIZERS[given.optimizer])
         optimizer = kind if given.optimizer != "sgd" else lambda parameters: kind(parameters, lr=1e-2)
-    graph, seconds = _capture._run(program, args, kwargs, device=given.device, dtype=getattr(torch, DTYPES[given.dtype]),
-                                   train=train, optimizer=optimizer, step=train,
-                                   steady_state=given.steady_state)  # fmt: skip
+    graph, seconds = _capture._run(program, args, kwargs, device=given.device,
+                                   dtype=getattr(torch, DTYPES[given.dtype]), train=train,
+                                   optimizer=optimizer, step=train, steady_state=given.steady_state)  # fmt: skip
     return Report(graph, capture_seconds=seconds)
 
 
@@ -104,7 +106,7 @@ def _source(sg, given):
             except ValueError as error:
                 raise sg.ParseError(f"{rest} is no JSON: {error}") from None
         if "model_type" not in described:
-            raise sg.Error(f"{rest} has no \"model_type\": it is no transformers configuration")
+            raise sg.Error(f'{rest} has no "model_type": it is no transformers configuration')
         config = transformers.AutoConfig.for_model(**described)
         if not inputs:
             size = f"i64[{given.batch},{given.seq}]"
@@ -115,7 +117,9 @@ def _source(sg, given):
     for name in rest.split("."):
         factory = getattr(factory, name)
     if not inputs:
-        raise sg.Error("the inputs' dtypes and shapes are needed: one --input each, for example --input 'f32[8,3,224,224]'")
+        raise sg.Error(
+            "the inputs' dtypes and shapes are needed: one --input each, for example --input 'f32[8,3,224,224]'"
+        )
     return factory, inputs
 
 

@@ -1,23 +1,43 @@
 """Modules described first and made later, whole or in parts, bit for bit as eager would have made them."""
 
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
 import torch
+from torch.overrides import TorchFunctionMode
 
 from . import _process
 from . import _shadowgraph as _C
-from ._shadowgraph import dematerialize, materialize_shard
+from ._shadowgraph import dematerialize
+from ._weights import Checkpoint, MissingKeyError, TensorMismatchError, UnexpectedKeyError, _nearest
 
 __all__ = ["deferred_init", "dematerialize", "is_deferred", "materialize_module", "materialize_shard",
            "materialize_tensor", "save_weights"]  # fmt: skip
 
 
-def deferred_init(fn, *args, device="cpu", **kwargs):
+_T = TypeVar("_T")
+_Module = TypeVar("_Module", bound=torch.nn.Module)
+
+
+class _Literals(TorchFunctionMode):
+    """torch.tensor(0) is made from data outside of the record, which must not be written: a copy of it is inside."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if func is not torch.tensor:
+            return made
+        with torch.no_grad():
+            return made.clone().requires_grad_(made.requires_grad)
+
+
+def deferred_init(fn: Callable[..., _T], *args: Any, device: str | torch.device = "cpu", **kwargs: Any) -> _T:
     """Calls fn(*args, **kwargs) and gives what it gives, with no tensor made: each is described, and made on demand.
 
         net = sg.deferred_init(lambda: LlamaForCausalLM(config))     # nothing allocated
         sg.materialize_module(net.model.layers[3])                   # bitwise as eager under the same seed
 
-    Random generators are where eager would have left them, and materialising does not move them. Values that the program
-    reads are computed at once, on just what they need. device: for factories that name none (in Python: the CPU).
+    Random generators are where eager would have left them, and materialising does not move them. Values that the
+    program reads are computed at once, on just what they need. device: for factories that name none.
 
     Raises GeneratorMovedError, UnrecordableCallError.
     """
@@ -27,7 +47,8 @@ def deferred_init(fn, *args, device="cpu", **kwargs):
     try:
         scope.enter()
         try:
-            result = fn(*args, **kwargs)
+            with _Literals():
+                result = fn(*args, **kwargs)
         except BaseException:
             scope.abandon()
             raise
@@ -37,37 +58,131 @@ def deferred_init(fn, *args, device="cpu", **kwargs):
         _process.release()
 
 
-def is_deferred(described):
+def is_deferred(described: torch.Tensor | torch.nn.Module) -> bool:
     """Whether a tensor, or any parameter or buffer of a module, is described and not made yet."""
     if isinstance(described, torch.nn.Module):
         return any(_C.is_deferred(tensor) for tensor in _tensors(described, False, None))
     return _C.is_deferred(described)
 
 
-def materialize_tensor(tensor, *, device=None, dtype=None, independent_streams=None):
+def materialize_tensor(tensor: torch.Tensor, source: Any = None, *, name: str | None = None,
+                       device: str | torch.device | None = None, dtype: torch.dtype | None = None,
+                       independent_streams: int | None = None) -> torch.Tensor:  # fmt: skip
     """Makes a described tensor real, the very object, and gives it back; a real one stays as it is.
 
+    source, name: weights (see `Checkpoint`) and the tensor's name in them; without them, its initial values.
     device, dtype: in place of those it was described with (dtype: of floating-point tensors).
     independent_streams: a seed; random numbers then come from a stream of each draw's own, the same for parts.
 
-    Raises NotDeferredError, ExternalTensorChangedError, MaterializeError.
+    Raises NotDeferredError, ExternalTensorChangedError, MaterializeError; MissingKeyError, TensorMismatchError.
     """
-    _C.materialize_tensors([tensor], None if device is None else str(device), dtype, independent_streams)
+    if source is None:
+        _C.materialize_tensors([tensor], None if device is None else str(device), dtype, independent_streams)
+        return tensor
+    weights = Checkpoint(source)
+    if name is None:
+        raise _C.Error("materialize_tensor from weights takes name=, the tensor's name in them")
+    if _C.is_fake(tensor):
+        if not _C.is_deferred(tensor):
+            raise _C.NotDeferredError(f"no deferred_init describes {_C.describe(tensor)}")
+        _check(weights, name, tensor, dtype)
+        _fill([(name, tensor)], weights, device, dtype)
     return tensor
 
 
-def materialize_module(module, *, buffers_only=False, check_fn=None, device=None, dtype=None, independent_streams=None):
+def materialize_module(module: _Module, source: Any = None, *, prefix: str = "", strict: bool = True,
+                       buffers_only: bool = False, check_fn: Callable[[torch.nn.Module], bool] | None = None,
+                       device: str | torch.device | None = None, dtype: torch.dtype | None = None,
+                       independent_streams: int | None = None) -> _Module:  # fmt: skip
     """Makes the parameters and buffers of a module real, those of its submodules too, one storage after the other.
 
+        sg.materialize_module(net)                                     # the initial values that eager would have drawn
+        sg.materialize_module(net.layers[3], "model.safetensors", prefix="layers.3.")    # these, and nothing else, read
+
+    source: weights (see `Checkpoint`): a state dict, or files. Each tensor is copied into memory of its own, so that no
+        more than one tensor above what is kept is needed. Buffers that no state dict has get their initial values.
+    prefix: what the names in the weights have before the module's own; other names are left aside.
+    strict: every parameter and persistent buffer must be in the weights, and the weights have nothing else under
+        the prefix. Otherwise what is missing gets its initial values. Tied tensors need one of their names.
     buffers_only: leave parameters described. check_fn: asked for each submodule whether its own tensors are made.
-    The rest as for materialize_tensor.
+    dtype: of floating-point tensors, which are then converted; without it, the weights must have the described dtype.
+    The rest as for `materialize_tensor`. All names, shapes and dtypes are looked at before anything is made.
+
+    Raises MissingKeyError, UnexpectedKeyError, TensorMismatchError, FileError, and what `materialize_tensor` raises.
     """
+    if source is not None:
+        _from_weights(module, Checkpoint(source), prefix, strict, buffers_only, check_fn, device, dtype)
     tensors = [tensor for tensor in _tensors(module, buffers_only, check_fn) if _C.is_fake(tensor)]
     _C.materialize_tensors(tensors, None if device is None else str(device), dtype, independent_streams)
     return module
 
 
-def save_weights(module, path):
+def materialize_shard(tensor: torch.Tensor, dim: int, start: int, length: int, never_whole: bool = False, *,
+                      source: Any = None, name: str | None = None) -> torch.Tensor:  # fmt: skip
+    """tensor.narrow(dim, start, length) as a new real tensor; `tensor` stays described.
+
+    source, name: weights (see `Checkpoint`) and the tensor's name in them: only that part is read. Without them it
+    comes from the initial values: no more than that part is allocated where the recipe allows it; otherwise the whole
+    for a while, or DeferredError with never_whole=True.
+    """
+    if source is None:
+        return _C.materialize_shard(tensor, dim, start, length, never_whole)
+    weights = Checkpoint(source)
+    if name is None:
+        raise _C.Error("materialize_shard from weights takes name=, the tensor's name in them")
+    _check(weights, name, tensor, None)
+    return weights.read_part(name, dim, start, length)
+
+
+def _from_weights(module, weights, prefix, strict, buffers_only, check_fn, device, dtype):
+    chosen = {id(tensor) for tensor in _tensors(module, buffers_only, check_fn)}
+    places = {name: tensor for name, tensor in module.state_dict(keep_vars=True).items()
+              if isinstance(tensor, torch.Tensor)}  # fmt: skip
+    wanted, missing, found = [], {}, set()
+    for name, tensor in places.items():
+        if id(tensor) not in chosen or not _C.is_fake(tensor):
+            continue
+        if prefix + name in weights:
+            _check(weights, prefix + name, tensor, dtype)
+            wanted.append((prefix + name, tensor))
+            found.add(id(tensor))
+        else:
+            missing.setdefault(id(tensor), prefix + name)
+    if strict:
+        missing = [name for key, name in missing.items() if key not in found]
+        if missing:
+            raise MissingKeyError(
+                f"the weights lack {_listed(missing)}{_nearest(missing[0], weights.keys())}; strict=False gives such "
+                "tensors their initial values"
+            )
+        unexpected = [key for key in weights.keys() if key.startswith(prefix) and key[len(prefix) :] not in places]
+        if unexpected:
+            raise UnexpectedKeyError(
+                f"{type(module).__name__} has no place for {_listed(unexpected)} of the weights; give prefix= for a "
+                "part of a model, or strict=False to leave them aside"
+            )
+    _fill(wanted, weights, device, dtype)
+
+
+def _check(weights, name, tensor, dtype):
+    if weights.shape(name) != tuple(tensor.shape):
+        raise TensorMismatchError(
+            f"'{name}' is {list(weights.shape(name))} in the weights and {list(tensor.shape)} in the model"
+        )
+    if weights.dtype(name) != tensor.dtype and (dtype is None or not tensor.dtype.is_floating_point):
+        raise TensorMismatchError(f"'{name}' is {weights.dtype(name)} in the weights and {tensor.dtype} in the model; "
+                                  "dtype= converts floating-point tensors")  # fmt: skip
+
+
+def _fill(wanted, weights, device, dtype=None):
+    for name, tensor in wanted:
+        if not _C.is_fake(tensor):
+            continue  # tied: made under another name
+        wanted_dtype = dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
+        tensor.data = weights.read(name, device=device or tensor.device, dtype=wanted_dtype)
+
+
+def save_weights(module: torch.nn.Module, path: Any) -> tuple[int, int]:
     """Writes the module's state dict for torch.load, tensor by tensor: described ones are made and dropped again.
 
     Gives (tensors, bytes). The file is whole or not there. Raises FileError.
@@ -75,7 +190,12 @@ def save_weights(module, path):
     return _C.write_weights(str(path), list(module.state_dict(keep_vars=True).items()))
 
 
-def _tensors(module, buffers_only, check_fn):
+def _listed(names):
+    shown = ", ".join(f"'{name}'" for name in names[:10])
+    return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
+
+
+def _tensors(module, buffers_only, check_fn) -> Iterator[torch.Tensor]:
     for part in module.modules():
         if check_fn is not None and not check_fn(part):
             continue

@@ -50,13 +50,13 @@ class fake(Scope):
     """Inside ``with sg.fake("cuda"):`` tensors are fake, and CUDA devices are there, on a machine without any.
 
     Factories make fake tensors where they are told to, as on a real machine: ``torch.empty(3)`` on the CPU,
-    ``torch.empty(3, device="cuda")`` or ``model.cuda()`` on the pretended device. Modes nest; the innermost one counts, on
-    its thread. Fakes may outlive their mode.
+    ``torch.empty(3, device="cuda")`` or ``model.cuda()`` on the pretended device. Modes nest; the innermost one counts,
+    on its thread. Fakes may outlive their mode.
 
     device: what C++ factories that name none use, and which accelerator is pretended: "cpu", "cuda", "cuda:1".
     profile: what the pretended device can do: "h100" (the default) or "a100".
-    real_tensors: what becomes of a real tensor that meets fakes: "constant" (its fake takes its place, small CPU tensors
-        keep their values), "convert" (only single elements do) or "refuse" (RealTensorError).
+    real_tensors: what becomes of a real tensor that meets fakes: "constant" (its fake takes its place, small CPU
+        tensors keep their values), "convert" (only single elements do) or "refuse" (RealTensorError).
     data_sizes: sizes of results that depend on data, by name: {"nonzero0": 17}.
     host_reads: answers to what the program reads and data decides (item(), an `if` on a tensor); without one it raises
         DataDependentError, which tells the name. One of these, or a list of them, asked in this order:

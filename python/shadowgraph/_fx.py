@@ -1,21 +1,29 @@
-"""Graphs as torch.fx: a GraphModule that runs."""
+"""Graphs as torch.fx and back: a GraphModule that runs, and the graph of one that is run."""
 
 import operator
 import re
+from collections import OrderedDict
+from typing import Any
 
 import torch
 
+from . import _capture, _inputs, _models
 from . import _shadowgraph as _C
+from ._fake import fake
+from ._shadowgraph import Graph
 
-__all__ = ["to_fx"]
+__all__ = ["from_fx", "to_fx"]
+
+_NOTE = "fx"  # a node's name in torch.fx
 
 
-def to_fx(graph, *, device=None):
+def to_fx(graph: Graph, *, device: str | torch.device | None = None) -> torch.fx.GraphModule:
     """The graph as a torch.fx.GraphModule: one call of an aten operator a node, in program order.
 
-    Its placeholders are the graph's, in their order: parameters, buffers, inputs, under their names ('.' as '_'); call it
-    with tensors for all of them. It gives what the graph gives, as a tuple. Constants are its buffers. Nodes carry
-    meta["module"], meta["phase"], meta["source"] and meta["shadowgraph_node"].
+    Its placeholders are the graph's, in their order: parameters, buffers, inputs, under their names ('.' as '_'); call
+    it with tensors for all of them. It gives what the graph gives, as a tuple. Constants are its buffers. Nodes carry
+    meta["module"], meta["nn_module_stack"], meta["phase"], meta["source"] and meta["shadowgraph_node"]; placeholders
+    and constants what they are, meta["kind"] and meta["name"]. `from_fx` makes a graph of it again.
 
     device: takes the place of every device that the program names, to run on the CPU what was captured for CUDA.
 
@@ -52,7 +60,9 @@ class _Converter:
         while unique in self._names:
             count, unique = count + 1, f"{name}_{count}"
         self._names.add(unique)
-        self._bind(node, self._fx.placeholder(unique))
+        made = self._fx.placeholder(unique)
+        made.meta.update(kind=node.target.removeprefix("sg::"), name=str(node.argument("name")))
+        self._bind(node, made)
 
     def _constant(self, node):
         self._bind(node, self._attribute(node.argument("data")))
@@ -79,10 +89,12 @@ class _Converter:
                 keywords[formal.name] = value
             else:
                 positional.append(value)
-        self._bind(node, self._fx.call_function(function, tuple(positional), keywords))
+        self._bind(node, self._fx.create_node("call_function", function, tuple(positional), keywords,
+                                              node.notes.get(_NOTE)))  # fmt: skip
 
     def _bind(self, node, made):
-        made.meta.update(module=node.module, phase=node.phase, source=node.source, shadowgraph_node=node)
+        made.meta.update(module=node.module, phase=node.phase, source=node.source, shadowgraph_node=node,
+                         nn_module_stack=_module_stack(node))  # fmt: skip
         results = node.results
         if len(results) == 1:
             self._bind_result(results[0], made)
@@ -114,4 +126,229 @@ class _Converter:
         name = f"_constant{self._constants}"
         self._constants += 1
         self._root.register_buffer(name, tensor)
-        return self._fx.get_attr(name)
+        made = self._fx.get_attr(name)
+        made.meta.update(kind="constant", name=name)
+        return made
+
+
+def _module_stack(node):
+    """The modules that the node ran in, outermost first, as torch's tracers write them: {key: (path, class)}."""
+    stack, region = [], node.region
+    while region is not None:
+        if region.kind == "module":
+            key = region.name if region.call == 0 else f"{region.name}@{region.call}"
+            stack.append((key, (region.name, region.class_name)))
+        region = region.parent
+    return OrderedDict(reversed(stack))
+
+
+def from_fx(module: torch.fx.GraphModule, *inputs: Any, device: str | torch.device = "cpu", **named: Any) -> Graph:
+    """Runs a torch.fx.GraphModule on fakes, node by node, and gives its graph.
+
+    inputs, named: a tensor or text ("f32[8,16]") for each placeholder, by position or name. What is not given is made
+        as the node's meta says ("val", "tensor_meta", or what `to_fx` leaves there), or is the placeholder's default.
+    device: where the module and the inputs pretend to be.
+
+    Each node of the graph notes the name of the torch.fx node that it comes from (notes["fx"]), and lies in the
+    modules of its meta["nn_module_stack"]. Of `graph.to_fx()` comes the same program: the same operators on the same
+    shapes, modules and phases. What a torch.fx module does not say is not in it: gradients that end in .grad, what
+    autograd keeps, and how long the program held a tensor that it no longer read (here it dies after its last use).
+
+    Raises Error for a placeholder without an input; what the nodes raise.
+    """
+    if not isinstance(module, torch.fx.GraphModule):
+        raise _C.Error(f"from_fx takes a torch.fx.GraphModule, not {type(module).__name__}; capture() takes modules")
+    return _Runner(module, str(device)).run(inputs, named)
+
+
+class _Scope(torch.nn.Module):
+    """Stands for a module that is gone: what runs in it is recorded there."""
+
+    def forward(self, body, *arguments):
+        body(*arguments)
+
+
+class _Runner:
+    def __init__(self, module, device):
+        self._module, self._device = module, device
+        self._nodes = list(module.graph.nodes)
+        self._values = {}
+        self._classes, self._scopes = {}, {}
+        # What a run holds no longer than the program would: values after whose node nobody reads them.
+        # Inputs are held, as capture() holds its arguments: the record knows them by their address.
+        last = {argument: node for node in self._nodes for argument in node.all_input_nodes
+                if argument.op != "placeholder"}  # fmt: skip
+        self._done_after = {}
+        for argument, user in last.items():
+            self._done_after.setdefault(user, []).append(argument)
+
+    def run(self, inputs, named):
+        module, device = self._module, self._device
+        constants = {node.target: _attribute(module, node.target) for node in self._nodes
+                     if node.op == "get_attr" and node.meta.get("kind") == "constant"}  # fmt: skip
+        # The module but for its constants, which stay real and are met as such.
+        rest = torch.nn.Module()
+        rest._parameters, rest._modules = module._parameters, module._modules
+        rest._buffers = {name: buffer for name, buffer in module._buffers.items() if name not in constants}
+        with fake(device) as mode, _models.Converted(rest, mode, device, None):
+            given = self._given(inputs, named, mode)
+            with _capture.Capture(device) as session:
+                self._name(session, given, rest)
+                _C.name_nodes()
+                for node in self._nodes:
+                    if node.op == "get_attr":
+                        constant = constants.get(node.target)
+                        self._values[node] = _attribute(rest, node.target) if constant is None else constant
+                self._session = session
+                self._stacks = self._all_stacks()
+                body = [node for node in self._nodes if node.op not in ("placeholder", "get_attr", "output")]
+                self._run_some(body, 0)
+                (output,) = [node for node in self._nodes if node.op == "output"] or [None]
+                result = self._filled(output.args[0]) if output is not None else ()
+                graph = session.finish(_inputs.tensors_of(result))
+        _C.take_node_names(graph, _NOTE)
+        graph.set_metadata("device", _capture._canonical(device))
+        return graph
+
+    def _name(self, session, given, rest):
+        name_by_kind = {"parameter": session._active().name_parameter, "buffer": session._active().name_buffer}
+        for node, (value, keep_contents) in given.items():
+            if isinstance(value, torch.Tensor):
+                name = node.meta.get("name", node.target)
+                if node.meta.get("kind") in name_by_kind:
+                    name_by_kind[node.meta["kind"]](value, name)
+                else:
+                    session.name_input(value, name, keep_contents)
+            self._values[node] = value
+        for name, parameter in rest.named_parameters():
+            session._active().name_parameter(parameter, name)
+        for name, buffer in rest.named_buffers():
+            session._active().name_buffer(buffer, name)
+        for path, part in self._module.named_modules():
+            session._active().name_module(part, path)
+
+    def _given(self, inputs, named, mode):
+        """{placeholder: (its fake, whether the program may read what it holds)}"""
+        placeholders = [node for node in self._nodes if node.op == "placeholder"]
+        names = [node.target for node in placeholders]
+        if len(inputs) > len(names):
+            raise _C.Error(f"{len(inputs)} inputs, but the module takes {', '.join(names) or 'none'}")
+        unknown = [name for name in named if name not in names]
+        if unknown:
+            raise _C.Error(f"the module takes no {', '.join(unknown)}; it takes {', '.join(names) or 'nothing'}")
+        by_name = dict(zip(names, inputs)) | named
+        given = {}
+        for node in placeholders:
+            if node.target in by_name:
+                value = by_name[node.target]
+            elif node.args:
+                value = node.args[0]
+            else:
+                value = _of_meta(node)
+            made = not isinstance(value, torch.Tensor)
+            if _inputs.is_spec(value):
+                value = _inputs.made(value, self._device)
+            elif isinstance(value, _Geometry):
+                value = value.make(self._device)
+            elif isinstance(value, torch.Tensor) and not _C.is_fake(value):
+                value = mode.from_real(value, self._device)
+            keep = isinstance(value, torch.Tensor) and not made and not value.is_floating_point()
+            given[node] = (value, keep)
+        return given
+
+    def _all_stacks(self):
+        """Of each node the modules around it, ((path, class, key), ...); what says nothing of itself is where the one
+        before it is."""
+        stacks, before = {}, ()
+        for node in self._nodes:
+            stack = node.meta.get("nn_module_stack")
+            if stack is not None:
+                before = tuple(
+                    (_path(path), getattr(kind, "__name__", str(kind).rpartition(".")[2]), str(key))
+                    for key, (path, kind) in stack.items()
+                )
+                if node.op == "call_module" and before and before[-1][0] == node.target:
+                    before = before[:-1]  # the module itself, which is called
+            stacks[node] = before
+        return stacks
+
+    def _run_some(self, nodes, depth):
+        begin = 0
+        while begin < len(nodes):
+            stack = self._stacks[nodes[begin]]
+            if len(stack) <= depth:
+                self._run_node(nodes[begin])
+                begin += 1
+                continue
+            end = begin + 1
+            while end < len(nodes) and self._stacks[nodes[end]][: depth + 1] == stack[: depth + 1]:
+                end += 1
+            self._scope(*stack[depth])(self._run_some, nodes[begin:end], depth + 1)
+            begin = end
+
+    def _scope(self, path, class_name, key):
+        if key not in self._scopes:
+            kind = self._classes.setdefault(class_name, type(class_name, (_Scope,), {}))
+            self._scopes[key] = kind()
+            self._session._active().name_module(self._scopes[key], path)
+        return self._scopes[key]
+
+    def _run_node(self, node):
+        args, kwargs = self._filled(node.args), self._filled(node.kwargs)
+        _C.set_node_name(node.name, _source(node))
+        if node.op == "call_function":
+            call = node.target
+        elif node.op == "call_method":
+            call, args = getattr(args[0], node.target), args[1:]
+        else:
+            call = self._module.get_submodule(node.target)
+        phase = node.meta.get("phase", "forward")
+        if phase == "forward":
+            self._values[node] = call(*args, **kwargs)
+        else:
+            with _capture.phase(phase):
+                self._values[node] = call(*args, **kwargs)
+        for done in self._done_after.get(node, ()):
+            del self._values[done]
+
+    def _filled(self, structure):
+        return torch.fx.node.map_arg(structure, lambda node: self._values[node])
+
+
+class _Geometry:
+    def __init__(self, shape, stride, dtype, requires_grad):
+        self._shape, self._stride, self._dtype, self._requires_grad = shape, stride, dtype, requires_grad
+
+    def make(self, device):
+        made = torch.empty_strided(self._shape, self._stride, dtype=self._dtype, device=device)
+        return made.requires_grad_(self._requires_grad)
+
+
+def _of_meta(node):
+    of_graph = node.meta.get("shadowgraph_node")
+    if of_graph is not None:
+        (value,) = of_graph.outputs
+        return _Geometry(value.shape, value.stride, value.dtype, False)  # it was recorded below autograd
+    known = node.meta.get("val", node.meta.get("example_value", node.meta.get("tensor_meta")))
+    if hasattr(known, "shape"):
+        shape = [int(size) for size in known.shape]
+        stride = known.stride() if callable(known.stride) else known.stride
+        return _Geometry(shape, [int(step) for step in stride], known.dtype, bool(known.requires_grad))
+    raise _C.Error(f"the module's placeholder {node.target} has no input: give a tensor or a text such as 'f32[8,16]'")
+
+
+def _attribute(module, target):
+    for name in target.split("."):
+        module = getattr(module, name)
+    return module
+
+
+def _path(path):
+    return re.sub(r"^L\['self'\]\.?", "", path)
+
+
+def _source(node):
+    if "source" in node.meta:
+        return node.meta["source"]
+    places = re.findall(r'File "(.+?)", line (\d+)', node.stack_trace or "")
+    return ":".join(places[-1]) if places else ""

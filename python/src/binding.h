@@ -1,4 +1,4 @@
-// What the files of the extension module share. The extension is thin: it holds objects of the C++ library and asks them.
+// What the files of the extension module share. The extension is thin: it holds objects of the library and asks them.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -23,9 +23,15 @@ void bind_graph(py::module_& m);
 void bind_passes(py::module_& m);
 void bind_profile(py::module_& m);
 void bind_deferred(py::module_& m);
+void bind_table(py::module_& m);
+void bind_replay(py::module_& m);
+void bind_codegen(py::module_& m);
+void bind_sizes(py::module_& m);
+void bind_costs(py::module_& m);
+void bind_sources(py::module_& m);
 
-// Around functions of the library that run operators (py::call_guard<CppCall>): their errors stay what they are in C++, where
-// the library catches some of them. Those of operators that Python calls itself go to Python at once.
+// Around functions of the library that run operators (py::call_guard<CppCall>): their errors stay what they are in C++,
+// where the library catches some of them. Those of operators that Python calls itself go to Python at once.
 class CppCall {
  public:
   CppCall();

@@ -1,8 +1,10 @@
-// Graphs and what they are made of, as Python objects. A node, value, storage or region is the graph and a number; it holds
-// the graph, so that it can outlive every other name for it. After an edit that erased it, asking it raises GraphEditError.
+// Graphs and what they are made of, as Python objects. A node, value, storage or region is the graph and a number; it
+// holds the graph, so that it can outlive every other name for it. After an edit that erased it, asking it raises
+// GraphEditError.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <array>
 #include <sstream>
 
 #include "python/src/binding.h"
@@ -132,8 +134,12 @@ void bind_parts(py::module_& m) {
           "The operator and its overload: \"aten::addmm\", \"aten::add.Tensor\", \"sg::parameter\".")
       .def_property_readonly(
           "schema", [](const PyNode& n) { return std::string(n.graph->target((record(n), n.id)).schema_text()); })
-      .def_property_readonly("is_placeholder",
-                             [](const PyNode& n) { return n.graph->is_placeholder((record(n), n.id)); })
+      .def_property_readonly(
+          "is_placeholder", [](const PyNode& n) { return n.graph->is_placeholder((record(n), n.id)); },
+          "Whether it stands for something from outside: a parameter, buffer, input or constant.")
+      .def_property_readonly(
+          "is_erased", [](const PyNode& n) { return n.graph->is_erased(n.id); },
+          "Whether an edit erased it; then nothing else may be asked of it.")
       .def_property_readonly(
           "args",
           [](const PyNode& n) {
@@ -143,6 +149,15 @@ void bind_parts(py::module_& m) {
             return list;
           },
           "The arguments in the order of the schema: values, numbers, strings, lists, None.")
+      .def_property_readonly(
+          "arg_names",
+          [](const PyNode& n) {
+            std::vector<std::string> names;
+            for (const auto& formal : n.graph->target((record(n), n.id)).schema().arguments())
+              names.push_back(formal.name());
+            return names;
+          },
+          "What the schema calls the arguments; as many as `args`.")
       .def(
           "argument",
           [](const PyNode& n, const std::string& name) {
@@ -183,7 +198,27 @@ void bind_parts(py::module_& m) {
           "phase", [](const PyNode& n) { return n.graph->phase_name(record(n).phase); },
           "\"forward\", \"backward\", \"optimizer\", \"init\" or a name of the program's own.")
       .def_property_readonly("module", &module_of, "Path of the innermost module that it ran in: \"h.0.attn\".")
-      .def_property_readonly("region", [](const PyNode& n) { return part_or_none(n.graph, record(n).region); })
+      .def_property_readonly(
+          "region", [](const PyNode& n) { return part_or_none(n.graph, record(n).region); },
+          "The innermost region that it ran in.")
+      .def_property_readonly(
+          "previous", [](const PyNode& n) { return part_or_none(n.graph, record(n).previous); },
+          "The node before it in program order, or None.")
+      .def_property_readonly(
+          "next", [](const PyNode& n) { return part_or_none(n.graph, record(n).next); },
+          "The node after it in program order, or None.")
+      .def_property_readonly(
+          "modes",
+          [](const PyNode& n) {
+            const NodeFlags flags = record(n).flags;
+            std::vector<std::string> modes;
+            if (flags.grad_mode) modes.emplace_back("grad_mode");
+            if (flags.inference_mode) modes.emplace_back("inference_mode");
+            if (flags.autocast_cpu) modes.emplace_back("autocast_cpu");
+            if (flags.autocast_cuda) modes.emplace_back("autocast_cuda");
+            return modes;
+          },
+          "What was switched on while it ran: grad_mode, inference_mode, autocast_cpu, autocast_cuda.")
       .def_property_readonly(
           "forward", [](const PyNode& n) { return part_or_none(n.graph, record(n).forward); },
           "Of a backward node: the forward node that it differentiates, if known.")
@@ -232,9 +267,22 @@ void bind_parts(py::module_& m) {
       .def("__repr__", [](const PyNode& n) { return to_text(*n.graph, (record(n), n.id)); });
 
   py::class_<PyValue>(m, "Value", "A tensor's geometry, or a number that the program read.")
-      .def_property_readonly("is_tensor", [](const PyValue& v) { return record(v).kind == ValueKind::kTensor; })
       .def_property_readonly(
-          "shape", [](const PyValue& v) { return py::tuple(py::cast(copied(v.graph->sizes((record(v), v.id))))); })
+          "name", [](const PyValue& v) { return "%" + std::to_string(Numbering::of(*v.graph).of((record(v), v.id))); },
+          "\"%12\": its number in the text. Linear in the graph.")
+      .def_property_readonly(
+          "kind",
+          [](const PyValue& v) {
+            constexpr std::array<const char*, 4> kNames = {"tensor", "int", "float", "bool"};
+            return kNames[static_cast<size_t>(record(v).kind)];
+          },
+          "tensor, int, float or bool.")
+      .def_property_readonly(
+          "is_tensor", [](const PyValue& v) { return record(v).kind == ValueKind::kTensor; },
+          "Whether it is a tensor. What is asked of a number as if it were one is empty.")
+      .def_property_readonly(
+          "shape", [](const PyValue& v) { return py::tuple(py::cast(copied(v.graph->sizes((record(v), v.id))))); },
+          "In elements.")
       .def_property_readonly(
           "stride", [](const PyValue& v) { return py::tuple(py::cast(copied(v.graph->strides((record(v), v.id))))); },
           "In elements.")
@@ -245,7 +293,20 @@ void bind_parts(py::module_& m) {
           [](const PyValue& v) {
             return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(record(v).dtype)));
           })
+      .def_property_readonly(
+          "layout",
+          [](const PyValue& v) {
+            std::ostringstream text;
+            text << record(v).layout;
+            return text.str();
+          },
+          "\"Strided\", or what else c10 calls it.")
       .def_property_readonly("device", [](const PyValue& v) { return record(v).device().str(); })
+      .def_property_readonly(
+          "is_contiguous", [](const PyValue& v) { return v.graph->is_contiguous((record(v), v.id)); },
+          "As torch.Tensor.is_contiguous().")
+      .def_property_readonly(
+          "elements", [](const PyValue& v) { return v.graph->numel((record(v), v.id)); }, "The product of the sizes.")
       .def_property_readonly("requires_grad", [](const PyValue& v) { return record(v).requires_grad; })
       .def_property_readonly(
           "nbytes", [](const PyValue& v) { return v.graph->logical_bytes((record(v), v.id)); },

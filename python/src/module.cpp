@@ -5,6 +5,7 @@ PYBIND11_MODULE(_shadowgraph, m) {
   using namespace shadowgraph::python;
   m.doc() = "The C++ core of the package shadowgraph.";
   m.attr("torch_version") = SHADOWGRAPH_TORCH_VERSION;
+  m.attr("version") = SHADOWGRAPH_VERSION;
   bind_errors(m);
   bind_process(m);
   bind_modes(m);
@@ -13,4 +14,10 @@ PYBIND11_MODULE(_shadowgraph, m) {
   bind_passes(m);
   bind_profile(m);
   bind_deferred(m);
+  bind_table(m);
+  bind_replay(m);
+  bind_codegen(m);
+  bind_sizes(m);
+  bind_costs(m);
+  bind_sources(m);
 }

@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
+#include "python/src/cost_rules.h"
 
 namespace shadowgraph::python {
 
@@ -38,7 +39,9 @@ void bind_profile(py::module_& m) {
                        bool timeline, std::optional<double> seconds) {
              ProfileOptions options{.top_at_peak = top_at_peak, .timeline = timeline};
              if (device) options.device = c10::Device(*device);
+             begin_cost_rules();
              Profile costs = profile(*graph, options);
+             end_cost_rules();
              costs.capture_seconds = seconds;
              return std::make_shared<GraphProfile>(GraphProfile{std::move(graph), std::move(costs)});
            }),

@@ -35,8 +35,9 @@ def assert_same(a, b):
         assert torch.equal(a[name], b[name]), name
 
 
-@pytest.mark.parametrize("make", [Net, gpt2, lambda: torch.nn.LSTM(8, 16, 2), lambda: torch.nn.TransformerEncoderLayer(32, 4),
-                                  lambda: torch.nn.Conv2d(3, 8, 3)])  # fmt: skip
+@pytest.mark.parametrize("make", [Net, gpt2, lambda: torch.nn.LSTM(8, 16, 2), lambda: torch.nn.Conv2d(3, 8, 3),
+                                  lambda: torch.nn.BatchNorm2d(4),
+                                  lambda: torch.nn.TransformerEncoderLayer(32, 4)])  # fmt: skip
 def test_whole_modules(make):
     eager, deferred = made_twice(make)
     assert sg.is_deferred(deferred) and all(sg.is_fake(p) for p in deferred.parameters())

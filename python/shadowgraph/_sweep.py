@@ -1,0 +1,217 @@
+"""Costs over sizes: a table of batches, and one graph for all of them."""
+
+import html
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _capture
+from . import _shadowgraph as _C
+from ._shadowgraph import Graph, SymbolicGraph
+
+__all__ = ["Sweep", "SweepRow", "fit", "sweep"]
+
+# Where captures are made to learn from, as the tool does: small, since ranges begin small; without 1, which is not like
+# others. The second try is for programs that change between those.
+_SAMPLES = ((2, 3, 5, 7), (16, 17, 19, 23))
+
+
+class SweepRow(NamedTuple):
+    """What one batch costs. Bytes are of whole storages on the device; FLOPs are 2 a multiply-accumulate."""
+
+    batch: int
+    peak_bytes: int
+    saved_bytes: int
+    flops: int
+    captured: bool  # False: answered by the polynomials
+
+
+class Sweep:
+    """A table of what a model costs over batches: prints as one, shows itself in a notebook, iterates over its rows.
+
+    rows: a SweepRow for each batch. symbolic: the SymbolicGraph that answered, if there is one.
+    why_captured: why batches were captured one by one instead, or None.
+    """
+
+    def __init__(self, rows: list[SweepRow], symbolic: SymbolicGraph | None, why_captured: str | None):
+        self.rows, self.symbolic, self.why_captured = rows, symbolic, why_captured
+
+    def __iter__(self) -> Iterator[SweepRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def largest(self, memory: int) -> SweepRow | None:
+        """The row of the largest batch whose peak is at most so many bytes; None if there is none."""
+        fitting = [row for row in self.rows if row.peak_bytes <= memory]
+        return max(fitting, key=lambda row: row.batch, default=None)
+
+    def dict(self) -> list[dict[str, int | bool]]:
+        """The rows as dicts, as pandas.DataFrame takes them."""
+        return [row._asdict() for row in self.rows]
+
+    def __str__(self) -> str:
+        lines = [f"{'BATCH':>8} {'PEAK':>14} {'SAVED':>14} {'FLOPS':>14}"]
+        for row in self.rows:
+            lines.append(f"{row.batch:>8} {_C.human_bytes(row.peak_bytes):>14} {_C.human_bytes(row.saved_bytes):>14} "
+                         f"{_C.human_count(row.flops):>14}" + ("  captured" if row.captured else ""))  # fmt: skip
+        if self.symbolic is not None:
+            lines.append("FLOPs: " + "; ".join(f"{phase} {text}" for phase, text in self.symbolic.flops.items()))
+        if self.why_captured:
+            lines.append(f"Captured one by one: {self.why_captured}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<shadowgraph.Sweep of {len(self.rows)} batches>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, loss: Any = None, optimizer: Any = None,
+          device: str | torch.device = "cuda", dtype: torch.dtype | None = None, mode: str | None = None,
+          steady_state: bool = False, progress: bool | None = None) -> Sweep:  # fmt: skip
+    """What a model costs over batch sizes: peak, saved bytes and FLOPs of each, mostly without running it there.
+
+        table = sg.sweep(Net, lambda batch: f"f32[{batch},3,224,224]", batches=range(8, 257, 8), loss=torch.mean)
+        print(table, table.largest(24 << 30))
+
+    model, loss, optimizer, device, dtype, mode: as for `profile`. steady_state: as for `capture_training_step`.
+    inputs: a function from a batch size to what `profile` takes as inputs.
+    batches: positive ints. More than five are answered from a few captures (`fit`), compared with a capture at the
+        largest; batches that the fit does not answer, or all if the program is another one there, are captured.
+    progress: a bar, if tqdm is installed; None: on a terminal.
+
+    Raises Error for arguments that are none, and what the program raises.
+    """
+    wanted = _batches(batches)
+    if not callable(inputs):
+        raise _C.Error("inputs is no function: give one from a batch size to inputs, lambda batch: f'i64[{batch},512]'")
+    bar = _Progress(progress)
+    options = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state)
+
+    def captured_at(batch: int) -> Graph:
+        return _captured(model, inputs(batch), **options)
+
+    with bar:
+        symbolic, trusted, why = None, 0, None
+        if len(wanted) > 5:
+            symbolic, trusted, why = _fitted(captured_at, max(wanted), str(device), bar)
+        rows = []
+        for batch in bar.over(wanted):
+            captured = symbolic is None or batch > trusted or symbolic.refusal({"batch": batch}) is not None
+            if captured or symbolic is None:
+                costs = _C.size_cost(captured_at(batch), str(device))
+            else:
+                costs = symbolic.cost({"batch": batch})
+            rows.append(SweepRow(batch, costs["peak_bytes"], costs["saved_bytes"], costs["flops"], captured))
+    return Sweep(rows, symbolic, why)
+
+
+def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int]], *, loss: Any = None,
+        optimizer: Any = None, device: str | torch.device = "cuda", dtype: torch.dtype | None = None,
+        mode: str | None = None, steady_state: bool = False,
+        progress: bool | None = None) -> SymbolicGraph:  # fmt: skip
+    """One graph for all sizes: captures at a few, with every number that differs as a polynomial in them.
+
+        sizes = [dict(batch=b, seq=s) for b in (2, 3, 5) for s in (64, 128, 192)]
+        symbolic = sg.fit(make, lambda batch, seq: {"input_ids": f"i64[{batch},{seq}]"}, sizes)
+        symbolic.cost({"batch": 64, "seq": 1024}); symbolic.instantiate({"batch": 64, "seq": 1024}); symbolic.flops
+
+    inputs: a function of the sizes, by name. sizes: where to capture: at least three values of each size that varies,
+    two captures more than there are sizes, none of them 0 or 1. The rest as for `sweep`.
+
+    Raises SymbolicError, which names the node or number, if the captures are not one program.
+    """
+    options = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state)
+    points = [dict(point) for point in sizes]
+    captures = []
+    with _Progress(progress) as bar:
+        for point in bar.over(points):
+            try:
+                given = inspect.signature(inputs).bind(**point)
+            except TypeError as error:
+                raise _C.Error(f"inputs does not take the sizes {', '.join(point)} by name: {error}") from None
+            captures.append((point, _captured(model, inputs(*given.args, **given.kwargs), **options)))
+    return SymbolicGraph(captures, _whole(device))
+
+
+def _whole(device):
+    device = torch.device(device)
+    return f"{device.type}:0" if device.type != "cpu" and device.index is None else str(device)
+
+
+def _batches(batches):
+    wanted = list(batches)
+    if not wanted:
+        raise _C.Error("batches is empty")
+    for batch in wanted:
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise _C.Error(f"batches has {batch!r}; it takes positive ints")
+    return wanted
+
+
+def _captured(model, inputs, *, loss, optimizer, device, dtype, mode, steady_state):
+    if mode not in (None, "train", "infer"):
+        raise _C.Error(f"mode={mode!r}; it is 'train' or 'infer'")
+    train = mode == "train" if mode is not None else loss is not None or optimizer is not None
+    if not train and (loss is not None or optimizer is not None):
+        raise _C.Error("mode='infer' takes neither loss nor optimizer")
+    args, kwargs = _capture._inputs.as_call(inputs)
+    return _capture._run(model, args, kwargs, device=device, dtype=dtype, train=train, loss=loss, optimizer=optimizer,
+                         step=train, steady_state=steady_state and train)[0]  # fmt: skip
+
+
+def _fitted(captured_at, largest, device, bar):
+    """(symbolic or None, up to which batch it is trusted, why batches are captured instead or None)."""
+    why = None
+    for samples in _SAMPLES:
+        try:
+            captures = [({"batch": batch}, captured_at(batch)) for batch in bar.over(samples)]
+            symbolic = SymbolicGraph(captures, _whole(device))
+        except _C.SymbolicError as error:
+            why = why or str(error)
+            continue
+        trusted = symbolic.dimensions["batch"][2]
+        if largest > trusted:
+            difference = symbolic.difference_from({"batch": largest}, captured_at(largest))
+            if difference is not None:
+                return symbolic, trusted, f"at batch {largest} the program is another than at {trusted}: {difference}"
+            trusted = largest
+        return symbolic, trusted, None
+    return None, 0, why
+
+
+class _Progress:
+    """A tqdm bar, or nothing."""
+
+    def __init__(self, wanted):
+        self._bar = None
+        if wanted is not False:
+            try:
+                import tqdm  # type: ignore[import-untyped]
+
+                self._bar = tqdm.tqdm(total=0, disable=None if wanted is None else False, desc="captures and rows")
+            except ImportError:
+                pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        if self._bar is not None:
+            self._bar.close()
+
+    def over(self, items):
+        if self._bar is None:
+            return items
+        return self._counted(items)
+
+    def _counted(self, items):
+        self._bar.total += len(items)
+        for item in items:
+            yield item
+            self._bar.update()

@@ -1,0 +1,214 @@
+"""Weights in files or dicts, read one tensor, or a part of one, at a time."""
+
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from . import _shadowgraph as _C
+
+__all__ = ["Checkpoint", "CheckpointError", "MissingKeyError", "TensorMismatchError", "UnexpectedKeyError"]
+
+
+class CheckpointError(_C.DeferredError):
+    """Weights that do not fit what they are for; nothing was changed."""
+
+
+class MissingKeyError(CheckpointError):
+    """A described tensor has no tensor of its name in the weights."""
+
+
+class UnexpectedKeyError(CheckpointError):
+    """The weights have a tensor that the module has no place for."""
+
+
+class TensorMismatchError(CheckpointError):
+    """A tensor of the weights has another shape or dtype than the one it is for."""
+
+
+_SAFETENSORS_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64, "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
+}  # fmt: skip
+# Of a folder, the files of the first that it has.
+_IN_FOLDERS = ("*.safetensors.index.json", "*.bin.index.json", "*.safetensors", "pytorch_model*.bin", "*.pt", "*.pth")
+
+
+class Checkpoint:
+    """Tensors by name, none of them read before it is asked for.
+
+        weights = sg.Checkpoint("model.safetensors")          # or a folder, an index, a .pt file, a state dict, a list
+        sg.materialize_module(model.layers[3], weights, prefix="layers.3.")
+
+    source: a state dict; a .safetensors file; what torch.save wrote (it is mapped, not read; weights only); an
+        index of Hugging Face's (*.index.json); a folder that holds one of these; or a list of files.
+
+    Raises FileError for what cannot be read, CheckpointError for what holds no tensors.
+    """
+
+    def __init__(self, source: Any):
+        self._of: dict[str, Any] = {}  # name -> _Tensors
+        if isinstance(source, Checkpoint):
+            self._of = source._of
+            return
+        for part in source if isinstance(source, (list, tuple)) else [source]:
+            self._add(part)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._of
+
+    def keys(self) -> list[str]:
+        """The names, in the order of the files."""
+        return list(self._of)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Sizes, without reading the tensor. Raises MissingKeyError, as all that take a name."""
+        return self._holder(name).shape(name)
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Its dtype, without reading the tensor."""
+        return self._holder(name).dtype(name)
+
+    def read(self, name: str, *, device: Any = None, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The tensor, in memory of its own."""
+        return _own(self._holder(name).view(name, None), device, dtype)
+
+    def read_part(self, name: str, dim: int, start: int, length: int, *, device: Any = None,
+                  dtype: torch.dtype | None = None) -> torch.Tensor:  # fmt: skip
+        """narrow(dim, start, length) of the tensor, contiguous, in memory of its own; the rest is not read."""
+        sizes = self.shape(name)
+        if not -len(sizes) <= dim < len(sizes) or not 0 <= start <= start + length <= sizes[dim]:
+            raise CheckpointError(
+                f"'{name}' is {list(sizes)}: there is no part {start}..{start + length} of dimension {dim}"
+            )
+        return _own(self._holder(name).view(name, (dim % len(sizes), start, length)), device, dtype)
+
+    def _holder(self, name):
+        if name not in self._of:
+            raise MissingKeyError(f"the weights have no tensor '{name}'{_nearest(name, self._of)}")
+        return self._of[name]
+
+    def _add(self, part):
+        if isinstance(part, Mapping):
+            self._take(_InMemory(part, "the state dict"))
+            return
+        path = pathlib.Path(part)
+        if path.is_dir():
+            for pattern in _IN_FOLDERS:
+                found = sorted(path.glob(pattern))
+                if found:
+                    for file in found:
+                        self._add(file)
+                    return
+            raise _C.FileError(f"no weights in {path}: none of {', '.join(_IN_FOLDERS)}")
+        if not path.is_file():
+            raise _C.FileError(f"no file '{path}'")
+        if path.name.endswith(".json"):
+            self._add_index(path)
+        elif path.suffix == ".safetensors":
+            self._take(_Safetensors(path))
+        else:
+            self._take(_InMemory(_mapped(path), str(path)))
+
+    def _add_index(self, path):
+        try:
+            files = sorted(set(json.loads(path.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise _C.FileError(f"{path} is no index of weights ({type(error).__name__}: {error})") from None
+        for file in files:
+            self._add(path.parent / file)
+
+    def _take(self, tensors):
+        for name in tensors.names():
+            if name in self._of:
+                raise CheckpointError(f"'{name}' is in the weights twice")
+            self._of[name] = tensors
+
+
+class _InMemory:
+    """A state dict, in memory or mapped."""
+
+    def __init__(self, tensors, where):
+        if not any(isinstance(value, torch.Tensor) for value in tensors.values()):
+            inner = [tensors[key] for key in ("state_dict", "model", "module") if isinstance(tensors.get(key), Mapping)]
+            if not inner:
+                held = ", ".join(map(str, list(tensors)[:8]))
+                raise CheckpointError(f"{where} holds no tensors by name, but {held}: give the dict of tensors in it")
+            tensors = inner[0]
+        self._tensors = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
+
+    def names(self):
+        return list(self._tensors)
+
+    def shape(self, name):
+        return tuple(self._tensors[name].shape)
+
+    def dtype(self, name):
+        return self._tensors[name].dtype
+
+    def view(self, name, part):
+        tensor = self._tensors[name].detach()
+        return tensor if part is None else tensor.narrow(*part)
+
+
+class _Safetensors:
+    def __init__(self, path):
+        try:
+            from safetensors import SafetensorError, safe_open
+        except ImportError:
+            raise _C.Error(f"{path} needs the package safetensors: pip install safetensors") from None
+        self._path = path
+        try:
+            self._file = safe_open(os.fspath(path), framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise _C.FileError(f"{path} cannot be read: {error}") from None
+
+    def names(self):
+        return list(self._file.keys())
+
+    def shape(self, name):
+        return tuple(self._file.get_slice(name).get_shape())
+
+    def dtype(self, name):
+        kind = self._file.get_slice(name).get_dtype()
+        if kind not in _SAFETENSORS_DTYPES:
+            raise CheckpointError(f"'{name}' in {self._path} is of dtype {kind}, which is not read here")
+        return _SAFETENSORS_DTYPES[kind]
+
+    def view(self, name, part):
+        if part is None:
+            return self._file.get_tensor(name)
+        dim, start, length = part
+        return self._file.get_slice(name)[(slice(None),) * dim + (slice(start, start + length),)]
+
+
+def _mapped(path):
+    try:
+        loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:  # pickle's, zip's, torch's own
+        raise _C.FileError(f"{path} cannot be read as what torch.save writes (mapped, weights only): {error}") from None
+    if not isinstance(loaded, Mapping):
+        raise CheckpointError(f"{path} holds {type(loaded).__name__}, no dict of tensors")
+    return loaded
+
+
+def _own(view, device, dtype):
+    """The one copy: what is kept shares nothing with the file or dict."""
+    device = view.device if device is None else device
+    made = torch.empty(view.shape, dtype=dtype or view.dtype, device=device)
+    return made.copy_(view)
+
+
+def _nearest(name, names: Iterable[str]):
+    import difflib
+
+    close = difflib.get_close_matches(name, list(names), n=1)
+    return f"; the nearest name is '{close[0]}'" if close else ""

@@ -1,0 +1,71 @@
+// Graphs run again on real tensors.
+#include "shadowgraph/replay.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <atomic>
+
+#include "python/src/binding.h"
+#include "python/src/typed_error.h"
+
+namespace shadowgraph::python {
+namespace {
+
+using NamedTensors = std::map<std::string, at::Tensor>;
+
+class Executor {
+ public:
+  Executor(const Graph& graph, const std::optional<std::string>& device, bool autograd, bool copy_inputs,
+           bool check_results)
+      : executor_(clone(graph), options(device, autograd, copy_inputs, check_results)) {}
+
+  const std::vector<std::string>& input_names() const { return executor_.input_names(); }
+
+  // Operators of Python's own, and other threads, need the interpreter meanwhile.
+  std::pair<std::vector<at::Tensor>, NamedTensors> run(std::vector<at::Tensor> in_order, const NamedTensors& named) {
+    if (running_.exchange(true)) {
+      throw ReplayError(
+          "this compiled graph is running already, on another thread or further out; compile one for each", NodeId());
+    }
+    const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> ended(
+        &running_, [](std::atomic<bool>* running) { *running = false; });
+    Bindings bindings;
+    if (named.empty()) bindings.in_order(std::move(in_order));
+    for (const auto& [name, tensor] : named) bindings.bind(name, tensor);
+    const py::gil_scoped_release no_gil;
+    ReplayResult result = executor_.run(bindings);
+    return {std::move(result.outputs), std::move(result.gradients)};
+  }
+
+ private:
+  static InterpreterOptions options(const std::optional<std::string>& device, bool autograd, bool copy_inputs,
+                                    bool check_results) {
+    InterpreterOptions options;
+    if (device) options.device = c10::Device(*device);
+    options.autograd = autograd;
+    options.copy_inputs = copy_inputs;
+    options.check_results = check_results;
+    return options;
+  }
+
+  ReplayExecutor executor_;
+  std::atomic<bool> running_ = false;
+};
+
+}  // namespace
+
+void bind_replay(py::module_& m) {
+  add_error<ReplayError>(m, "ReplayError",
+                         "A graph that cannot run here, or a run that failed: names the node and what to do.");
+  py::class_<Executor>(m, "Executor", "A graph prepared to run; Graph.compile gives it a face.")
+      .def(py::init<const Graph&, const std::optional<std::string>&, bool, bool, bool>(), py::arg("graph"),
+           py::arg("device") = std::nullopt, py::arg("autograd") = false, py::arg("copy_inputs") = false,
+           py::arg("check_results") = false, py::call_guard<CppCall>())
+      .def_property_readonly("input_names", &Executor::input_names,
+                             "Parameters, buffers and inputs in program order: what `run` takes by position.")
+      .def("run", &Executor::run, py::arg("in_order"), py::arg("named"), py::call_guard<CppCall>(),
+           "(outputs, gradients by parameter). `in_order` counts if `named` is empty. Raises ReplayError.");
+}
+
+}  // namespace shadowgraph::python

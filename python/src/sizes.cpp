@@ -1,0 +1,141 @@
+// One graph for all sizes: fitted to captures, asked for graphs and costs at any.
+#include <pybind11/stl.h>
+
+#include "python/src/binding.h"
+#include "python/src/cost_rules.h"
+#include "python/src/typed_error.h"
+#include "shadowgraph/passes/shapes.h"
+
+namespace shadowgraph::python {
+namespace {
+
+py::dict to_python(const SizeCost& cost) {
+  py::dict figures;
+  figures["peak_bytes"] = cost.peak_bytes;
+  figures["saved_bytes"] = cost.saved_bytes;
+  figures["flops"] = cost.flops.matmul;
+  figures["elementwise_flops"] = cost.flops.elementwise;
+  figures["transcendental"] = cost.flops.transcendental;
+  return figures;
+}
+
+// A fit and what it costs: a sweep holds its SymbolicGraph by reference.
+class Fit {
+ public:
+  Fit(const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>& captures,
+      const std::optional<std::string>& device)
+      : symbolic_(SymbolicGraph::fit(copies(captures))),
+        sweep_(symbolic_, device ? std::optional(c10::Device(*device)) : symbolic_.base().metadata.device) {}
+
+  const SymbolicGraph& symbolic() const { return symbolic_; }
+  py::dict cost(const NamedSizes& sizes) {
+    begin_cost_rules();
+    const SizeCost cost = sweep_.at(sizes);
+    end_cost_rules();
+    return to_python(cost);
+  }
+  py::dict flops() const {
+    py::dict texts;
+    const Graph& graph = symbolic_.base();
+    for (uint32_t i = 0; i < graph.phase_count(); ++i) {
+      const auto& polynomial = sweep_.matmul_flops(PhaseId(i));
+      if (polynomial && !polynomial->terms().empty()) texts[py::str(graph.phase_name(PhaseId(i)))] = text(*polynomial);
+    }
+    return texts;
+  }
+  std::vector<std::string> polynomials() const {
+    std::vector<std::string> texts;
+    for (const Polynomial& polynomial : symbolic_.polynomials()) texts.push_back(text(polynomial));
+    return texts;
+  }
+
+ private:
+  static std::vector<SizedGraph> copies(const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>& captures) {
+    std::vector<SizedGraph> graphs;
+    for (const auto& [sizes, graph] : captures) graphs.push_back({sizes, clone(*graph)});
+    return graphs;
+  }
+  std::string text(const Polynomial& polynomial) const {
+    std::vector<std::string> names;
+    for (const auto& dimension : symbolic_.dimensions()) names.push_back(dimension.name);
+    return polynomial.to_text(names);
+  }
+
+  SymbolicGraph symbolic_;
+  SizeSweep sweep_;
+};
+
+}  // namespace
+
+void bind_sizes(py::module_& m) {
+  add_error<SymbolicError>(m, "SymbolicError",
+                           "Captures that do not align, numbers that no polynomial fits, sizes that are not answered.");
+  m.def(
+      "size_cost",
+      [](const Graph& graph, const std::optional<std::string>& device) {
+        ProfileOptions options;
+        if (device) options.device = c10::Device(*device);
+        begin_cost_rules();
+        const SizeCost cost = size_cost(profile(graph, options));
+        end_cost_rules();
+        return to_python(cost);
+      },
+      py::arg("graph"), py::arg("device") = std::nullopt,
+      "peak_bytes, saved_bytes, flops, elementwise_flops and transcendental of a graph as it is.");
+  m.def(
+      "human_bytes", [](int64_t bytes) { return human_bytes(bytes); }, py::arg("bytes"),
+      "\"1.04 GiB\": powers of 1024.");
+  m.def(
+      "human_count", [](int64_t count) { return human_count(count); }, py::arg("count"), "\"7.44 G\": powers of 1000.");
+  py::class_<Fit>(m, "SymbolicGraph",
+                  "One program at all sizes: what a few captures have in common, with every number that differs as a "
+                  "polynomial in the sizes. Made by shadowgraph.fit.")
+      .def(py::init([](const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>& captures,
+                       const std::optional<std::string>& device) {
+             begin_cost_rules();
+             auto fit = std::make_unique<Fit>(captures, device);
+             end_cost_rules();
+             return fit;
+           }),
+           py::arg("captures"), py::arg("device") = std::nullopt, py::call_guard<CppCall>(),
+           "captures: (sizes by name, graph), at least three values of each size that varies, and two more than names. "
+           "device: whose memory `cost` counts. Raises SymbolicError that names what does not align or fit.")
+      .def_property_readonly(
+          "dimensions",
+          [](const Fit& fit) {
+            py::dict dimensions;
+            for (const auto& dimension : fit.symbolic().dimensions()) {
+              dimensions[py::str(dimension.name)] =
+                  py::make_tuple(dimension.smallest, dimension.step, dimension.largest);
+            }
+            return dimensions;
+          },
+          "name -> (smallest, step, largest captured): sizes are answered from smallest on, in steps.")
+      .def(
+          "refusal", [](const Fit& fit, const NamedSizes& sizes) { return fit.symbolic().refusal(sizes); },
+          py::arg("sizes"), "Why these sizes are not answered; None if they are.")
+      .def(
+          "instantiate",
+          [](const Fit& fit, const NamedSizes& sizes) {
+            return std::make_shared<Graph>(fit.symbolic().instantiate(sizes));
+          },
+          py::arg("sizes"), "What a capture at these sizes gives, without one. Raises SymbolicError.")
+      .def(
+          "difference_from",
+          [](const Fit& fit, const NamedSizes& sizes, const Graph& capture) {
+            return fit.symbolic().difference_from(sizes, capture);
+          },
+          py::arg("sizes"), py::arg("capture"), "How a capture at these sizes differs from what is foretold; or None.")
+      .def("cost", &Fit::cost, py::arg("sizes"), py::call_guard<CppCall>(),
+           "peak_bytes, saved_bytes (bytes), flops (2 a multiply-accumulate), elementwise_flops, transcendental at "
+           "these "
+           "sizes. Raises SymbolicError.")
+      .def_property_readonly("flops", &Fit::flops, "FLOPs of each phase that has any, as polynomials in the sizes.")
+      .def_property_readonly("polynomials", &Fit::polynomials, "The different polynomials among all numbers.")
+      .def("__str__", [](const Fit& fit) { return fit.symbolic().to_text(); })
+      .def("__repr__", [](const Fit& fit) {
+        return "<shadowgraph.SymbolicGraph of " + std::to_string(fit.symbolic().base().node_count()) + " nodes>";
+      });
+}
+
+}  // namespace shadowgraph::python

@@ -1,0 +1,43 @@
+// What a running interpreter calls the node under way, noted at all that it records (shadowgraph.from_fx).
+#include <torch/csrc/utils/pybind.h>
+
+#include "python/src/binding.h"
+#include "shadowgraph/capture.h"
+
+namespace shadowgraph::python {
+namespace {
+
+thread_local std::string under_way;  // "name\nfile:line"
+
+std::string location() { return under_way; }
+
+}  // namespace
+
+void bind_sources(py::module_& m) {
+  m.def(
+      "name_nodes",
+      [] {
+        CaptureSession* const session = CaptureSession::current();
+        if (session == nullptr) throw Error("no capture is active on this thread");
+        under_way.clear();
+        session->set_locate(&location);
+      },
+      "From here on the capture of this thread takes sources from set_node_name.");
+  m.def(
+      "set_node_name", [](const std::string& name, const std::string& source) { under_way = name + "\n" + source; },
+      py::arg("name"), py::arg("source"));
+  m.def(
+      "take_node_names",
+      [](Graph& graph, const std::string& key) {
+        for (const NodeId node : graph.nodes()) {
+          const std::string text(graph.text_or_empty(graph.node(node).source));
+          const size_t end = text.find('\n');
+          if (end == std::string::npos) continue;
+          graph.set_note(node, key, text.substr(0, end));
+          graph.set_source(node, text.substr(end + 1));
+        }
+      },
+      py::arg("graph"), py::arg("key"), "Takes sources apart: the name becomes a note, what is left the source.");
+}
+
+}  // namespace shadowgraph::python

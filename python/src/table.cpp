@@ -1,0 +1,127 @@
+// Graphs as rows of a table, for people (Graph.print_tabular).
+#include <fmt/format.h>
+#include <pybind11/stl.h>
+
+#include <array>
+
+#include "python/src/binding.h"
+
+namespace shadowgraph::python {
+namespace {
+
+class Rows {
+ public:
+  explicit Rows(const Graph& graph) : graph_(graph), numbering_(Numbering::of(graph)) {}
+
+  // name, operator, arguments, results, module, phase
+  std::array<std::string, 6> of(NodeId node) const {
+    std::string results;
+    graph_.for_each_output(node, [&](ValueId value) {
+      results += fmt::format("{}%{} {}", results.empty() ? "" : ", ", numbering_.of(value), type_text(graph_, value));
+    });
+    return {
+        fmt::format("n{}", numbering_.of(node)),   graph_.target(node).name(), arguments(node), results, module(node),
+        graph_.phase_name(graph_.node(node).phase)};
+  }
+
+ private:
+  std::string arguments(NodeId node) const {
+    const auto& formals = graph_.target(node).schema().arguments();
+    const std::span<const Argument> given = graph_.arguments(node);
+    std::string text;
+    for (size_t i = 0; i < given.size(); ++i) {
+      const bool keyword = i < formals.size() && formals[i].kwarg_only();
+      if (keyword && given[i].kind == ArgumentKind::kNone) continue;
+      if (!text.empty()) text += ", ";
+      if (keyword) text += formals[i].name() + "=";
+      append(text, given[i]);
+    }
+    return text;
+  }
+
+  template <class Elements, class Each>
+  static void append_list(std::string& text, const Elements& elements, Each each) {
+    text += '[';
+    bool first = true;
+    for (const auto& element : elements) {
+      if (!first) text += ", ";
+      first = false;
+      each(element);
+    }
+    text += ']';
+  }
+
+  void append(std::string& text, const Argument& argument) const {
+    switch (argument.kind) {
+      case ArgumentKind::kNone:
+        text += "None";
+        break;
+      case ArgumentKind::kValue:
+        text += fmt::format("%{}", numbering_.of(argument.ref.value));
+        break;
+      case ArgumentKind::kInt:
+        text += fmt::format("{}", argument.i);
+        break;
+      case ArgumentKind::kFloat:
+        text += fmt::format("{}", argument.d);
+        break;
+      case ArgumentKind::kBool:
+        text += argument.b ? "True" : "False";
+        break;
+      case ArgumentKind::kComplex: {
+        const auto parts = graph_.complex_parts(argument);
+        text += fmt::format("({}{:+}j)", parts[0], parts[1]);
+        break;
+      }
+      case ArgumentKind::kString:
+        text += fmt::format("'{}'", graph_.text_or_empty(argument.string));
+        break;
+      case ArgumentKind::kOpaque:
+        text += fmt::format("<{}>", graph_.text_or_empty(argument.string));
+        break;
+      case ArgumentKind::kDevice:
+        text += argument.device().str();
+        break;
+      case ArgumentKind::kGenerator:
+        text += fmt::format("<generator {}>", argument.device().str());
+        break;
+      case ArgumentKind::kConstant:
+        text += "<constant>";
+        break;
+      case ArgumentKind::kIntList:
+        append_list(text, graph_.ints(argument), [&](int64_t element) { text += fmt::format("{}", element); });
+        break;
+      case ArgumentKind::kList:
+        append_list(text, graph_.list(argument), [&](const Argument& element) { append(text, element); });
+        break;
+    }
+  }
+
+  std::string module(NodeId node) const {
+    for (RegionId region = graph_.node(node).region; region.valid(); region = graph_.region(region).parent) {
+      if (graph_.region(region).kind == RegionKind::kModule)
+        return std::string(graph_.text_or_empty(graph_.region(region).name));
+    }
+    return {};
+  }
+
+  const Graph& graph_;
+  const Numbering numbering_;
+};
+
+}  // namespace
+
+void bind_table(py::module_& m) {
+  m.def(
+      "table_rows",
+      [](const Graph& graph) {
+        const Rows rows(graph);
+        std::vector<std::array<std::string, 6>> all;
+        all.reserve(graph.node_count());
+        for (const NodeId node : graph.nodes()) all.push_back(rows.of(node));
+        return all;
+      },
+      py::arg("graph"), "One [name, operator, arguments, results, module, phase] for each node, in program order.");
+}
+
+}  // namespace shadowgraph::python

@@ -1,0 +1,61 @@
+"""The type stubs name exactly what the extension module has."""
+
+import ast
+import pathlib
+
+import pytest
+
+import shadowgraph as sg
+from shadowgraph import _shadowgraph
+
+STUB = pathlib.Path(sg.__file__).parent / "_shadowgraph.pyi"
+PYTHON_ADDS = {"__eq__", "__hash__"}  # pybind11 has them under these names, and object, too
+
+
+def named_in(body):
+    """{name: names inside a class, or None}"""
+    names = {}
+    for item in body:
+        if isinstance(item, ast.ClassDef):
+            names[item.name] = set(named_in(item.body))
+        elif isinstance(item, ast.FunctionDef):
+            names[item.name] = None
+        elif isinstance(item, ast.AnnAssign):
+            names[item.target.id] = None
+    return names
+
+
+def test_the_stub_has_what_the_module_has():
+    stub = {name: inside for name, inside in named_in(ast.parse(STUB.read_text()).body).items()}
+    module = {name for name in dir(_shadowgraph) if not name.startswith("_")}
+    assert set(stub) - module == set(), "in the stub alone"
+    assert module - set(stub) == set(), "in the module alone"
+    for name, inside in stub.items():
+        entry = getattr(_shadowgraph, name)
+        if isinstance(entry, type):
+            has = {key for key in vars(entry) if not key.startswith("_") or key == "_repr_html_"}
+            public = {key for key in inside if not key.startswith("_") or key == "_repr_html_"}
+            assert public == has, name
+            special = {key for key in inside if key.startswith("__")} - PYTHON_ADDS
+            assert special <= set(vars(entry)), name
+
+
+def test_properties_and_methods_are_what_the_stub_says():
+    for item in ast.parse(STUB.read_text()).body:
+        if isinstance(item, ast.ClassDef) and item.body and isinstance(item.body[0], ast.FunctionDef):
+            for function in item.body:
+                decorators = {getattr(decorator, "id", None) for decorator in function.decorator_list}
+                entry = vars(getattr(_shadowgraph, item.name)).get(function.name)
+                assert isinstance(entry, property) == ("property" in decorators), (item.name, function.name)
+
+
+def test_the_package_is_typed_and_what_is_public_is_documented():
+    assert (STUB.parent / "py.typed").exists()
+    for name in sg.__all__:
+        if callable(getattr(sg, name)):
+            assert getattr(sg, name).__doc__, name
+
+
+@pytest.mark.parametrize("name", ["Node", "Value", "Storage", "Region", "Graph"])
+def test_classes_say_what_they_are(name):
+    assert getattr(sg, name).__doc__

@@ -1,0 +1,172 @@
+"""Described modules filled from state dicts and files: the right numbers, one at a time, and what does not fit."""
+
+import json
+import re
+
+import pytest
+import torch
+
+import shadowgraph as sg
+from shadowgraph import _weights
+from test_capture import Net
+from test_deferred import assert_same, gpt2
+
+safetensors = pytest.importorskip("safetensors.torch")
+
+
+def described_and_real(make=Net):
+    return sg.deferred_init(make), make()
+
+
+@pytest.mark.parametrize("form", ["dict", "torch", "wrapped", "safetensors", "shards", "folder", "files", "open"])
+def test_every_form_of_weights(form, tmp_path):
+    net, real = described_and_real()
+    state = real.state_dict()
+    halves = [dict(list(state.items())[:4]), dict(list(state.items())[4:])]
+    if form == "dict":
+        source = state
+    elif form in ("torch", "wrapped"):
+        source = tmp_path / "w.pt"
+        torch.save(state if form == "torch" else {"state_dict": state, "epoch": 3}, source)
+    elif form in ("safetensors", "open"):
+        source = tmp_path / "w.safetensors"
+        safetensors.save_file(state, source)
+        source = sg.Checkpoint(source) if form == "open" else source
+    else:
+        files = [tmp_path / f"model-{i}.safetensors" for i in range(2)]
+        for file, half in zip(files, halves):
+            safetensors.save_file(half, file)
+        index = {"weight_map": {name: file.name for file, half in zip(files, halves) for name in half}}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+        source = {"shards": str(tmp_path / "model.safetensors.index.json"), "folder": tmp_path, "files": files}[form]
+    held = list(net.parameters())
+    assert sg.materialize_module(net, source) is net and not sg.is_deferred(net)
+    assert all(a is b for a, b in zip(held, net.parameters(), strict=True))
+    assert_same(real, net)
+    given = {tensor.untyped_storage().data_ptr() for tensor in state.values()}
+    assert not given & {tensor.untyped_storage().data_ptr() for tensor in net.parameters()}
+
+
+def test_tied_tensors_and_buffers_that_no_file_has(tmp_path):
+    net, real = described_and_real(gpt2)
+    state = {name: tensor for name, tensor in real.state_dict().items() if name != "lm_head.weight"}
+    safetensors.save_file(state, tmp_path / "gpt2.safetensors")
+    sg.materialize_module(net, tmp_path / "gpt2.safetensors")
+    assert net.lm_head.weight is net.transformer.wte.weight
+    assert_same(real, net)
+
+    class Rotary(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(3))
+            self.register_buffer("frequencies", torch.arange(4.0) / 4, persistent=False)
+
+    rotary = sg.materialize_module(sg.deferred_init(Rotary), {"weight": torch.ones(3)})
+    assert torch.equal(rotary.frequencies, torch.arange(4.0) / 4) and torch.equal(rotary.weight, torch.ones(3))
+
+
+def test_one_module_tensor_or_shard(tmp_path):
+    net, real = described_and_real()
+    for source in (real.state_dict(), tmp_path / "w.pt", tmp_path / "w.safetensors"):
+        if source == tmp_path / "w.pt":
+            torch.save(real.state_dict(), source)
+        elif source == tmp_path / "w.safetensors":
+            safetensors.save_file(real.state_dict(), source)
+        net = sg.deferred_init(Net)
+        sg.materialize_module(net.layers[1], source, prefix="layers.1.")
+        assert torch.equal(net.layers[1].weight, real.layers[1].weight) and sg.is_deferred(net.layers[0])
+        assert sg.materialize_tensor(net.head.bias, source, name="head.bias") is net.head.bias
+        assert torch.equal(net.head.bias, real.head.bias)
+        part = sg.materialize_shard(net.head.weight, 1, 4, 8, source=source, name="head.weight")
+        assert torch.equal(part, real.head.weight[:, 4:12]) and part.is_contiguous() and sg.is_deferred(net.head.weight)
+        with pytest.raises(sg.CheckpointError, match="no part 4..20"):
+            sg.materialize_shard(net.head.weight, 1, 4, 16, source=source, name="head.weight")
+        with pytest.raises(sg.Error, match="name="):
+            sg.materialize_tensor(net.head.weight, source)
+
+
+def test_other_dtypes_and_the_optimizer_made_before():
+    net, real = described_and_real()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    sg.materialize_module(net, real.bfloat16().state_dict(), dtype=torch.float32)
+    assert net.head.weight.dtype == torch.float32 and torch.equal(net.head.weight, real.head.weight.float())
+    before = net.head.weight.clone()
+    net(torch.ones(2, 16)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(net.head.weight, before)
+
+
+def test_what_does_not_fit_names_the_key_and_changes_nothing():
+    net, real = described_and_real()
+    state = real.state_dict()
+    lacking = {name: tensor for name, tensor in state.items() if name != "head.bias"}
+    for source, error, said in (
+        (lacking, sg.MissingKeyError, "'head.bias'"),
+        ({**state, "tail.bias": torch.zeros(1)}, sg.UnexpectedKeyError, "'tail.bias'"),
+        ({**state, "head.bias": torch.zeros(5)}, sg.TensorMismatchError, r"'head.bias' is \[5\].*\[4\]"),
+        ({**state, "head.bias": torch.zeros(4).half()}, sg.TensorMismatchError, "'head.bias' is torch.float16"),
+        ({"epoch": 3}, sg.CheckpointError, "no tensors by name, but epoch"),
+        ("nowhere.safetensors", sg.FileError, "nowhere.safetensors"),
+    ):
+        with pytest.raises(error, match=said):
+            sg.materialize_module(net, source)
+        assert all(sg.is_fake(tensor) for tensor in net.parameters())
+    with pytest.raises(sg.MissingKeyError, match="nearest name is 'head.bias'"):
+        sg.Checkpoint(state).read("head.bia")
+    torch.manual_seed(7)
+    net = sg.deferred_init(Net)
+    torch.manual_seed(7)
+    eager = Net()
+    sg.materialize_module(net, {**lacking, "tail.bias": torch.zeros(1)}, strict=False)
+    assert torch.equal(net.head.bias, eager.head.bias) and torch.equal(net.head.weight, real.head.weight)
+
+
+def test_files_that_are_none(tmp_path):
+    (tmp_path / "bad.safetensors").write_bytes(b"12345678{")
+    (tmp_path / "bad.pt").write_bytes(b"nonsense")
+    (tmp_path / "bad.index.json").write_text('{"weight_map": 3}')
+    (tmp_path / "empty").mkdir()
+    torch.save([torch.ones(2)], tmp_path / "list.pt")
+    for name, error in (("bad.safetensors", sg.FileError), ("bad.pt", sg.FileError), ("bad.index.json", sg.FileError),
+                        ("empty", sg.FileError), ("list.pt", sg.CheckpointError)):  # fmt: skip
+        with pytest.raises(error, match=name):
+            sg.Checkpoint(tmp_path / name)
+    with pytest.raises(sg.CheckpointError, match="twice"):
+        sg.Checkpoint([{"a": torch.ones(1)}, {"a": torch.ones(1)}])
+
+
+def anonymous_bytes():
+    return int(re.search(r"RssAnon:\s+(\d+)", open("/proc/self/status").read()).group(1)) * 1024
+
+
+@pytest.mark.parametrize("kind", ["torch", "safetensors"])
+def test_memory_is_what_is_kept_and_at_most_one_tensor(kind, tmp_path, monkeypatch):
+    size, count = 16 << 20, 6  # 16 MiB each
+
+    class Wide(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = torch.nn.ParameterList([torch.zeros(size // 4) for _ in range(count)])
+
+    path = tmp_path / "wide"
+    state = {f"weights.{i}": torch.full((size // 4,), float(i)) for i in range(count)}
+    if kind == "torch":
+        torch.save(state, path)
+    else:
+        path = path.with_suffix(".safetensors")
+        safetensors.save_file(state, path)
+    del state
+    net = sg.deferred_init(Wide)
+    start, own, over = anonymous_bytes(), _weights._own, []
+
+    def measured(view, device, dtype):
+        kept = len(over) * size
+        before = anonymous_bytes()
+        made = own(view, device, dtype)
+        over.append(max(before, anonymous_bytes()) - start - kept)
+        return made
+
+    monkeypatch.setattr(_weights, "_own", measured)
+    sg.materialize_module(net, path)
+    assert len(over) == count and max(over) < size + size // 2, over
+    assert all(torch.equal(net.weights[i][:2], torch.full((2,), float(i))) for i in range(count))

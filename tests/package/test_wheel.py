@@ -1,0 +1,80 @@
+"""The wheel: what is in it, where it runs, and what it refuses. In a checkout much of it is skipped."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import torch
+
+import shadowgraph as sg
+
+WHEELS = os.environ.get("WHEELS")
+installed = pytest.mark.skipif(WHEELS is None, reason="not out of a wheel")
+
+
+@installed
+def test_this_is_the_installed_package():
+    folder = pathlib.Path(sg.__file__).resolve().parent
+    assert folder.is_relative_to(pathlib.Path(sys.prefix).resolve()), folder
+    (mapped,) = set(re.findall(r"\S+/libshadowgraph\.so\S*", pathlib.Path("/proc/self/maps").read_text()))
+    assert pathlib.Path(mapped).parent == folder
+    assert len(set(re.findall(r"\S+/libtorch_cpu\.so", pathlib.Path("/proc/self/maps").read_text()))) == 1
+
+
+@installed
+def test_what_is_in_the_wheel():
+    (path,) = pathlib.Path(WHEELS).glob("shadowgraph-*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        names = wheel.namelist()
+        (metadata,) = [wheel.read(name).decode() for name in names if name.endswith("/METADATA")]
+    libraries = {name for name in names if ".so" in name}
+    assert {name.split("/")[1].split(".")[0] for name in libraries} == {"libshadowgraph", "_shadowgraph"}
+    assert len(libraries) == 2 and "shadowgraph/libshadowgraph.so.0" in libraries
+    assert {"shadowgraph/py.typed", "shadowgraph/_shadowgraph.pyi", "shadowgraph/__main__.py"} <= set(names)
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".cpp", ".h"))]
+    assert "Requires-Dist: torch==2.13.0" in metadata and f"Version: {sg.__version__}" in metadata
+    assert path.stat().st_size < 20 << 20
+
+
+@installed
+def test_libraries_are_found_beside_one_another_and_torch_by_whoever_imported_it():
+    for library in pathlib.Path(sg.__file__).parent.glob("*.so*"):
+        dynamic = subprocess.run(["readelf", "-dW", library], check=True, capture_output=True, text=True).stdout
+        assert re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", dynamic) == ["$ORIGIN"]
+        needed = set(re.findall(r"NEEDED.*\[(.*?)\.so", dynamic))
+        assert not {name for name in needed if "gvc" in name or "graph" in name} - {"libshadowgraph"}, needed
+
+
+@installed
+def test_the_tool_is_there(tmp_path):
+    tool = pathlib.Path(sys.prefix) / "bin" / "shadowgraph"
+    (tmp_path / "mine.py").write_text("import torch\ndef net(): return torch.nn.Linear(16, 4)\n")
+    done = subprocess.run([tool, "profile", "mine:net", "--input", "f32[8,16]", "--json"], cwd=tmp_path,
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0 and '"parameters": 68' in done.stdout, done.stderr
+
+
+def imported_again():
+    """The package's own code once more, as `import shadowgraph` runs it, over the parts that are imported already."""
+    spec = importlib.util.spec_from_file_location("shadowgraph", sg.__file__)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+@pytest.mark.parametrize("version", ["2.12.1", "2.13.1+cu130", "2.14.0a0"])
+def test_another_torch_is_refused_in_one_sentence(version, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(ImportError) as refused:
+        imported_again()
+    said = str(refused.value)
+    assert version in said and "torch==2.13.0" in said and "\n" not in said and not said.endswith(".")
+
+
+def test_a_build_for_another_system_is_the_same_torch(monkeypatch):
+    for version in ("2.13.0", "2.13.0+cu130"):
+        monkeypatch.setattr(torch, "__version__", version)
+        imported_again()
