@@ -1,0 +1,38 @@
+// Calls the nodes of an exported graph one after the other, on whatever tensors it is given. Internal to core/exported.
+//
+// A value is dropped after the node that uses it last, as TorchScript's interpreter does, so storages live as long.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/exported/call_arguments.h"
+#include "core/exported/module_regions.h"
+#include "core/exported/program.h"
+
+namespace shadowgraph {
+
+class ExportedExecutor {
+ public:
+  // Both are referred to. `path` is for messages.
+  ExportedExecutor(const SavedProgram& program, const std::string& path) : program_(program), path_(path) {}
+
+  // One value for each input of the graph. Throws what operators throw, by its type if it is one of ours, with the file,
+  // the node and the operator before it; other exceptions as Error.
+  std::vector<c10::IValue> run(std::vector<c10::IValue> inputs) const;
+
+ private:
+  friend class HigherOrder;
+  std::vector<c10::IValue> run_graph(const ExportedGraph& graph, std::vector<c10::IValue> inputs,
+                                     ModuleRegions& modules) const;
+  void run_node(const ExportedNode& node, ValueTable& values, ModuleRegions& modules) const;
+  std::vector<c10::IValue> call(const ExportedNode& node, ValueTable& values, ModuleRegions& modules) const;
+  std::vector<c10::IValue> call_operator(const ExportedNode& node, const ValueTable& values,
+                                         ModuleRegions& modules) const;
+
+  const SavedProgram& program_;
+  const std::string& path_;
+};
+
+}  // namespace shadowgraph
