@@ -13,7 +13,7 @@ namespace shadowgraph {
 
 class ExportArchive {
  public:
-  // Opening reads the zip's directory and nothing else. Throws FileError if there is no such file, Error if it is not an
+  // Opening reads the zip's directory and nothing else. Throws FileError if there is no such file, Error if it is no
   // archive of torch.export, or one of another layout.
   explicit ExportArchive(std::string path);
 

@@ -74,6 +74,18 @@ std::optional<c10::IValue> converted(const c10::TypePtr& type, const c10::IValue
   }
 }
 
+// dtypes, layouts and memory formats are integers to a schema; numbers that are none of them must not reach a kernel.
+bool is_of_enumeration(const c10::Argument& argument, const c10::IValue& value) {
+  c10::TypePtr type = argument.real_type();
+  if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
+  int64_t count = INT64_MAX;
+  if (type->kind() == c10::TypeKind::ScalarTypeType) count = static_cast<int64_t>(c10::ScalarType::Undefined);
+  if (type->kind() == c10::TypeKind::LayoutType) count = static_cast<int64_t>(c10::Layout::NumOptions);
+  if (type->kind() == c10::TypeKind::MemoryFormatType) count = static_cast<int64_t>(c10::MemoryFormat::NumOptions);
+  if (count == INT64_MAX) return true;
+  return value.isInt() && value.toInt() >= 0 && value.toInt() < count;
+}
+
 c10::IValue list_for(const c10::Argument& argument, const c10::TypePtr& element, const ExportedOperand& operand,
                      const ValueTable& values) {
   // Lists of optional tensors, of tensors, of numbers: the type decides, and symbolic types are plain ones at run time.
@@ -130,7 +142,7 @@ c10::IValue argument_for(const c10::Argument& argument, const ExportedOperand& o
   }
   if (operand.kind == ExportedOperand::Kind::kList) refuse_argument(argument, "a list");
   auto value = converted(type, value_of_operand(operand, values));
-  if (!value) refuse_argument(argument, kind_text(operand, values));
+  if (!value || !is_of_enumeration(argument, *value)) refuse_argument(argument, kind_text(operand, values));
   return *std::move(value);
 }
 

@@ -18,8 +18,8 @@ class ExportedExecutor {
   // Both are referred to. `path` is for messages.
   ExportedExecutor(const SavedProgram& program, const std::string& path) : program_(program), path_(path) {}
 
-  // One value for each input of the graph. Throws what operators throw, by its type if it is one of ours, with the file,
-  // the node and the operator before it; other exceptions as Error.
+  // One value for each input of the graph. What operators throw comes with the file, the node and the operator before
+  // it: DataDependentError and NoRuleError as such, all else as Error.
   std::vector<c10::IValue> run(std::vector<c10::IValue> inputs) const;
 
  private:

@@ -21,8 +21,17 @@ struct ExportedProgram::State {
   ExportArchive archive;
   SavedProgram saved;
   std::optional<c10::ScalarType> dtype;
-  std::vector<at::Tensor> weights;  // parallel to the inputs of the graph
-  SymbolValues symbols;             // of the inputs made last
+  MadeWeights weights;
+  SymbolValues symbols;  // of the inputs made last
+
+  // f(spec, tensor) for parameters, buffers and constants, those that the graph does not take last.
+  template <class F>
+  void for_each_weight(F f) const {
+    for (size_t i = 0; i < weights.inputs.size(); ++i) {
+      if (weights.inputs[i].defined()) f(saved.inputs[i], weights.inputs[i]);
+    }
+    for (size_t i = 0; i < weights.idle.size(); ++i) f(saved.idle[i], weights.idle[i]);
+  }
 };
 
 namespace {
@@ -45,6 +54,14 @@ size_t target_of_mutation(const SavedProgram& saved, const SavedOutput& output, 
     if (of_user ? is_of_user(input) && input.name == output.target : input.target == output.target) return i;
   }
   throw Error(path + " is damaged: it writes to '" + output.target + "', which is none of its inputs");
+}
+
+void write_back(const at::Tensor& target, const at::Tensor& value, const SavedOutput& output, const std::string& path) {
+  try {
+    target.copy_(value);
+  } catch (const c10::Error& error) {
+    throw Error(path + ": writing to '" + output.target + "': " + error.what_without_backtrace());
+  }
 }
 
 }  // namespace
@@ -70,11 +87,11 @@ void ExportedProgram::make_fake(FakeTensorMode& /*active*/, std::optional<c10::S
 std::vector<at::Tensor> ExportedProgram::parameters() const {
   std::vector<at::Tensor> parameters;
   std::unordered_set<const c10::TensorImpl*> seen;
-  for (size_t i = 0; i < state_->weights.size(); ++i) {
-    const bool is_parameter = state_->saved.inputs[i].kind == SavedInput::Kind::kParameter;
-    const at::Tensor& weight = state_->weights[i];
-    if (is_parameter && seen.insert(weight.unsafeGetTensorImpl()).second) parameters.push_back(weight);
-  }
+  state_->for_each_weight([&](const SavedInput& spec, const at::Tensor& weight) {
+    if (spec.kind == SavedInput::Kind::kParameter && seen.insert(weight.unsafeGetTensorImpl()).second) {
+      parameters.push_back(weight);
+    }
+  });
   return parameters;
 }
 
@@ -84,10 +101,14 @@ Tensors ExportedProgram::make_inputs(const std::vector<TensorSpecText>& given) {
   Tensors tensors;
   for (size_t i = 0; i < bound.tensors.size(); ++i) {
     const TensorSpecText& spec = bound.tensors[i];
-    tensors.push_back(bound.strides[i].empty()
-                          ? spec.make()
-                          : at::empty_strided(spec.sizes, bound.strides[i], at::TensorOptions().dtype(spec.dtype)));
-    if (bound.requires_grad[i] && tensors.back().is_floating_point()) tensors.back().set_requires_grad(true);
+    try {
+      tensors.push_back(bound.strides[i].empty()
+                            ? spec.make()
+                            : at::empty_strided(spec.sizes, bound.strides[i], at::TensorOptions().dtype(spec.dtype)));
+      if (bound.requires_grad[i]) tensors.back().set_requires_grad(true);
+    } catch (const c10::Error& error) {
+      throw Error(state_->archive.path() + ": an input: " + error.what_without_backtrace());
+    }
   }
   return tensors;
 }
@@ -95,14 +116,13 @@ Tensors ExportedProgram::make_inputs(const std::vector<TensorSpecText>& given) {
 ProgramToCapture ExportedProgram::program(Tensors inputs) const {
   const SavedProgram& saved = state_->saved;
   const std::string& path = state_->archive.path();
-  if (state_->weights.size() != saved.inputs.size()) throw Error(path + ": make_fake comes before program");
+  if (state_->weights.inputs.size() != saved.inputs.size()) throw Error(path + ": make_fake comes before program");
   ProgramToCapture program;
-  for (size_t i = 0; i < saved.inputs.size(); ++i) {
-    const SavedInput& spec = saved.inputs[i];
-    if (spec.kind == SavedInput::Kind::kParameter) program.parameters.emplace_back(spec.target, state_->weights[i]);
-    if (spec.kind == SavedInput::Kind::kBuffer || spec.kind == SavedInput::Kind::kTensorConstant) {
-      program.buffers.emplace_back(spec.target, state_->weights[i]);
-    }
+  state_->for_each_weight([&](const SavedInput& spec, const at::Tensor& weight) {
+    auto& list = spec.kind == SavedInput::Kind::kParameter ? program.parameters : program.buffers;
+    list.emplace_back(spec.target, weight);
+  });
+  for (const SavedInput& spec : saved.inputs) {
     if (is_of_user(spec) && spec.geometry) program.input_names.push_back(spec.name);
   }
   if (inputs.size() != program.input_names.size()) {
@@ -124,7 +144,8 @@ ProgramToCapture ExportedProgram::program(Tensors inputs) const {
         arguments.push_back(spec.geometry ? c10::IValue(tensors.at(next++))
                                           : c10::IValue(number_for(spec, state_->symbols, path)));
       } else {
-        arguments.push_back(state_->weights[i].defined() ? c10::IValue(state_->weights[i]) : c10::IValue());
+        const at::Tensor& weight = state_->weights.inputs[i];
+        arguments.push_back(weight.defined() ? c10::IValue(weight) : c10::IValue());
       }
     }
     const std::vector<c10::IValue> written = arguments;  // no more than the caller and this object hold
@@ -136,7 +157,7 @@ ProgramToCapture ExportedProgram::program(Tensors inputs) const {
         add_tensors(results[i], outputs);
       } else if (results[i].isTensor()) {
         const c10::IValue& target = written[target_of_mutation(saved, spec, path)];
-        if (target.isTensor()) target.toTensor().copy_(results[i].toTensor());
+        if (target.isTensor()) write_back(target.toTensor(), results[i].toTensor(), spec, path);
       }
     }
     return outputs;

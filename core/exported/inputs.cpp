@@ -148,6 +148,14 @@ BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, st
                   " dimensions, not " + std::to_string(spec.sizes.size()));
     }
   }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    int64_t elements = 1;
+    for (const int64_t size : bound.tensors[i].sizes) {
+      if (size != 0 && (__builtin_mul_overflow(elements, size, &elements) || elements > (int64_t{1} << 58))) {
+        throw Error(path + ": the input '" + specs[i]->name + "' has too many elements");
+      }
+    }
+  }
   InputBinder binder(program, path);
   const auto for_each_size = [&](auto f) {
     for (size_t i = 0; i < specs.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <torch/csrc/export/pt2_archive_constants.h>
 
 #include <optional>
+#include <set>
 
 #include "core/exported/archive.h"
 #include "core/exported/json_place.h"
@@ -76,8 +77,10 @@ SavedOutput read_output(const ExportArchive& archive, const JsonPlace& place) {
   refuse_part(archive, "an output of kind '" + kind + "'");
 }
 
-void read_payloads(const ExportArchive& archive, const std::string& folder, const std::string& config,
-                   std::map<std::string, SavedPayload>& payloads) {
+// Gives those that are parameters.
+std::set<std::string> read_payloads(const ExportArchive& archive, const std::string& folder, const std::string& config,
+                                    std::map<std::string, SavedPayload>& payloads) {
+  std::set<std::string> parameters;
   const nlohmann::json json = archive.json_of(config);
   const JsonPlace place(json, archive.path(), config);
   place["config"].for_each_member([&](const std::string& name, const JsonPlace& entry) {
@@ -88,8 +91,21 @@ void read_payloads(const ExportArchive& archive, const std::string& folder, cons
     if (entry["use_pickle"].boolean() && entry.find("tensor_meta")) {
       refuse_part(archive, "'" + name + "', a tensor of a Python class");
     }
+    if (entry["is_param"].boolean()) parameters.insert(name);
     payloads.emplace(name, std::move(payload));
   });
+  return parameters;
+}
+
+// Strict export leaves out of the graph what it does not use: num_batches_tracked of a batch norm in eval().
+void find_idle(const std::set<std::string>& parameters, SavedProgram& program) {
+  std::set<std::string> used;
+  for (const SavedInput& input : program.inputs) used.insert(input.target);
+  for (const auto& [name, payload] : program.payloads) {
+    if (used.contains(name)) continue;
+    const auto kind = parameters.contains(name) ? SavedInput::Kind::kParameter : SavedInput::Kind::kBuffer;
+    program.idle.push_back({.kind = kind, .target = name});
+  }
 }
 
 std::string config_record(std::string_view format, const std::string& model) {
@@ -145,8 +161,10 @@ SavedProgram read_program(const ExportArchive& archive) {
     if (const auto most = range.find("max_val")) bounds.most = most->integer();
     program.ranges.emplace(symbol, bounds);
   });
-  read_payloads(archive, std::string(spec::WEIGHTS_DIR),
-                config_record(spec::WEIGHTS_CONFIG_FILENAME_FORMAT, archive.model()), program.payloads);
+  const std::set<std::string> parameters =
+      read_payloads(archive, std::string(spec::WEIGHTS_DIR),
+                    config_record(spec::WEIGHTS_CONFIG_FILENAME_FORMAT, archive.model()), program.payloads);
+  find_idle(parameters, program);
   read_payloads(archive, std::string(spec::CONSTANTS_DIR),
                 config_record(spec::CONSTANTS_CONFIG_FILENAME_FORMAT, archive.model()), program.payloads);
   return program;

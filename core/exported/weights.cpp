@@ -126,19 +126,24 @@ class WeightMaker {
 
 }  // namespace
 
-std::vector<at::Tensor> make_weights(const ExportArchive& archive, const SavedProgram& program,
-                                     std::optional<c10::ScalarType> dtype) {
+MadeWeights make_weights(const ExportArchive& archive, const SavedProgram& program,
+                         std::optional<c10::ScalarType> dtype) {
   WeightMaker maker(archive, dtype);
-  std::vector<at::Tensor> weights;
-  for (const SavedInput& spec : program.inputs) {
-    at::Tensor& weight = weights.emplace_back();
-    if (spec.kind == SavedInput::Kind::kUser || spec.kind == SavedInput::Kind::kConstant) continue;
+  const auto make = [&](const SavedInput& spec) {
+    if (spec.kind == SavedInput::Kind::kUser || spec.kind == SavedInput::Kind::kConstant) return at::Tensor();
     const auto payload = program.payloads.find(spec.target);
     if (payload == program.payloads.end()) {
       throw Error(archive.path() + " is damaged: there is no weight '" + spec.target + "'");
     }
-    weight = maker.make(spec, payload->second);
-  }
+    try {
+      return maker.make(spec, payload->second);
+    } catch (const c10::Error& error) {
+      throw Error(archive.path() + ": the weight '" + spec.target + "': " + error.what_without_backtrace());
+    }
+  };
+  MadeWeights weights;
+  for (const SavedInput& spec : program.inputs) weights.inputs.push_back(make(spec));
+  for (const SavedInput& spec : program.idle) weights.idle.push_back(make(spec));
   return weights;
 }
 
