@@ -162,7 +162,13 @@ ProgramToCapture ExportedProgram::program(Tensors inputs) const {
     }
     return outputs;
   };
-  program.loss = &first_output_loss;
+  program.loss = [path](const Tensors& outputs) {
+    try {
+      return first_output_loss(outputs);
+    } catch (const Error& error) {
+      throw Error(path + ": " + error.what());
+    }
+  };
   return program;
 }
 

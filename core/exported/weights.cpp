@@ -25,7 +25,8 @@ struct FixedGeometry {
 
 // All weights on one record of the archive.
 struct SharedRecord {
-  at::Tensor base;  // one-dimensional, empty if the first weight is all of it
+  at::Tensor base;   // of one dimension, over all of it; made when somebody needs it
+  at::Tensor whole;  // the first weight, if that is all of it
   std::map<FixedGeometry, at::Tensor> tensors;
 };
 
@@ -44,11 +45,11 @@ class WeightMaker {
     const int64_t elements = elements_of(spec, payload, geometry);
     const bool is_first = record.tensors.size() == 1;
     if (is_first && geometry.offset == 0 && elements == extent(spec, geometry)) {
-      tensor = at::empty_strided(geometry.sizes, geometry.strides, options);
+      tensor = record.whole = at::empty_strided(geometry.sizes, geometry.strides, options);
     } else {
       if (!record.base.defined()) {
-        record.base = is_first ? at::empty({elements}, options)
-                               : record.tensors.begin()->second.as_strided({elements}, {1}, 0).detach();
+        record.base = record.whole.defined() ? record.whole.as_strided({elements}, {1}, 0).detach()
+                                             : at::empty({elements}, options);
       }
       check_dtype(spec, record.base, made_as);
       tensor = record.base.as_strided(geometry.sizes, geometry.strides, geometry.offset).detach();
