@@ -109,12 +109,12 @@ void assign_results(const ExportedNode& node, std::vector<c10::IValue> results, 
 
 std::vector<c10::IValue> ExportedExecutor::run(std::vector<c10::IValue> inputs) const {
   const ExportedLocations locations;
-  ModuleRegions modules;
-  return run_graph(program_.graph, std::move(inputs), modules);
+  ModuleRegions regions;
+  return run_graph(program_.graph, std::move(inputs), {program_.module_stacks[0], regions});
 }
 
 std::vector<c10::IValue> ExportedExecutor::run_graph(const ExportedGraph& graph, std::vector<c10::IValue> inputs,
-                                                     ModuleRegions& modules) const {
+                                                     Place place) const {
   if (inputs.size() != graph.inputs.size()) {
     throw Error("a graph of " + std::to_string(graph.inputs.size()) + " inputs is given " +
                 std::to_string(inputs.size()));
@@ -123,7 +123,7 @@ std::vector<c10::IValue> ExportedExecutor::run_graph(const ExportedGraph& graph,
   for (size_t i = 0; i < inputs.size(); ++i) assign(graph.inputs[i], std::move(inputs[i]), values);
   inputs.clear();
   for (const uint32_t value : graph.unused) values[value] = c10::IValue();
-  for (const ExportedNode& node : graph.nodes) run_node(node, values, modules);
+  for (const ExportedNode& node : graph.nodes) run_node(node, values, place);
   std::vector<c10::IValue> outputs;
   for (const ExportedOperand& output : graph.outputs) {
     if (output.kind == ExportedOperand::Kind::kList) {
@@ -137,14 +137,15 @@ std::vector<c10::IValue> ExportedExecutor::run_graph(const ExportedGraph& graph,
   return outputs;
 }
 
-void ExportedExecutor::run_node(const ExportedNode& node, ValueTable& values, ModuleRegions& modules) const {
+void ExportedExecutor::run_node(const ExportedNode& node, ValueTable& values, Place place) const {
   const auto message = [&](const char* what) {
     return path_ + ": node '" + node.name + "' (" + node.target + ")" +
            (node.source.empty() ? "" : " at " + node.source) + ": " + what;
   };
-  const std::string* outer = std::exchange(current_source, &node.source);
+  const std::string* outer = current_source;
+  if (!node.source.empty() || outer == nullptr) current_source = &node.source;
   try {
-    assign_results(node, call(node, values, modules), node.target.starts_with(kHigherOrder), values);
+    assign_results(node, call(node, values, place), node.target.starts_with(kHigherOrder), values);
   } catch (const Located<Error>&) {
     throw;
   } catch (const Located<DataDependentError>&) {
@@ -164,17 +165,16 @@ void ExportedExecutor::run_node(const ExportedNode& node, ValueTable& values, Mo
   for (const uint32_t value : node.unused) values[value] = c10::IValue();
 }
 
-std::vector<c10::IValue> ExportedExecutor::call(const ExportedNode& node, ValueTable& values,
-                                                ModuleRegions& modules) const {
+std::vector<c10::IValue> ExportedExecutor::call(const ExportedNode& node, ValueTable& values, Place place) const {
   if (node.target.starts_with(kHigherOrder)) {
+    const ModuleStack& around = stack_of(node, place);
     const auto run = [&](const ExportedGraph& graph, std::vector<c10::IValue> inputs) {
-      return run_graph(graph, std::move(inputs), modules);
+      return run_graph(graph, std::move(inputs), {around, place.regions});
     };
-    const auto& around = program_.module_stacks[node.module_stack];
-    modules.move_to(around);
+    place.regions.move_to(around);
     const auto run_later = [this, &around](const ExportedGraph& graph, std::vector<c10::IValue> inputs) {
       ModuleRegions inner(&around);
-      return run_graph(graph, std::move(inputs), inner);
+      return run_graph(graph, std::move(inputs), {around, inner});
     };
     return call_higher_order({node, values, run, run_later});
   }
@@ -197,11 +197,11 @@ std::vector<c10::IValue> ExportedExecutor::call(const ExportedNode& node, ValueT
     }
     return {};
   }
-  return call_operator(node, values, modules);
+  place.regions.move_to(stack_of(node, place));
+  return call_operator(node, values);
 }
 
-std::vector<c10::IValue> ExportedExecutor::call_operator(const ExportedNode& node, const ValueTable& values,
-                                                         ModuleRegions& modules) const {
+std::vector<c10::IValue> ExportedExecutor::call_operator(const ExportedNode& node, const ValueTable& values) const {
   const c10::OperatorName name = operator_name(node.target);
   const auto handle = c10::Dispatcher::singleton().findSchema(name);
   if (!handle) {
@@ -227,7 +227,6 @@ std::vector<c10::IValue> ExportedExecutor::call_operator(const ExportedNode& nod
       throw Error("the argument '" + argument.name() + "' is missing");
     }
   }
-  modules.move_to(program_.module_stacks[node.module_stack]);
   handle->callBoxed(stack);
   return stack;
 }

@@ -23,13 +23,19 @@ class ExportedExecutor {
   std::vector<c10::IValue> run(std::vector<c10::IValue> inputs) const;
 
  private:
-  friend class HigherOrder;
-  std::vector<c10::IValue> run_graph(const ExportedGraph& graph, std::vector<c10::IValue> inputs,
-                                     ModuleRegions& modules) const;
-  void run_node(const ExportedNode& node, ValueTable& values, ModuleRegions& modules) const;
-  std::vector<c10::IValue> call(const ExportedNode& node, ValueTable& values, ModuleRegions& modules) const;
-  std::vector<c10::IValue> call_operator(const ExportedNode& node, const ValueTable& values,
-                                         ModuleRegions& modules) const;
+  using ModuleStack = std::vector<SavedModuleCall>;
+  // Where a graph runs: its nodes that say nothing of modules are in those `around` it, as the branches of cond.
+  struct Place {
+    const ModuleStack& around;
+    ModuleRegions& regions;
+  };
+  std::vector<c10::IValue> run_graph(const ExportedGraph& graph, std::vector<c10::IValue> inputs, Place place) const;
+  void run_node(const ExportedNode& node, ValueTable& values, Place place) const;
+  std::vector<c10::IValue> call(const ExportedNode& node, ValueTable& values, Place place) const;
+  std::vector<c10::IValue> call_operator(const ExportedNode& node, const ValueTable& values) const;
+  const ModuleStack& stack_of(const ExportedNode& node, const Place& place) const {
+    return node.module_stack == 0 ? place.around : program_.module_stacks[node.module_stack];
+  }
 
   const SavedProgram& program_;
   const std::string& path_;

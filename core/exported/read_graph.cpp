@@ -88,7 +88,8 @@ std::string source_of(std::string_view trace) {
     if (start == std::string_view::npos) break;
     const std::string_view frame = trace.substr(start + kFile.size());
     const size_t line = frame.find(kLine);
-    if (line != std::string_view::npos) {
+    // Code that Dynamo wrote calls itself "<eval_with_key>.12".
+    if (line != std::string_view::npos && !frame.starts_with('<')) {
       const std::string_view number = frame.substr(line + kLine.size());
       place.add(frame.substr(0, line), number.substr(0, number.find_first_not_of("0123456789")));
     }
