@@ -73,8 +73,8 @@ void list_models(bool json) {
 void capture_to_file(const CaptureRequest& request, const std::string& output, bool json) {
   if (kind_of_source(request.source) == SourceKind::kGraph) {
     throw Error(request.source +
-                " is not a model: capture takes a built-in model or a TorchScript file; to convert a "
-                "graph file use 'shadowgraph print'");
+                " is not a model: capture takes a built-in model, a TorchScript file or a torch.export archive; to "
+                "convert a graph file use 'shadowgraph print'");
   }
   const LoadedGraph loaded = load(request);
   verify(loaded.graph);

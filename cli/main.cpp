@@ -45,6 +45,7 @@ constexpr const char* kExamples =
     "  shadowgraph profile llama3_8b --mode train --optimizer adamw --dtype bf16 --seq 4096 --json\n"
     "  shadowgraph profile gpt2 --mode train --checkpoint 'transformer.h.*'\n"
     "  shadowgraph profile net.pt --input 'f32[8,3,224,224]' --mode train\n"
+    "  shadowgraph profile net.pt2 --mode train\n"
     "  shadowgraph capture gpt2 --mode train -o gpt2.sg\n"
     "  shadowgraph print gpt2.sg | less\n"
     "  shadowgraph dot gpt2.sg --svg -o gpt2.svg\n"
@@ -141,7 +142,8 @@ void add_capture_options(CLI::App& command, CaptureRequest& request, std::string
       ->capture_default_str();
   command
       .add_option("--input", request.inputs,
-                  "Dtype and shape of one input of a TorchScript file, e.g. 'f32[8,3,224,224]'; repeat for several")
+                  "Dtype and shape of one input of a TorchScript file, e.g. 'f32[8,3,224,224]'; repeat for several. A "
+                  "torch.export archive knows its inputs: for other sizes only")
       ->take_all()
       ->delimiter('\0');
   command.add_option(
@@ -169,15 +171,19 @@ int run(int argc, char** argv) {
   std::string capture_mode = "infer";
   std::string capture_output;
   auto* capture = app.add_subcommand("capture", "Capture a model into a graph file");
-  capture->add_option("model", capture_request.source, "Built-in model or TorchScript file")->required();
+  capture->add_option("model", capture_request.source, "Built-in model, TorchScript file or torch.export archive")
+      ->required();
   capture->add_option("-o,--output", capture_output, "Graph file to write")->required();
   capture->add_flag("--json", json, "Write the graph as JSON rather than text");
   add_capture_options(*capture, capture_request, capture_mode, nullptr);
 
   ProfileRequest profile_request;
   std::string profile_mode = "infer";
-  auto* profile = app.add_subcommand("profile", "Profile a model, a TorchScript file or a saved graph");
-  profile->add_option("source", profile_request.capture.source, "Built-in model, TorchScript file, or graph file")
+  auto* profile =
+      app.add_subcommand("profile", "Profile a model, a TorchScript or torch.export file, or a saved graph");
+  profile
+      ->add_option("source", profile_request.capture.source,
+                   "Built-in model, TorchScript file, torch.export archive, or graph file")
       ->required();
   profile->add_option("-o,--output", profile_request.directory,
                       "Folder for graph.sg, profile.json, graph.dot and graph.svg");

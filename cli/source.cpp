@@ -16,6 +16,7 @@
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/exported_program.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
@@ -92,7 +93,8 @@ void describe(Graph& graph, const CaptureRequest& request, const std::string& na
 }
 
 LoadedGraph capture_model(const CaptureRequest& request) {
-  if (!request.inputs.empty()) throw Error("--input is for TorchScript files; " + request.source + " has its own");
+  if (!request.inputs.empty())
+    throw Error("--input is for TorchScript and torch.export files; " + request.source + " has its own");
   const FakeTensorMode mode(mode_options(request));
   models::BuiltModel model = [&] {
     const Progress progress("building " + request.source);
@@ -135,6 +137,27 @@ LoadedGraph capture_script(const CaptureRequest& request) {
   return {std::move(capture.graph), capture.seconds, name};
 }
 
+LoadedGraph capture_exported(const CaptureRequest& request) {
+  if (request.batch != 0 || request.seq != 0) {
+    throw Error("--batch and --seq are for built-in models; give a torch.export archive's sizes with --input");
+  }
+  std::vector<TensorSpecText> specs;
+  for (const std::string& text : request.inputs) specs.push_back(parse_tensor_spec(text));
+  FakeTensorOptions options = mode_options(request);
+  options.map_devices_to_default = true;
+  ExportedProgram program = [&] {
+    const Progress progress("loading " + request.source);
+    return ExportedProgram::load(request.source);
+  }();
+  FakeTensorMode mode(options);
+  program.make_fake(mode, request.dtype == "bf16" ? std::optional(c10::ScalarType::BFloat16) : std::nullopt);
+  const Progress progress("capturing " + request.source);
+  const std::string name = std::filesystem::path(request.source).stem().string();
+  Capture capture = run(program.program(program.make_inputs(specs)), request, program.parameters());
+  describe(capture.graph, request, name);
+  return {std::move(capture.graph), capture.seconds, name};
+}
+
 }  // namespace
 
 SourceKind kind_of_source(const std::string& source) {
@@ -145,7 +168,9 @@ SourceKind kind_of_source(const std::string& source) {
   std::ifstream file(source, std::ios::binary);
   std::string head(12, '\0');
   file.read(head.data(), static_cast<std::streamsize>(head.size()));
-  if (head.starts_with("PK\x03\x04")) return SourceKind::kTorchScript;
+  if (head.starts_with("PK\x03\x04")) {
+    return ExportedProgram::is_archive(source) ? SourceKind::kExported : SourceKind::kTorchScript;
+  }
   return SourceKind::kGraph;  // the parser says what is wrong with it if it is not
 }
 
@@ -157,6 +182,8 @@ LoadedGraph load_as_it_is(const CaptureRequest& request) {
       return capture_model(request);
     case SourceKind::kTorchScript:
       return capture_script(request);
+    case SourceKind::kExported:
+      return capture_exported(request);
     case SourceKind::kGraph:
       break;
   }

@@ -1,4 +1,4 @@
-// Where a graph comes from: a built-in model, a TorchScript file, or a saved graph.
+// Where a graph comes from: a built-in model, a TorchScript file, an archive of torch.export, or a saved graph.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct CaptureRequest {
   int64_t batch = 0;               // 0: the model's default
   int64_t seq = 0;
   bool steady_state = false;        // record the second step, with optimizer state present
-  std::vector<std::string> inputs;  // TorchScript: one spec an input
+  std::vector<std::string> inputs;  // TorchScript, torch.export: one spec an input
   std::string checkpoint;           // modules whose activations backward computes again; patterns as of the pass
 };
 
@@ -29,8 +29,8 @@ struct LoadedGraph {
   std::string name;                       // for file names and titles
 };
 
-enum class SourceKind { kModel, kTorchScript, kGraph };
-// By what the file holds, not by its name. Throws Error, listing what would be accepted, if it is none of the three.
+enum class SourceKind { kModel, kTorchScript, kExported, kGraph };
+// By what the file holds, not by its name. Throws Error, listing what would be accepted, if it is none of these.
 SourceKind kind_of_source(const std::string& source);
 
 LoadedGraph load(const CaptureRequest& request);

@@ -22,7 +22,7 @@ LAYERS = ["ir", "core", "passes", "profiler", "viz"]
 # Where a public header's declarations are defined.
 PUBLIC = {
     "ir": ["analysis", "bgl", "edit", "error", "export", "graph", "graph/*", "text", "verify"],
-    "core": ["capture", "checkpoint", "deferred", "fake", "replay", "rules"],
+    "core": ["capture", "checkpoint", "deferred", "exported_program", "fake", "replay", "rules"],
     "passes": ["codegen", "passes", "passes/*"],
     "profiler": ["operators", "profile"],
     "viz": ["draw"],
@@ -38,6 +38,7 @@ ROOMS = {
 }
 ROOMS["replay"] = ROOMS["capture"] = [*ROOMS]
 ROOMS["checkpoint"] = ROOMS["deferred"] = [*ROOMS]
+ROOMS["exported"] = [room for room in ROOMS if room != "deferred"]
 MAY_INCLUDE = {layer: set(LAYERS[: index + 1]) for index, layer in enumerate(LAYERS)}
 # Public headers alone, but for those of their own folder.
 MAY_INCLUDE["models"] = {"models"}

@@ -14,31 +14,15 @@ bool is_pytorchs_own(std::string_view file) {
          file.find("/torch/functional.py") != std::string_view::npos;
 }
 
-// Collects frames from the innermost outwards and keeps the first that is the user's.
-class Location {
- public:
-  void add(std::string_view file, std::string_view line) {
-    if (file.empty() || !users_.empty()) return;
-    std::string& place = is_pytorchs_own(file) ? innermost_ : users_;
-    if (place.empty()) place.assign(file).append(":").append(line);
-  }
-  bool found() const { return !users_.empty(); }
-  std::string text() && { return std::move(users_.empty() ? innermost_ : users_); }
-
- private:
-  std::string users_;
-  std::string innermost_;
-};
-
 // One line of the call stack that tracing writes: "/path/net.py(12): forward".
-void add_traced_frame(std::string_view line, Location& location) {
+void add_traced_frame(std::string_view line, UsersFrame& location) {
   const size_t close = line.rfind("): ");
   const size_t open = close == std::string_view::npos ? close : line.rfind('(', close);
   if (open == std::string_view::npos || open == 0) return;
   location.add(line.substr(0, open), line.substr(open + 1, close - open - 1));
 }
 
-void add_range(const torch::jit::SourceRange& range, Location& location) {
+void add_range(const torch::jit::SourceRange& range, UsersFrame& location) {
   if (!range.source()) return;
   if (const auto place = range.file_line_col()) {
     location.add(std::get<0>(*place), std::to_string(std::get<1>(*place)));
@@ -54,8 +38,14 @@ void add_range(const torch::jit::SourceRange& range, Location& location) {
 
 }  // namespace
 
+void UsersFrame::add(std::string_view file, std::string_view line) {
+  if (file.empty() || !users_.empty()) return;
+  std::string& place = is_pytorchs_own(file) ? innermost_ : users_;
+  if (place.empty()) place.assign(file).append(":").append(line);
+}
+
 std::string script_location() {
-  Location location;
+  UsersFrame location;
   for (const torch::jit::StackEntry& frame : torch::jit::currentCallstack()) {
     // The range is of the code in the file; what that was generated from is the Python.
     if (const auto python = frame.range.findSourceRangeThatGenerated()) add_range(*python, location);

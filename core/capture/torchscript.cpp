@@ -7,6 +7,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "core/capture/program_from_file.h"
 #include "core/capture/recorder.h"
 #include "core/capture/script_location.h"
 #include "shadowgraph/capture.h"
@@ -116,6 +117,20 @@ constexpr DtypeName kDtypeNames[] = {
 }
 
 }  // namespace
+
+at::Tensor first_output_loss(const Tensors& outputs) {
+  for (const at::Tensor& output : outputs) {
+    if (output.is_floating_point() && output.requires_grad()) return output.dim() == 0 ? output : output.mean();
+  }
+  throw Error("no output is floating-point and requires grad, so there is nothing to train; use --mode infer");
+}
+
+std::string name_of_dtype(c10::ScalarType dtype) {
+  for (const DtypeName& row : kDtypeNames) {
+    if (row.dtype == dtype) return std::string(row.name);
+  }
+  return c10::toString(dtype);
+}
 
 at::Tensor TensorSpecText::make() const { return at::zeros(sizes, at::TensorOptions().dtype(dtype)); }
 
@@ -243,12 +258,7 @@ ProgramToCapture ScriptProgram::program(Tensors inputs) const {
     }
     return outputs;
   };
-  program.loss = [](const Tensors& outputs) {
-    for (const at::Tensor& output : outputs) {
-      if (output.is_floating_point() && output.requires_grad()) return output.dim() == 0 ? output : output.mean();
-    }
-    throw Error("no output is floating-point and requires grad, so there is nothing to train; use --mode infer");
-  };
+  program.loss = &first_output_loss;
   return program;
 }
 

@@ -9,6 +9,7 @@
 #include "shadowgraph/draw.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/exported_program.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/operators.h"

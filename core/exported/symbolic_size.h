@@ -1,0 +1,42 @@
+// Sizes as torch.export writes them: numbers, or expressions of symbols with what they were for the example inputs.
+// Internal to core/exported.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace shadowgraph {
+
+using SymbolValues = std::map<std::string, int64_t, std::less<>>;
+
+// SymPy's own notation of a tree: "FloorDiv(Add(Symbol('s77', positive=True, integer=True), Integer(3)), Integer(2))".
+class SizeExpression {
+ public:
+  // Empty if the text is not of that notation.
+  static std::optional<SizeExpression> parse(std::string_view text);
+
+  // Empty if a symbol has no value, a function is not known here or a number does not fit.
+  std::optional<int64_t> evaluate(const SymbolValues& values) const;
+  // The only symbol of the expression that has no value, empty if there are none or several.
+  std::optional<std::string> unknown(const SymbolValues& values) const;
+  // The value of `symbol` for which the expression is `result`, if the expression is linear in it and there is one.
+  std::optional<int64_t> solve(const std::string& symbol, int64_t result, SymbolValues values) const;
+  // For people: "s77", "2*s77", "(s77 + 3) // 2".
+  std::string to_string() const;
+
+ private:
+  struct Node;
+  std::shared_ptr<const Node> root_;
+};
+
+// A size, a stride or an offset.
+struct SymbolicSize {
+  int64_t value = 0;                         // what it was for the example inputs, -1 if that is not known
+  std::optional<SizeExpression> expression;  // empty: it is always `value`
+};
+
+}  // namespace shadowgraph
