@@ -68,7 +68,9 @@ uint32_t Recorder::next_session() {
 }
 
 void Recorder::name_tensor(const at::Tensor& tensor, Builtin kind, const std::string& name) {
-  if (tensor.defined()) names_.try_emplace(tensor.unsafeGetTensorImpl(), Name{kind, name});
+  if (!tensor.defined()) return;
+  names_.try_emplace(tensor.unsafeGetTensorImpl(), Name{kind, name, WeakTensor(tensor.getIntrusivePtr())});
+  if (kind == Builtin::kInput) input_names_.insert(name);
 }
 
 ValueId Recorder::declare(const at::Tensor& tensor) {
@@ -153,7 +155,11 @@ ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
     kind = Builtin::kConstant;
     argument = Argument::of_constant(graph_.add_constant(real));
   } else {
-    argument = graph_.string_argument("input" + std::to_string(inputs_++));
+    std::string unused;
+    do {
+      unused = "input" + std::to_string(inputs_++);
+    } while (input_names_.contains(unused));
+    argument = graph_.string_argument(unused);
   }
   const Argument arguments[] = {argument};
   const NodeId node = graph_.insert_before(body_, target_of(kind), arguments);

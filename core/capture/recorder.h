@@ -100,9 +100,11 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
     NodeId last_node;  // recorded before
     ValueId value;
   };
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   struct Name {
     Builtin kind;
     std::string name;
+    WeakTensor tensor;  // while this is there, nobody else has its address
   };
 
   Argument argument_of(const CallArgument& value);
@@ -142,6 +144,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   Locate locate_ = nullptr;
 
   std::vector<TargetId> targets_;                           // by OperatorInfo::id
+  std::unordered_set<std::string> input_names_;
   std::unordered_map<const c10::TensorImpl*, Name> names_;  // of tensors that become placeholders
   std::unordered_map<const void*, std::string> module_paths_;
   std::unordered_map<uint64_t, uint32_t> calls_;  // (parent region, name) -> entered before

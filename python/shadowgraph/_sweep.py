@@ -73,13 +73,14 @@ class Sweep:
 
 def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, loss: Any = None, optimizer: Any = None,
           device: str | torch.device = "cuda", dtype: torch.dtype | None = None, mode: str | None = None,
-          steady_state: bool = False, progress: bool | None = None) -> Sweep:  # fmt: skip
+          steady_state: bool = False, options: Mapping[str, Any] | None = None,
+          progress: bool | None = None) -> Sweep:  # fmt: skip
     """What a model costs over batch sizes: peak, saved bytes and FLOPs of each, mostly without running it there.
 
         table = sg.sweep(Net, lambda batch: f"f32[{batch},3,224,224]", batches=range(8, 257, 8), loss=torch.mean)
         print(table, table.largest(24 << 30))
 
-    model, loss, optimizer, device, dtype, mode: as for `profile`. steady_state: as for `capture_training_step`.
+    model, loss, optimizer, device, dtype, mode, options: as for `profile`. steady_state: as for `capture_training_step`.
     inputs: a function from a batch size to what `profile` takes as inputs.
     batches: positive ints. More than five are answered from a few captures (`fit`), compared with a capture at the
         largest; batches that the fit does not answer, or all if the program is another one there, are captured.
@@ -91,10 +92,11 @@ def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, l
     if not callable(inputs):
         raise _C.Error("inputs is no function: give one from a batch size to inputs, lambda batch: f'i64[{batch},512]'")
     bar = _Progress(progress)
-    options = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state)
+    how = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state,
+               options=options)  # fmt: skip
 
     def captured_at(batch: int) -> Graph:
-        return _captured(model, inputs(batch), **options)
+        return _captured(model, inputs(batch), **how)
 
     with bar:
         symbolic, trusted, why = None, 0, None
@@ -113,7 +115,7 @@ def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, l
 
 def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int]], *, loss: Any = None,
         optimizer: Any = None, device: str | torch.device = "cuda", dtype: torch.dtype | None = None,
-        mode: str | None = None, steady_state: bool = False,
+        mode: str | None = None, steady_state: bool = False, options: Mapping[str, Any] | None = None,
         progress: bool | None = None) -> SymbolicGraph:  # fmt: skip
     """One graph for all sizes: captures at a few, with every number that differs as a polynomial in them.
 
@@ -126,7 +128,8 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
 
     Raises SymbolicError, which names the node or number, if the captures are not one program.
     """
-    options = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state)
+    how = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state,
+               options=options)  # fmt: skip
     points = [dict(point) for point in sizes]
     captures = []
     with _Progress(progress) as bar:
@@ -135,7 +138,7 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
                 given = inspect.signature(inputs).bind(**point)
             except TypeError as error:
                 raise _C.Error(f"inputs does not take the sizes {', '.join(point)} by name: {error}") from None
-            captures.append((point, _captured(model, inputs(*given.args, **given.kwargs), **options)))
+            captures.append((point, _captured(model, inputs(*given.args, **given.kwargs), **how)))
     return SymbolicGraph(captures, _whole(device))
 
 
@@ -154,7 +157,7 @@ def _batches(batches):
     return wanted
 
 
-def _captured(model, inputs, *, loss, optimizer, device, dtype, mode, steady_state):
+def _captured(model, inputs, *, loss, optimizer, device, dtype, mode, steady_state, options):
     if mode not in (None, "train", "infer"):
         raise _C.Error(f"mode={mode!r}; it is 'train' or 'infer'")
     train = mode == "train" if mode is not None else loss is not None or optimizer is not None
@@ -162,7 +165,7 @@ def _captured(model, inputs, *, loss, optimizer, device, dtype, mode, steady_sta
         raise _C.Error("mode='infer' takes neither loss nor optimizer")
     args, kwargs = _capture._inputs.as_call(inputs)
     return _capture._run(model, args, kwargs, device=device, dtype=dtype, train=train, loss=loss, optimizer=optimizer,
-                         step=train, steady_state=steady_state and train)[0]  # fmt: skip
+                         step=train, steady_state=steady_state and train, options=options)[0]  # fmt: skip
 
 
 def _fitted(captured_at, largest, device, bar):
