@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Profiles every torch.export archive of make_exported_fixtures.py with the tool and compares with what a real run of the
-original module showed: shapes, dtypes and strides of the outputs at several sizes, FLOPs, parameters, gradients, the
-modules' classes; and, where the module was traced, the figures of the TorchScript file. Then damaged archives.
+"""Profiles every torch.export archive of make_exported_fixtures.py with the tool and compares with what a real run of
+the original module showed: shapes, dtypes and strides of the outputs at several sizes, FLOPs, parameters, gradients,
+the modules' classes; and, where the module was traced, the figures of the TorchScript file. Then damaged archives.
 
     check_exported.py TOOL FIXTURES
 """
@@ -20,7 +20,8 @@ DOES_NOT_TRAIN = {"derived_size", "size_arithmetic"}
 
 
 def run(*command):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, errors="replace", timeout=300)
+    words = [str(word) for word in command]
+    result = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=300)
     return result.stdout, result.stderr.strip(), result.returncode
 
 
@@ -39,11 +40,11 @@ def outputs_of(report, with_strides):
 
 
 def compare_flops(report, phase, expected):
-    """FlopCounterMode has no formula for the CPU's flash attention and oneDNN's LSTM. Which attention T5 has differs while
-    it is exported, and with it whether that counts."""
-    total = report["flops"][phase]
-    if expected not in (total, total - report["flops_beyond_pytorch"][phase]):
-        yield f"{phase} FLOPs: {total}, {report['flops_beyond_pytorch'][phase]} of them beyond PyTorch's, expected {expected}"
+    """FlopCounterMode has no formula for the CPU's flash attention and oneDNN's LSTM. Which attention T5 has differs
+    while it is exported, and with it whether that counts."""
+    total, beyond = report["flops"][phase], report["flops_beyond_pytorch"][phase]
+    if expected not in (total, total - beyond):
+        yield f"{phase} FLOPs: {total}, {beyond} of them beyond PyTorch's, expected {expected}"
 
 
 def compare(what, got, expected):
