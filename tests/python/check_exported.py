@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Profiles every torch.export archive of make_exported_fixtures.py with the tool and compares with what a real run of the
-original module showed: shapes, dtypes and strides of the outputs at several sizes, FLOPs, parameters, gradients, the
-modules' classes; and, where the module was traced, the figures of the TorchScript file. Then damaged archives.
+"""Profiles every torch.export archive of make_exported_fixtures.py with the tool and compares with what a real run of
+the original module showed: shapes, dtypes and strides of the outputs at several sizes, FLOPs, parameters, gradients,
+the modules' classes; and, where the module was traced, the figures of the TorchScript file. Then damaged archives.
 
     check_exported.py TOOL FIXTURES
 """
@@ -20,7 +20,8 @@ DOES_NOT_TRAIN = {"derived_size", "size_arithmetic"}
 
 
 def run(*command):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, errors="replace", timeout=300)
+    words = [str(word) for word in command]
+    result = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=300)
     return result.stdout, result.stderr.strip(), result.returncode
 
 
@@ -38,9 +39,12 @@ def outputs_of(report, with_strides):
     return [{key: out[key] for key in keys} for out in report["outputs"]]
 
 
-def counted(report, phase):
-    """What FlopCounterMode has a formula for: none for the CPU's flash attention."""
-    return report["flops"][phase] - report["flops_beyond_pytorch"][phase]
+def compare_flops(report, phase, expected):
+    """FlopCounterMode has no formula for the CPU's flash attention and oneDNN's LSTM. Which attention T5 has differs
+    while it is exported, and with it whether that counts."""
+    total, beyond = report["flops"][phase], report["flops_beyond_pytorch"][phase]
+    if expected not in (total, total - beyond):
+        yield f"{phase} FLOPs: {total}, {beyond} of them beyond PyTorch's, expected {expected}"
 
 
 def compare(what, got, expected):
@@ -61,7 +65,7 @@ def inference(tool, archive, facts, device):
         for key in ("parameters", "parameter_bytes"):
             yield from compare(key, report[key], facts[key])
         if device == "cpu" and index == 0:
-            yield from compare("forward FLOPs", counted(report, "forward"), facts["flops"]["forward"])
+            yield from compare_flops(report, "forward", facts["flops"]["forward"])
 
 
 def gradients_of(text):
@@ -94,7 +98,7 @@ def training(tool, archive, facts, device):
     gradients = gradients_of(text)
     yield from compare("gradients", gradients, facts["gradients"])
     if device == "cpu" and error is None:
-        yield from compare("backward FLOPs", counted(report, "backward"), facts["flops"]["backward"])
+        yield from compare_flops(report, "backward", facts["flops"]["backward"])
     regions = dict(re.findall(r'^r\d+ = module "([^"]*)" "([^"]+)"', text, re.M))
     for path, name in facts["modules"].items():
         # A module that computes nothing leaves no trace: dropout in eval().

@@ -126,21 +126,21 @@ TEST(ExportedProgram, KnowsSmallIntegers) {
   archive.graph()["tensor_values"]["n"] = count;
   auto& specs = archive.signature()["input_specs"];
   Json spec;
-  spec["buffer"] = { {"arg", {{"name", "n"}}}, {"buffer_name", "count"}, {"persistent", true} }
-};
-specs.insert(specs.begin(), spec);
-Json select = node("torch.ops.aten.select.int",
-                   {input("self", named("n")), input("dim", {{"as_int", 0}}), input("index", {{"as_int", 1}})}, "one");
-Json item = node("torch.ops.aten.item.default", {input("self", named("one"))}, "size");
-item["outputs"] = {{{"as_sym_int", {{"as_name", "size"}}}}};
-Json ones = node("torch.ops.aten.ones.default",
-                 {input("size", {{"as_sym_ints", {{{"as_name", "size"}}, {{"as_int", 3}}}}})}, "ones");
-archive.graph()["nodes"].push_back(select);
-archive.graph()["nodes"].push_back(item);
-archive.graph()["nodes"].push_back(ones);
-archive.graph()["outputs"] = {named("ones")};
-archive.signature()["output_specs"] = {{{"user_output", {{"arg", named("ones")}}}}};
-EXPECT_THAT(text_of(archive), HasSubstr("aten::ones(size=[7, 3]) : f32[7,3]"));
+  spec["buffer"] = {{"arg", {{"name", "n"}}}, {"buffer_name", "count"}, {"persistent", true}};
+  specs.insert(specs.begin(), spec);
+  Json select =
+      node("torch.ops.aten.select.int",
+           {input("self", named("n")), input("dim", {{"as_int", 0}}), input("index", {{"as_int", 1}})}, "one");
+  Json item = node("torch.ops.aten.item.default", {input("self", named("one"))}, "size");
+  item["outputs"] = {{{"as_sym_int", {{"as_name", "size"}}}}};
+  Json ones = node("torch.ops.aten.ones.default",
+                   {input("size", {{"as_sym_ints", {{{"as_name", "size"}}, {{"as_int", 3}}}}})}, "ones");
+  archive.graph()["nodes"].push_back(select);
+  archive.graph()["nodes"].push_back(item);
+  archive.graph()["nodes"].push_back(ones);
+  archive.graph()["outputs"] = {named("ones")};
+  archive.signature()["output_specs"] = {{{"user_output", {{"arg", named("ones")}}}}};
+  EXPECT_THAT(text_of(archive), HasSubstr("aten::ones(size=[7, 3]) : f32[7,3]"));
 }
 
 TEST(ExportedProgram, WritesMutatedBuffersBack) {
@@ -151,15 +151,14 @@ TEST(ExportedProgram, WritesMutatedBuffersBack) {
   archive.graph()["tensor_values"]["st"] = state;
   auto& specs = archive.signature()["input_specs"];
   Json spec;
-  spec["buffer"] = { {"arg", {{"name", "st"}}}, {"buffer_name", "state"}, {"persistent", true} }
-};
-specs.insert(specs.begin(), spec);
-archive.graph()["outputs"] = {named("relu"), named("linear")};
-archive.signature()["output_specs"] = {{{"buffer_mutation", {{"arg", {{"name", "relu"}}}, {"buffer_name", "state"}}}},
-                                       {{"user_output", {{"arg", named("linear")}}}}};
-EXPECT_THAT(text_of(archive), HasSubstr("aten::copy_(self=%0"));
-archive.signature()["output_specs"][0]["buffer_mutation"]["buffer_name"] = "absent";
-EXPECT_THAT(error_of(archive), HasSubstr("writes to 'absent'"));
+  spec["buffer"] = {{"arg", {{"name", "st"}}}, {"buffer_name", "state"}, {"persistent", true}};
+  specs.insert(specs.begin(), spec);
+  archive.graph()["outputs"] = {named("relu"), named("linear")};
+  archive.signature()["output_specs"] = {{{"buffer_mutation", {{"arg", {{"name", "relu"}}}, {"buffer_name", "state"}}}},
+                                         {{"user_output", {{"arg", named("linear")}}}}};
+  EXPECT_THAT(text_of(archive), HasSubstr("aten::copy_(self=%2, src=%6"));
+  archive.signature()["output_specs"][0]["buffer_mutation"]["buffer_name"] = "absent";
+  EXPECT_THAT(error_of(archive), HasSubstr("writes to 'absent'"));
 }
 
 TEST(ExportedProgram, NamesTheNodeThatCannotRun) {
