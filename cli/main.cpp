@@ -146,6 +146,17 @@ void add_capture_options(CLI::App& command, CaptureRequest& request, std::string
                   "torch.export archive knows its inputs: for other sizes only")
       ->take_all()
       ->delimiter('\0');
+  command
+      .add_option("--host-reads", request.host_reads,
+                  "What the program reads and data decides: item0=2.5 by name, bool=false, int=3 or float=1.5 for all of a "
+                  "kind, finite (no infinities, no NaNs), mask-full (masks hide nothing); repeat for several")
+      ->take_all()
+      ->delimiter(',');
+  command
+      .add_option("--data-sizes", request.data_sizes,
+                  "Sizes of results that depend on data, by the name that the error tells: nonzero0=17")
+      ->take_all()
+      ->delimiter(',');
   command.add_option(
       "--checkpoint", request.checkpoint,
       "Activation checkpoints: modules whose activations backward computes again, 'transformer.h.*', or auto "

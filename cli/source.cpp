@@ -6,6 +6,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -39,8 +40,60 @@ bool is_model(const std::string& name) {
   return std::any_of(infos.begin(), infos.end(), [&](const auto& info) { return info.name == name; });
 }
 
+// "item0=2.5" as name and text.
+std::pair<std::string, std::string> named_value(const std::string& text, const char* option, const char* example) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+    throw Error(fmt::format("{} '{}': a name and a value are expected, for example {}", option, text, example));
+  }
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+template <class Number>
+std::optional<Number> number_in(const std::string& text) {
+  Number number{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
+}
+
+c10::Scalar answer_in(const std::string& text, const std::string& value) {
+  if (value == "true" || value == "false") return value == "true";
+  if (const auto integer = number_in<int64_t>(value)) return *integer;
+  if (const auto real = number_in<double>(value)) return *real;
+  throw Error(fmt::format("--host-reads '{}': '{}' is neither a number nor true or false", text, value));
+}
+
+HostReads host_reads(const CaptureRequest& request) {
+  HostReads reads;
+  for (const std::string& text : request.host_reads) {
+    if (text == "finite") {
+      reads.finite = true;
+    } else if (text == "mask-full") {
+      reads.masks_full = true;
+    } else {
+      const auto [name, value] = named_value(text, "--host-reads", "item0=2.5, finite or mask-full");
+      reads.values.insert_or_assign(name, answer_in(text, value));
+    }
+  }
+  return reads;
+}
+
+NamedDataSizes data_sizes(const CaptureRequest& request) {
+  NamedDataSizes sizes;
+  for (const std::string& text : request.data_sizes) {
+    const auto [name, value] = named_value(text, "--data-sizes", "nonzero0=17");
+    const auto size = number_in<int64_t>(value);
+    if (!size) throw Error(fmt::format("--data-sizes '{}': '{}' is no number of elements", text, value));
+    sizes.insert_or_assign(name, *size);
+  }
+  return sizes;
+}
+
 FakeTensorOptions mode_options(const CaptureRequest& request) {
-  FakeTensorOptions options{.device = c10::Device(request.device)};
+  FakeTensorOptions options{.device = c10::Device(request.device),
+                            .data_sizes = data_sizes(request),
+                            .host_reads = host_reads(request)};
   if (request.attention == "math") {
     DeviceProfile& profile = options.profile.emplace();
     profile.flash_attention = false;

@@ -57,6 +57,11 @@ def _parser():
         command.add_argument("--steady-state", action="store_true", help="the second step, with optimizer state there")
         command.add_argument("--device", default="cuda", help="cpu, cuda or cuda:i, pretended")
         command.add_argument("--dtype", choices=DTYPES, default="f32")
+        command.add_argument("--host-reads", action="append", default=[], metavar="NAME=VALUE|finite|mask-full",
+                             help="what the program reads and data decides: item0=2.5 by name, bool=false for all of a "
+                             "kind, finite, mask-full")  # fmt: skip
+        command.add_argument("--data-sizes", action="append", default=[], metavar="NAME=N",
+                             help="sizes of results that depend on data: nonzero0=17")  # fmt: skip
         command.add_argument("--debug", action="store_true", help="show where the program raised")
         command.add_argument("--json", action="store_true", help="the report as JSON")
         command.add_argument("-o", "--output", required=name == "capture",
@@ -80,8 +85,39 @@ def _run(sg, given):
         optimizer = kind if given.optimizer != "sgd" else lambda parameters: kind(parameters, lr=1e-2)
     graph, seconds = _capture._run(program, args, kwargs, device=given.device,
                                    dtype=getattr(torch, DTYPES[given.dtype]), train=train,
-                                   optimizer=optimizer, step=train, steady_state=given.steady_state)  # fmt: skip
+                                   optimizer=optimizer, step=train, steady_state=given.steady_state,
+                                   options=_options(sg, given))  # fmt: skip
     return Report(graph, capture_seconds=seconds)
+
+
+def _options(sg, given):
+    reads = []
+    for text in (each for texts in given.host_reads for each in texts.split(",")):
+        name, equals, value = text.partition("=")
+        if text in ("finite", "mask-full"):
+            reads.append(text.replace("-", " "))
+        elif equals:
+            reads.append({name: _number(sg, text, value)})
+        else:
+            raise sg.Error(f"--host-reads '{text}': item0=2.5, finite or mask-full is expected")
+    sizes = {}
+    for text in (each for texts in given.data_sizes for each in texts.split(",")):
+        name, equals, value = text.partition("=")
+        if not equals or not value.isdigit():
+            raise sg.Error(f"--data-sizes '{text}': a name and a number of elements are expected, nonzero0=17")
+        sizes[name] = int(value)
+    return {"host_reads": reads, "data_sizes": sizes}
+
+
+def _number(sg, text, value):
+    if value in ("true", "false"):
+        return value == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            pass
+    raise sg.Error(f"--host-reads '{text}': '{value}' is neither a number nor true or false")
 
 
 def _source(sg, given):

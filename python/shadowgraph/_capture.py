@@ -156,7 +156,7 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
                           options=None):  # fmt: skip
     """One training step as one graph: forward, loss, backward, optimizer step.
 
-    model: a torch.nn.Module, which stays as it is; a function that makes one; a transformers configuration.
+    model: a torch.nn.Module, which stays as it is; a function that makes one; a transformers configuration or class.
     inputs: a tensor, a sequence of arguments or a dict of keyword arguments; a text "i64[4,512]" makes a tensor.
     loss: a function of what forward gave; without one, its `.loss`, or the mean of its first floating-point tensor.
     optimizer: a class or function that takes parameters; None leaves the optimizer out.

@@ -10,13 +10,16 @@ from . import _shadowgraph as _C
 def made(model, device, dtype):
     """The module that `model` stands for, made on `device` if it has to be made. Inside a mode.
 
-    model: a torch.nn.Module; a function without arguments that gives one; a transformers configuration.
+    model: a torch.nn.Module; a function without arguments that gives one; a transformers configuration, or a class of
+        transformers' models, which gets its configuration's defaults.
     """
     if isinstance(model, torch.nn.Module):
         return model
     with _default_dtype(dtype), torch.device(device):
         if _is_configuration(model):
             module = _from_configuration(model)
+        elif isinstance(model, type) and getattr(model, "config_class", None) is not None:
+            module = model(model.config_class())
         elif callable(model):
             module = model()
         else:

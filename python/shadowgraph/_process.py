@@ -28,6 +28,7 @@ def install():
     with _lock:
         if _installed:
             return
+        _check_private_parts()
         _C.install()
         _C.set_library_folders([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])
         _Flags.gpu_is_there = torch.cuda.is_available()
@@ -38,6 +39,29 @@ def install():
         _read_files_for_real()
         _replace_what_reads_its_own_results()
         _installed = True
+
+
+# What of torch is private and relied on here. The C++ side checks its own: the engine, hooks, kernels of operators.
+_PRIVATE_PARTS = {
+    "torch._C": ("_only_lift_cpu_tensors", "_set_only_lift_cpu_tensors", "_DisableTorchDispatch"),
+    "torch.UntypedStorage": ("_share_fd_cpu_", "_share_filename_cpu_", "_write_file"),
+    "torch.cuda": ("_exchange_device", "_lazy_init", "_maybe_exchange_device"),
+    "torch.nn.init": ("_no_grad_trunc_normal_",),
+    "torch.utils.checkpoint": ("CheckpointFunction", "_checkpoint_without_reentrant_generator", "_recomputation_hook"),
+}
+
+
+def _check_private_parts():
+    for owner, names in _PRIVATE_PARTS.items():
+        part = torch
+        for name in owner.split(".")[1:]:
+            part = getattr(part, name)
+        for name in names:
+            if not hasattr(part, name):
+                raise _C.EnvironmentError(
+                    f"this torch ({torch.__version__}) has no {owner}.{name}, which shadowgraph {_C.version} relies on: it "
+                    f"is made for {_C.torch_version}; nothing was changed"
+                )
 
 
 class _Flags:

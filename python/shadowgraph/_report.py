@@ -65,7 +65,7 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
     """Runs `model` once on fakes, as a training step or for inference, and says what it costs.
 
     model: a torch.nn.Module (converted without being copied; it stays as it was), a function that makes one, or a
-        transformers configuration.
+        transformers configuration, or the class of one of its models, with default configuration.
     inputs: a tensor, a sequence of arguments, or a dict of keyword arguments; "i64[4,512]" in place of a tensor.
     loss: a function of what forward gives, or ".loss"; without one, its `.loss` or the mean of its first output.
     optimizer: a class or function that takes parameters.

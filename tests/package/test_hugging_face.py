@@ -143,3 +143,9 @@ def test_flops_of_a_real_step(name):
     with FlopCounterMode(display=False) as counter:
         model(**inputs()).loss.backward()
     assert counted - beyond.get("forward", 0) - beyond.get("backward", 0) == counter.get_total_flops()
+
+
+def test_a_class_has_the_defaults_of_its_configuration():
+    graph = sg.profile(transformers.GPT2LMHeadModel, {"input_ids": "i64[1,16]"}, device="cuda").graph
+    (table,) = [node for node in graph.find("sg::parameter") if node.argument("name") == "transformer.wte.weight"]
+    assert table.outputs[0].shape == (50257, 768)

@@ -90,3 +90,16 @@ def test_leaving_a_module_that_was_not_entered_is_an_error():
     inside = Inside()
     outer = sg.capture(inside, "f32[2]")
     assert len(inside.graph.find("aten::add")) == 1 and not outer.find("aten::add")
+
+
+def test_a_torch_without_a_private_part_is_refused_in_words():
+    program = (
+        "import torch, torch.utils.checkpoint as c; del c._recomputation_hook\n"
+        "import shadowgraph as sg\n"
+        "try:\n    with sg.fake('cuda'): pass\n"
+        "except sg.EnvironmentError as error: print(error)\n"
+        "assert torch.empty(2).sum().device.type == 'cpu' and not torch.cuda.is_available()"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert "has no torch.utils.checkpoint._recomputation_hook" in run.stdout

@@ -58,6 +58,9 @@ def inputs(folder):
     expect(1, "profile", folder, says=("is a folder",))
     expect(1, "profile", "resnet18", "--seq", "7")
     expect(1, "profile", "resnet18", "--input", "f32[1]", says=("TorchScript",))
+    expect(1, "profile", "resnet18", "--host-reads", "fine", says=("'fine'", "finite", "mask-full"))
+    expect(1, "profile", "resnet18", "--host-reads", "item0=much", says=("'much'", "number"))
+    expect(1, "profile", "resnet18", "--data-sizes", "nonzero0=x", says=("'x'", "number of elements"))
     expect(1, "print", folder / "absent.sg", says=("absent.sg",))
     garbage = folder / "garbage.sg"
     garbage.write_bytes(bytes(range(256)) * 8)
