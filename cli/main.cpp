@@ -147,9 +147,10 @@ void add_capture_options(CLI::App& command, CaptureRequest& request, std::string
       ->take_all()
       ->delimiter('\0');
   command
-      .add_option("--host-reads", request.host_reads,
-                  "What the program reads and data decides: item0=2.5 by name, bool=false, int=3 or float=1.5 for all of a "
-                  "kind, finite (no infinities, no NaNs), mask-full (masks hide nothing); repeat for several")
+      .add_option(
+          "--host-reads", request.host_reads,
+          "What the program reads and data decides: item0=2.5 by name, bool=false, int=3 or float=1.5 for all of a "
+          "kind, finite (no infinities, no NaNs), mask-full (masks hide nothing); repeat for several")
       ->take_all()
       ->delimiter(',');
   command

@@ -91,9 +91,8 @@ NamedDataSizes data_sizes(const CaptureRequest& request) {
 }
 
 FakeTensorOptions mode_options(const CaptureRequest& request) {
-  FakeTensorOptions options{.device = c10::Device(request.device),
-                            .data_sizes = data_sizes(request),
-                            .host_reads = host_reads(request)};
+  FakeTensorOptions options{
+      .device = c10::Device(request.device), .data_sizes = data_sizes(request), .host_reads = host_reads(request)};
   if (request.attention == "math") {
     DeviceProfile& profile = options.profile.emplace();
     profile.flash_attention = false;

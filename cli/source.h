@@ -18,11 +18,11 @@ struct CaptureRequest {
   std::string attention = "auto";  // auto | math: which kernel scaled_dot_product_attention takes
   int64_t batch = 0;               // 0: the model's default
   int64_t seq = 0;
-  bool steady_state = false;        // record the second step, with optimizer state present
-  std::vector<std::string> inputs;  // TorchScript, torch.export: one spec an input
+  bool steady_state = false;            // record the second step, with optimizer state present
+  std::vector<std::string> inputs;      // TorchScript, torch.export: one spec an input
   std::vector<std::string> host_reads;  // finite, mask-full, NAME=VALUE: what the program reads and data decides
   std::vector<std::string> data_sizes;  // NAME=N
-  std::string checkpoint;           // modules whose activations backward computes again; patterns as of the pass
+  std::string checkpoint;               // modules whose activations backward computes again; patterns as of the pass
 };
 
 struct LoadedGraph {

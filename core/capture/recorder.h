@@ -143,7 +143,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   PhaseId phase_;  // invalid: forward, or backward under the engine
   Locate locate_ = nullptr;
 
-  std::vector<TargetId> targets_;                           // by OperatorInfo::id
+  std::vector<TargetId> targets_;  // by OperatorInfo::id
   std::unordered_set<std::string> input_names_;
   std::unordered_map<const c10::TensorImpl*, Name> names_;  // of tensors that become placeholders
   std::unordered_map<const void*, std::string> module_paths_;

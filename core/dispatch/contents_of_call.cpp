@@ -141,7 +141,8 @@ std::optional<c10::Scalar> ContentsOfCall::decided(const torch::jit::Stack& stac
     return other.isFloatingPoint() && !std::isfinite(other.toDouble());
   };
   const auto compared_with_itself = [&] {
-    return info_.argument_count >= 2 && stack[begin + 1].isTensor() && stack[begin + 1].toTensor().is_same(self.toTensor());
+    return info_.argument_count >= 2 && stack[begin + 1].isTensor() &&
+           stack[begin + 1].toTensor().is_same(self.toTensor());
   };
   switch (info_.contents_rule) {
     case ContentsRule::kFalseIfFinite:

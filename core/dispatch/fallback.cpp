@@ -76,7 +76,8 @@ bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
 
 // A value that the program reads: as the user says it is. False if this call reads none.
 bool answer_host_read(const OperatorInfo& info, Stack* stack) {
-  static const c10::OperatorHandle item = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
+  static const c10::OperatorHandle item =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
   static const c10::OperatorHandle equal = c10::Dispatcher::singleton().findSchemaOrThrow("aten::equal", "");
   const bool is_equal = info.key == OperatorInfo::of(equal).key;
   if (!is_equal && info.key != OperatorInfo::of(item).key) return false;

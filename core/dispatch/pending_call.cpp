@@ -62,7 +62,7 @@ c10::Storage memory_of(size_t bytes) {
 // those at its place, or on all alike.
 bool is_uniform_on_uniform(const OperatorInfo& info) {
   static constexpr std::string_view kNames[] = {
-      "aten::all",  "aten::any",  "aten::amax",        "aten::amin",    "aten::max",  "aten::min", "aten::mean",
+      "aten::all",  "aten::any",  "aten::amax",         "aten::amin",     "aten::max",   "aten::min", "aten::mean",
       "aten::flip", "aten::roll", "aten::_unsafe_view", "aten::_to_copy", "aten::copy_", "aten::mode"};
   if (info.target.facts().pointwise) return true;
   const std::string_view name = without_overload(info.name);
@@ -70,9 +70,9 @@ bool is_uniform_on_uniform(const OperatorInfo& info) {
 }
 
 bool is_uniform_fill(const OperatorInfo& info) {
-  static constexpr std::string_view kNames[] = {"aten::zeros",     "aten::ones",      "aten::full",
+  static constexpr std::string_view kNames[] = {"aten::zeros",      "aten::ones",      "aten::full",
                                                 "aten::zeros_like", "aten::ones_like", "aten::full_like",
-                                                "aten::new_zeros", "aten::new_ones",  "aten::new_full"};
+                                                "aten::new_zeros",  "aten::new_ones",  "aten::new_full"};
   const std::string_view name = without_overload(info.name);
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
@@ -113,9 +113,8 @@ class PendingCall::Spending {
 };
 
 bool PendingCall::covers_storage(const at::Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() &&
-         tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes() ==
-             static_cast<size_t>(tensor.numel()) * tensor.dtype().itemsize();
+  return tensor.is_non_overlapping_and_dense() && tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes() ==
+                                                      static_cast<size_t>(tensor.numel()) * tensor.dtype().itemsize();
 }
 
 bool PendingCall::keep(const at::Tensor& tensor, uint16_t argument, int32_t index) {
@@ -198,8 +197,8 @@ void PendingCall::promise(const torch::jit::Stack& arguments, const torch::jit::
     Operand& operand = operands_[k];
     if (!operand.written) continue;
     const c10::IValue& argument = arguments[operand.argument];
-    const at::Tensor fake = operand.index < 0 ? argument.toTensor()
-                                              : argument.toListRef()[static_cast<size_t>(operand.index)].toTensor();
+    const at::Tensor fake =
+        operand.index < 0 ? argument.toTensor() : argument.toListRef()[static_cast<size_t>(operand.index)].toTensor();
     if (fake.numel() == 0) continue;
     Output output;
     output.like = operand.like;

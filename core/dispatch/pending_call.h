@@ -30,10 +30,10 @@ class PendingCall final : public PendingContents, public std::enable_shared_from
  private:
   struct Operand {
     uint16_t argument = 0;
-    int32_t index = -1;  // in a list
-    at::Tensor like;     // of no memory: sizes, strides, offset, dtype, bits
+    int32_t index = -1;                       // in a list
+    at::Tensor like;                          // of no memory: sizes, strides, offset, dtype, bits
     std::shared_ptr<KnownContents> contents;  // nullptr: only the geometry counts, or it is overwritten as a whole
-    const void* storage = nullptr;  // to know which operands share one
+    const void* storage = nullptr;            // to know which operands share one
     size_t bytes = 0;
     bool written = false;
     bool overwritten = false;  // as a whole

@@ -214,7 +214,8 @@ class UnboxedCall<Operator, Return(Args...)> {
             !operands.are_plain(info->touched_arguments != 0 || (mode != nullptr && mode->observer != nullptr)) ||
             MakesContents<Operator>::in(args...) ||
             (info->contents_rule != ContentsRule::kNone &&
-             (operands.has_contents_among() || (mode != nullptr && mode->options.host_reads.finite))) || (kHasOperands && !operands.device().known()) ||
+             (operands.has_contents_among() || (mode != nullptr && mode->options.host_reads.finite))) ||
+            (kHasOperands && !operands.device().known()) ||
             (mode != nullptr && (mode->kind == ModeKind::kObserve || (mode->reads_data && info->depends_on_data))) ||
             may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);

@@ -41,8 +41,7 @@ int64_t DataSizes::size(const std::string& op, const std::string& question, cons
         op +
         ": the result depends on the data of a fake tensor, which has none. Ways out: give its size as a hint, "
         "the option data_sizes {\"" +
-        name +
-        "\": n} or a data_size_hint" +
+        name + "\": n} or a data_size_hint" +
         (is_mask ? ", or assume that masks keep everything, host_reads \"mask full\"" : "") +
         "; pass it in as a number; or run this part on real tensors under an UnfakeGuard");
   }

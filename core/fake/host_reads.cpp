@@ -15,7 +15,8 @@ c10::Scalar as_kind(const c10::Scalar& value, const char* kind, const std::strin
   const std::string_view wanted = kind;
   if (wanted == "bool") {
     if (!value.isBoolean() && !(value.isIntegral(false) && (value.toLong() == 0 || value.toLong() == 1))) {
-      throw Error("the answer to the host read '" + name + "' must be true or false: " + c10::str(value) + " was given");
+      throw Error("the answer to the host read '" + name + "' must be true or false: " + c10::str(value) +
+                  " was given");
     }
     return value.toBool();
   }
@@ -60,9 +61,9 @@ c10::Scalar HostAnswers::read(const std::string& op, const std::string& question
     const bool floating = std::string_view(kind) == "float";
     throw DataDependentError(
         op + ": the result depends on the data of a fake tensor, which has none" +
-        (source.empty() ? "" : " (read at " + source + ")") + ". Ways out: answer the read with the option host_reads, {\"" +
-        name + "\": value}, {\"" + kind + "\": value} for all such, a function" +
-        (floating ? ", or \"finite\"" : "") +
+        (source.empty() ? "" : " (read at " + source + ")") +
+        ". Ways out: answer the read with the option host_reads, {\"" + name + "\": value}, {\"" + kind +
+        "\": value} for all such, a function" + (floating ? ", or \"finite\"" : "") +
         "; compute the value from sizes or from tensors whose contents are known; pass it in as a number; or run this "
         "part on real tensors under an UnfakeGuard");
   }

@@ -110,11 +110,10 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
 // Sequences of falling lengths, side by side, and how many are as long as each step; the latter on the CPU, and known.
 std::tuple<Tensor, Tensor> pack_padded_sequence(const Tensor& input, const Tensor& lengths, bool batch_first) {
   const FakeTensorImpl* fake = as_fake(lengths);
-  TORCH_CHECK(lengths.dim() == 1 && lengths.scalar_type() == c10::kLong && fake != nullptr &&
-                  fake->pretended_device().is_cpu(),
-              "'lengths' argument should be a 1D CPU int64 tensor, but got ", lengths.dim(), "D ",
-              fake != nullptr ? fake->pretended_device().str() : lengths.device().str(), " ", lengths.scalar_type(),
-              " tensor");
+  TORCH_CHECK(
+      lengths.dim() == 1 && lengths.scalar_type() == c10::kLong && fake != nullptr && fake->pretended_device().is_cpu(),
+      "'lengths' argument should be a 1D CPU int64 tensor, but got ", lengths.dim(), "D ",
+      fake != nullptr ? fake->pretended_device().str() : lengths.device().str(), " ", lengths.scalar_type(), " tensor");
   TORCH_CHECK(input.numel() > 0, "Cannot pack empty tensors.");
   const int64_t batch = input.size(batch_first ? 0 : 1);
   TORCH_CHECK(lengths.size(0) == batch, "Expected `len(lengths)` to be equal to batch_size, but got ", lengths.size(0),
@@ -122,8 +121,10 @@ std::tuple<Tensor, Tensor> pack_padded_sequence(const Tensor& input, const Tenso
   const auto known = known_value(lengths);
   if (!known) {
     throw DataDependentError(
-        "aten::_pack_padded_sequence: how many steps there are depends on the lengths, a fake tensor whose contents are "
-        "not known. Give the lengths as a literal (a list, torch.tensor([...])), or as an input that keeps its contents");
+        "aten::_pack_padded_sequence: how many steps there are depends on the lengths, a fake tensor whose contents "
+        "are "
+        "not known. Give the lengths as a literal (a list, torch.tensor([...])), or as an input that keeps its "
+        "contents");
   }
   std::vector<int64_t> length(static_cast<size_t>(batch));
   for (int64_t i = 0; i < batch; ++i) {
@@ -131,10 +132,11 @@ std::tuple<Tensor, Tensor> pack_padded_sequence(const Tensor& input, const Tenso
   }
   TORCH_CHECK(length.back() > 0,
               "Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0");
-  TORCH_CHECK(std::is_sorted(length.rbegin(), length.rend()),
-              "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass "
-              "`enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this requirement if you do "
-              "not need ONNX exportability.");
+  TORCH_CHECK(
+      std::is_sorted(length.rbegin(), length.rend()),
+      "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass "
+      "`enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this requirement if you do "
+      "not need ONNX exportability.");
   TORCH_CHECK(length[0] <= input.size(batch_first ? 1 : 0), "a length of ", length[0], " is more than the input has, ",
               input.size(batch_first ? 1 : 0));
   const Tensor batch_sizes = FakeTensorImpl::empty({length[0]}, c10::scalarTypeToTypeMeta(c10::kLong),

@@ -36,8 +36,8 @@ void check_input(const Tensor& input, int64_t spatial, const char* name) {
 
 // ---- What a CPU computes in one kernel without gradients; elsewhere it is max_pool1d_with_indices
 
-Tensor max_pool1d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                  bool ceil_mode) {
+Tensor max_pool1d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, IntArrayRef padding,
+                  IntArrayRef dilation, bool ceil_mode) {
   TORCH_CHECK(input.dim() == 2 || input.dim() == 3, "max_pool1d() Expected 2D or 3D input tensor, but got ",
               input.sizes());
   const auto one = [](IntArrayRef values, int64_t otherwise) { return values.empty() ? otherwise : values[0]; };

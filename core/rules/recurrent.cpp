@@ -439,10 +439,9 @@ ThreeTensors packed_lstm(const at::Tensor& data, const at::Tensor& batch_sizes, 
                          bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
   if (!uses_cudnn(data)) {
-    const auto r = decomposed("aten::lstm",
-                              {data, batch_sizes, hx.vec(), weights.vec(), has_biases, num_layers, dropout, train,
-                               bidirectional},
-                              "data");
+    const auto r = decomposed(
+        "aten::lstm",
+        {data, batch_sizes, hx.vec(), weights.vec(), has_biases, num_layers, dropout, train, bidirectional}, "data");
     return {r[0], r[1], r[2]};
   }
   const auto r = call_cudnn(Mode::kLstm, data, hx[0], hx[1], weights, has_biases, num_layers, dropout, train,

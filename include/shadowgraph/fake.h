@@ -175,7 +175,7 @@ struct FakeTensorOptions {
   DataSizeHint data_size_hint = {};
   HostReads host_reads = {};
   std::optional<ContentsBudget> contents_budget;  // by default ContentsBudget()
-  std::optional<RealTensors> real_tensors;  // by default kConvert
+  std::optional<RealTensors> real_tensors;        // by default kConvert
   // Operators without rule, decomposition and Meta kernel: run their CPU kernel on zeros, of the real sizes, to see
   // what comes out. Allocates real memory. Operators that index by their operands or change an operand's geometry are
   // refused: zeros could make them read out of bounds, or lie.

@@ -103,7 +103,8 @@ class ShapeRun {
       const std::string_view number = text.substr(0, text.find(','));
       int64_t integer = 0;
       const char* const end = number.data() + number.size();
-      if (const auto [stop, error] = std::from_chars(number.data(), end, integer); error == std::errc() && stop == end) {
+      if (const auto [stop, error] = std::from_chars(number.data(), end, integer);
+          error == std::errc() && stop == end) {
         answers.give(name, integer);
         continue;
       }

@@ -151,10 +151,10 @@ void bind_capture(py::module_& m) {
                        const std::string& real_tensors, NamedDataSizes sizes, const py::object& host_reads,
                        const py::object& contents_budget, bool saved_tensors, bool guards, bool locations) {
              return std::make_unique<Session>(
-                 CaptureOptions{.mode = fake_options(device, profile, real_tensors, std::move(sizes), host_reads,
-                                                     contents_budget),
-                                .saved_tensors = saved_tensors,
-                                .guards = guards},
+                 CaptureOptions{
+                     .mode = fake_options(device, profile, real_tensors, std::move(sizes), host_reads, contents_budget),
+                     .saved_tensors = saved_tensors,
+                     .guards = guards},
                  locations);
            }),
            py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("real_tensors") = "constant",

@@ -59,7 +59,8 @@ void bind_process(py::module_& m) {
       py::arg("device") = std::nullopt, py::call_guard<CppCall>());
   m.def(
       "known_contents", [](const at::Tensor& tensor) { return known_contents(tensor); },
-      "What a fake is known to hold, as a real CPU tensor; None if data decides it. Raises DataDependentError beyond the "
+      "What a fake is known to hold, as a real CPU tensor; None if data decides it. Raises DataDependentError beyond "
+      "the "
       "mode's contents_budget.",
       py::arg("tensor"), py::call_guard<CppCall>());
   m.def(

@@ -158,7 +158,8 @@ TEST(PackedSequences, LengthsThatAreLiterals) {
     EXPECT_EQ(padded.device().type(), device);
     padded.sum().backward();
     EXPECT_EQ(x.grad().sizes(), x.sizes());
-    EXPECT_THROW(torch::nn::utils::rnn::pack_padded_sequence(x, at::randint(1, 5, {3}, at::TensorOptions(at::kLong).device(at::kCPU)), true),
+    EXPECT_THROW(torch::nn::utils::rnn::pack_padded_sequence(
+                     x, at::randint(1, 5, {3}, at::TensorOptions(at::kLong).device(at::kCPU)), true),
                  DataDependentError);
   }
 }
