@@ -4,8 +4,9 @@
     PYTHONPATH=build/python .venv/bin/python bench/python_package.py [gpt2 bert t5 resnet50]
 
 Times are CPU time of the thread, the least of several rounds, the first (cold) one left out. FakeTensorMode is on "cpu",
-ours on pretended CUDA. "recorded" is a whole capture, with module paths, saved tensors and source lines. The table in
-docs/benchmarks.md comes from here.
+ours on pretended CUDA. "recorded" is a whole capture, with module paths, saved tensors and source lines. make_fx traces
+forward and backward alone (tracing_mode="fake"), and is compared with our capture of those. The table in docs/benchmarks.md
+comes from here.
 """
 
 import os
@@ -20,6 +21,7 @@ sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torc
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import shadowgraph as sg  # noqa: E402
 
@@ -85,8 +87,29 @@ def compare(name):
                 nodes = len(session.finish(step(model, given, optimizer)))
 
         recorded = best(record, 8)
+
+        def record_gradients():
+            with sg.Capture("cuda") as session:
+                session.name_module(model)
+                loss = model(**given).loss
+                session.finish(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
+
+        gradients = best(record_gradients, 8)
+    traced = make_fx_seconds(make, inputs)
     print(f"| {name} | {nodes} | {theirs * 1e3:.0f} | {fakes * 1e3:.1f} | {recorded * 1e3:.1f} | {theirs / fakes:.0f} x "
-          f"| {theirs / recorded:.0f} x |", flush=True)  # fmt: skip
+          f"| {theirs / recorded:.0f} x | {traced * 1e3:.0f} | {traced / gradients:.0f} x |", flush=True)  # fmt: skip
+
+
+def make_fx_seconds(make, inputs):
+    """Forward and backward of a real model as make_fx traces them."""
+    model, given = make(), inputs()
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+
+    def gradients(parameters, buffers, given):
+        loss = torch.func.functional_call(model, (parameters, buffers), (), given).loss
+        return torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+
+    return best(lambda: make_fx(gradients, tracing_mode="fake")(parameters, buffers, given), 2)
 
 
 def small_things():
@@ -105,7 +128,8 @@ def small_things():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print("| model | nodes | FakeTensorMode ms | fakes ms | recorded ms | fakes | recorded |\n|---|---|---|---|---|---|---|")
+    print("| model | nodes | FakeTensorMode ms | fakes ms | recorded ms | fakes | recorded | make_fx ms | make_fx |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for model_name in sys.argv[1:] or MODELS:
         compare(model_name)
     small_things()
