@@ -21,7 +21,7 @@ TEST(DataSizes, SaysWhichHintIsMissing) {
   const FakeTensorMode mode;
   const at::Tensor x = at::empty({4, 3});
   EXPECT_THAT([&] { (void)x.nonzero(); }, ThrowsMessage<DataDependentError>(::testing::AllOf(
-                                              HasSubstr("aten::nonzero"), HasSubstr("{{\"nonzero0\", n}}"))));
+                                              HasSubstr("aten::nonzero"), HasSubstr("{\"nonzero0\": n}"))));
   EXPECT_THAT([&] { (void)at::_unique2(x); }, ThrowsMessage<DataDependentError>(HasSubstr("unique0")));
 }
 
