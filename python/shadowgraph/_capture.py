@@ -1,6 +1,7 @@
 """Programs recorded as graphs."""
 
 import contextlib
+import gc
 import threading
 import time
 
@@ -15,12 +16,17 @@ __all__ = ["Capture", "capture", "capture_training_step", "phase"]
 
 
 class _ModuleCalls:
-    """torch.nn.Module.__call__ tells captures which module runs, while there are captures on any thread."""
+    """torch.nn.Module.__call__ tells captures which module runs, while there are captures on any thread.
+
+    Meanwhile Python does not look for cycles: when it would is chance, and tensors in cycles would end in a graph wherever
+    that happened to be.
+    """
 
     lock = threading.Lock()
     users = 0
     original = None
     ours = None
+    collects = True
 
     @classmethod
     def acquire(cls):
@@ -31,6 +37,8 @@ class _ModuleCalls:
                 if cls.ours is None:
                     cls.ours = _C.module_call(torch.nn.Module, cls.original)
                 torch.nn.Module.__call__ = cls.ours
+                cls.collects = gc.isenabled()
+                gc.disable()
 
     @classmethod
     def release(cls):
@@ -38,6 +46,8 @@ class _ModuleCalls:
             cls.users -= 1
             if cls.users == 0:
                 torch.nn.Module.__call__ = cls.original
+                if cls.collects:
+                    gc.enable()
 
 
 class Capture(Scope):
