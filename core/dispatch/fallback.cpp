@@ -128,12 +128,17 @@ void run_kernel(const OperatorInfo& info, Stack* stack) {
       throw_data_dependent(info);
     case Route::kNone:
       if (run_as_out_form(info, stack)) return;
-      throw NoRuleError(info.name +
-                        " has no shape rule, no decomposition and no C++ Meta kernel. Register a rule: "
-                        "shadowgraph::register_rule(\"" +
-                        info.name +
-                        "\", &function), where function has the "
-                        "operator's C++ signature and returns meta tensors; see docs/adding-an-operator.md");
+      if (info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {  // registered since
+        info.op.redispatchBoxed(meta_keys, stack);
+        return;
+      }
+      throw NoRuleError(
+          info.name +
+          " has no shape rule, no decomposition and no Meta kernel. Register a rule: torch.library.register_fake "
+          "in Python, or shadowgraph::register_rule(\"" +
+          info.name +
+          "\", &function), where function has the "
+          "operator's C++ signature and returns meta tensors; see docs/adding-an-operator.md");
   }
 }
 

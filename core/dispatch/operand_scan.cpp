@@ -134,7 +134,7 @@ std::optional<at::Tensor> OperandScan::converted_operand(const at::Tensor& real)
                           "convert it with FakeTensorMode::from_real (a module with fakeify), or run this line under "
                           "an UnfakeGuard");
   }
-  if (mode_ != nullptr && mode_->real_tensors() == RealTensors::kRefuse && !adopted) {
+  if (mode_ != nullptr && mode_->real_tensors() == RealTensors::kRefuse && !adopted && !info_.lifts) {
     throw RealTensorError(info_.name + " got a real tensor (" + c10::str(real.sizes()) +
                           "), and this mode refuses them (RealTensors::kRefuse). Convert it with "
                           "FakeTensorMode::from_real, or run this line under an UnfakeGuard");

@@ -107,7 +107,8 @@ at::Tensor detached_fake(const at::Tensor& real, ModeState* mode, c10::Device de
 }
 
 bool takes_contents(const at::Tensor& real, const ModeState* mode) {
-  if (mode == nullptr || !real.device().is_cpu() || real.storage().nbytes() > kMostKnownBytes) return false;
+  if (mode == nullptr || is_fake(real) || !real.device().is_cpu()) return false;
+  if (real.storage().nbytes() > kMostKnownBytes || real.storage().data() == nullptr) return false;
   return real.numel() == 1 ||
          (mode->real_tensors() == RealTensors::kConstant && real.numel() <= most_known_elements(real.scalar_type()));
 }
@@ -147,7 +148,7 @@ bool still_describes(const ConversionMemo::TensorEntry& entry, const at::Tensor&
 
 // Entries of real tensors that are gone, now and then.
 void sweep(ConversionMemo& memo) {
-  static constexpr size_t kLeast = 1024;
+  static constexpr size_t kLeast = 64;
   if (memo.tensors.size() < kLeast || (memo.tensors.size() & (memo.tensors.size() - 1)) != 0) return;
   std::erase_if(memo.tensors, [&](const auto& entry) {
     const bool gone = entry.second.real.expired();

@@ -141,6 +141,11 @@ at::Tensor FakeTensorImpl::view(c10::IntArrayRef sizes, c10::IntArrayRef strides
 }
 
 at::Tensor FakeTensorImpl::wrap(const c10::TensorImpl& meta, c10::Device device) {
+  if (C10_UNLIKELY(meta.layout() != c10::Layout::Strided)) {
+    throw NoRuleError("a tensor of layout " + c10::str(meta.layout()) +
+                      " would come out, and fake tensors are dense and strided: leave sparse tensors out of what is "
+                      "captured, or run this part on real tensors under an UnfakeGuard");
+  }
   return at::Tensor(c10::make_intrusive<FakeTensorImpl>(meta, device));
 }
 

@@ -482,7 +482,6 @@ def test_real_tensors_are_converted_when_they_meet_fakes():
     assert not sg.is_fake(x[0])
 
 
-@bug("torch.tensor makes a real tensor and lifts it, which the mode refuses", sg.RealTensorError)
 @pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.asarray])
 def test_literals_are_not_refused(make):
     with sg.fake("cpu", real_tensors="refuse"):
@@ -594,7 +593,7 @@ def test_converting_keeps_no_real_tensor():
         assert gone() is None
 
 
-@bug("the memo keeps fakes (and known contents) of dead tensors as long as the mode: a DataLoader's every batch")
+@bug("the memo keeps fakes of dead tensors until it is swept, at every doubling")
 def test_converting_keeps_no_fake_of_a_dead_tensor():
     x = torch.rand(2)
     with sg.fake("cpu") as mode:
@@ -669,7 +668,6 @@ with sg.fake("cuda"):
     assert said.split() == ["True", "True", "False", "True", "cuda:0"]
 
 
-@bug("the contents of a storage without memory are copied: SIGSEGV")
 @pytest.mark.parametrize("make", ["Wrapper(torch.ones(2, 7))", "torch._efficientzerotensor(3)"])
 def test_real_tensors_without_memory_are_converted_or_refused(make):
     in_process(WRAPPER + f"""
@@ -719,7 +717,6 @@ def test_fakes_of_two_modes_go_together():
         assert sg.is_fake(x + torch.rand(4))
 
 
-@bug("from_real copies another mode's fake as if it were a real meta tensor", NotImplementedError)
 def test_another_modes_fake_is_converted_or_refused_in_our_words():
     with sg.fake("cpu") as first:
         x = torch.randn(3)
@@ -854,7 +851,6 @@ def test_an_operator_without_a_rule_is_a_typed_error():
             torch.ops.sg_behaviours.foo(torch.empty(2, 2))
 
 
-@bug("that an operator has no Meta kernel is noted at its first call for good", sg.NoRuleError)
 def test_a_rule_that_is_registered_after_the_first_call_counts():
     with torch.library._scoped_library("sg_behaviours_late", "DEF") as library:
         library.define("foo(Tensor self) -> Tensor")
@@ -938,7 +934,6 @@ def test_sparse_tensors_are_refused():
         real + real
 
 
-@bug("the constructors give strided fakes with broken keys: SIGSEGV at the next call")
 @pytest.mark.parametrize(
     "program",
     [
