@@ -29,14 +29,14 @@ struct Operator {
 std::vector<Operator> operators() {
   const auto pair = [](auto f) {
     return [f](at::TensorOptions o) -> Call {
-      return [f, a = at::ones({64, 32}, o), b = at::ones({64, 32}, o)] { return f(a, b); };
+      return [f, a = at::rand({64, 32}, o), b = at::rand({64, 32}, o)] { return f(a, b); };
     };
   };
   return {
       {"add", pair([](const auto& a, const auto& b) { return a + b; })},
       {"mm",
        [](at::TensorOptions o) -> Call {
-         return [a = at::ones({64, 32}, o), b = at::ones({32, 64}, o)] { return a.mm(b); };
+         return [a = at::rand({64, 32}, o), b = at::rand({32, 64}, o)] { return a.mm(b); };
        }},
       {"view", pair([](const auto& a, const auto&) {
          return a.view({32, 64});
@@ -53,31 +53,31 @@ std::vector<Operator> operators() {
       {"sum", pair([](const auto& a, const auto&) { return a.sum(); })},
       {"max_pool2d",
        [](at::TensorOptions o) -> Call {
-         return [a = at::ones({2, 4, 16, 16}, o)] { return std::get<0>(at::max_pool2d_with_indices(a, {2, 2})); };
+         return [a = at::rand({2, 4, 16, 16}, o)] { return std::get<0>(at::max_pool2d_with_indices(a, {2, 2})); };
        }},
       {"index",
        [](at::TensorOptions o) -> Call {
-         return [a = at::ones({64, 32}, o), i = at::zeros({16}, o.dtype(at::kLong))] { return at::index(a, {i}); };
+         return [a = at::rand({64, 32}, o), i = at::zeros({16}, o.dtype(at::kLong))] { return at::index(a, {i}); };
        }},
       {"mul", pair([](const auto& a, const auto& b) { return a * b; })},
       {"conv2d",
        [](at::TensorOptions o) -> Call {
-         return [a = at::ones({2, 4, 16, 16}, o), w = at::ones({8, 4, 3, 3}, o)] { return at::conv2d(a, w); };
+         return [a = at::rand({2, 4, 16, 16}, o), w = at::rand({8, 4, 3, 3}, o)] { return at::conv2d(a, w); };
        },
        false},
       {"layer_norm",
        [](at::TensorOptions o) -> Call {
-         return [a = at::ones({64, 32}, o), w = at::ones({32}, o)] { return at::layer_norm(a, {32}, w, w); };
+         return [a = at::rand({64, 32}, o), w = at::rand({32}, o)] { return at::layer_norm(a, {32}, w, w); };
        },
        false},
       {"embedding",
        [](at::TensorOptions o) -> Call {
-         return [w = at::ones({64, 32}, o), i = at::zeros({16}, o.dtype(at::kLong))] { return at::embedding(w, i); };
+         return [w = at::rand({64, 32}, o), i = at::zeros({16}, o.dtype(at::kLong))] { return at::embedding(w, i); };
        },
        false},
       {"sdpa",
        [](at::TensorOptions o) -> Call {
-         return [q = at::ones({2, 4, 16, 8}, o)] { return at::scaled_dot_product_attention(q, q, q); };
+         return [q = at::rand({2, 4, 16, 8}, o)] { return at::scaled_dot_product_attention(q, q, q); };
        },
        false},
   };
@@ -87,12 +87,12 @@ std::vector<Operator> operators() {
 std::vector<Operator> families() {
   const auto on = [](at::IntArrayRef sizes, auto f) {
     return
-        [f, sizes = sizes.vec()](at::TensorOptions o) -> Call { return [f, x = at::ones(sizes, o)] { return f(x); }; };
+        [f, sizes = sizes.vec()](at::TensorOptions o) -> Call { return [f, x = at::rand(sizes, o)] { return f(x); }; };
   };
   // Ten tensors at a time.
   const auto on_list = [](auto f) {
     return [f](at::TensorOptions o) -> Call {
-      return [f, list = at::ones({10, 8, 8}, o).unbind()] { return f(list); };
+      return [f, list = at::rand({10, 8, 8}, o).unbind()] { return f(list); };
     };
   };
   using Tensor = at::Tensor;
@@ -104,14 +104,14 @@ std::vector<Operator> families() {
       {"foreach: add, 10 tensors", on_list([](const auto& list) { return at::_foreach_add(list, list)[0]; })},
       {"fused optimizer: adam, 10 tensors",
        [](at::TensorOptions o) -> Call {
-         return [list = at::ones({10, 8, 8}, o).unbind(), steps = at::ones({10}, o).unbind()] {
+         return [list = at::rand({10, 8, 8}, o).unbind(), steps = at::rand({10}, o).unbind()] {
            at::_fused_adam_(list, list, list, list, {}, steps, 0.1, 0.9, 0.99, 0, 1e-8, false, false);
            return list[0];
          };
        }},
       {"grid sampling: grid_sampler",
        [](at::TensorOptions o) -> Call {
-         return [x = at::ones({2, 3, 8, 8}, o), grid = at::zeros({2, 4, 4, 2}, o)] {
+         return [x = at::rand({2, 3, 8, 8}, o), grid = at::zeros({2, 4, 4, 2}, o)] {
            return at::grid_sampler(x, grid, 0, 0, false);
          };
        }},
@@ -121,19 +121,19 @@ std::vector<Operator> families() {
                                   })},
       {"losses: cross_entropy",
        [](at::TensorOptions o) -> Call {
-         return [x = at::ones({16, 10}, o), y = at::zeros({16}, o.dtype(at::kLong))] {
+         return [x = at::rand({16, 10}, o), y = at::zeros({16}, o.dtype(at::kLong))] {
            return at::cross_entropy_loss(x, y);
          };
        }},
       {"losses: multi_margin_loss",
        [](at::TensorOptions o) -> Call {
-         return [x = at::ones({16, 10}, o), y = at::zeros({16}, o.dtype(at::kLong))] {
+         return [x = at::rand({16, 10}, o), y = at::zeros({16}, o.dtype(at::kLong))] {
            return at::multi_margin_loss(x, y);
          };
        }},
       {"rnn cell: lstm_cell",
        [](at::TensorOptions o) -> Call {
-         return [x = at::ones({4, 16}, o), w = at::ones({64, 16}, o), b = at::ones({64}, o)] {
+         return [x = at::rand({4, 16}, o), w = at::rand({64, 16}, o), b = at::rand({64}, o)] {
            return std::get<0>(at::lstm_cell(x, {x, x}, w, w, b, b));
          };
        }},
@@ -141,27 +141,27 @@ std::vector<Operator> families() {
       {"random: bernoulli", on({64, 32}, [](const Tensor& x) { return at::bernoulli(x); })},
       {"normalization: batch_norm backward",
        [](at::TensorOptions o) -> Call {
-         return [x = at::ones({4, 8, 8, 8}, o), c = at::ones({8}, o)] {
+         return [x = at::rand({4, 8, 8, 8}, o), c = at::rand({8}, o)] {
            return std::get<0>(at::native_batch_norm_backward(x, x, c, c, c, c, c, true, 1e-5, {true, true, true}));
          };
        }},
       {"normalization: layer_norm backward",
        [](at::TensorOptions o) -> Call {
-         return [x = at::ones({64, 32}, o), row = at::ones({64, 1}, o), w = at::ones({32}, o)] {
+         return [x = at::rand({64, 32}, o), row = at::rand({64, 1}, o), w = at::rand({32}, o)] {
            return std::get<0>(at::native_layer_norm_backward(x, x, {32}, row, row, w, w, {true, true, true}));
          };
        }},
       {"grouping: histc", on({64}, [](const Tensor& x) { return at::histc(x, 10, 0, 2); })},
       {"convolution: backward",
        [](at::TensorOptions o) -> Call {
-         return [x = at::ones({2, 4, 16, 16}, o), w = at::ones({8, 4, 3, 3}, o), g = at::ones({2, 8, 14, 14}, o)] {
+         return [x = at::rand({2, 4, 16, 16}, o), w = at::rand({8, 4, 3, 3}, o), g = at::rand({2, 8, 14, 14}, o)] {
            return std::get<0>(at::convolution_backward(g, x, w, at::IntArrayRef{8}, {1, 1}, {0, 0}, {1, 1}, false,
                                                        {0, 0}, 1, {true, true, true}));
          };
        }},
       {"indexing: index_put_",
        [](at::TensorOptions o) -> Call {
-         return [x = at::ones({64, 32}, o), i = at::zeros({16}, o.dtype(at::kLong)), v = at::ones({16, 32}, o)] {
+         return [x = at::rand({64, 32}, o), i = at::zeros({16}, o.dtype(at::kLong)), v = at::rand({16, 32}, o)] {
            return at::index_put_(const_cast<Tensor&>(x), {i}, v);
          };
        }},

@@ -83,7 +83,7 @@ void CaptureSession::name_input(const at::Tensor& tensor, const std::string& nam
                        (c10::isIntegralType(tensor.scalar_type(), false) && name.find("mask") != std::string::npos);
   if (!is_mask || !PendingCall::covers_storage(tensor)) return;
   give_uniform_contents(tensor, 1);
-  recorder_->assume(tensor, "full of ones");
+  recorder_->assume(tensor, kAssumedFull);
 }
 
 void CaptureSession::name_module(const torch::nn::Module& root) {

@@ -376,7 +376,7 @@ void Recorder::note_host_read(const OperatorInfo& info, NodeId node, const CallA
 void Recorder::assume(const at::Tensor& input, const std::string& what) {
   const KernelDepth depth;
   const ValueId value = value_of(*as_fake(fake_of_real(input, &mode_)));
-  graph_.guards.push_back({Guard::Kind::kHostValue, value, -1, "assumed " + what});
+  graph_.guards.push_back({Guard::Kind::kHostValue, value, -1, what});
 }
 
 std::string Recorder::location() { return locate_ != nullptr ? locate_() : ""; }

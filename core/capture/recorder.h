@@ -77,7 +77,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   void enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) override;
   void leave_composite() noexcept override;
   std::string location() override;
-  // Notes of an input that the user says what it holds.
+  // Notes what the user says that an input holds.
   void assume(const at::Tensor& input, const std::string& what);
   void host_wrote(const at::Tensor& fake, const at::Tensor& value) override;
   void size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept override;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "shadowgraph/capture.h"
 #include "shadowgraph/checkpoint.h"
 #include "shadowgraph/error.h"
 

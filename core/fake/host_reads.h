@@ -15,6 +15,9 @@
 
 namespace shadowgraph {
 
+// What a guard says of a mask that is taken to hide nothing.
+inline constexpr const char* kAssumedFull = "assumed full of ones";
+
 class HostAnswers {
  public:
   void give(HostReads reads) { reads_ = std::move(reads); }

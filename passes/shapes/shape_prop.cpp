@@ -7,10 +7,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "core/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"
+#include "core/fake/host_reads.h"
+#include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "ir/analysis/tensor_geometry.h"
 #include "ir/records.h"
@@ -166,6 +169,7 @@ class ShapeRun {
   void built_in(NodeId node) {
     if (graph_.is_placeholder(node)) {
       placeholder(node);
+      fill_if_assumed(only_result(node));
     } else if (graph_.node(node).target == target_of(Builtin::kAlias)) {
       alias(node);
     } else if (graph_.node(node).target == target_of(Builtin::kGradient)) {
@@ -179,6 +183,15 @@ class ShapeRun {
   }
 
   ValueId only_result(NodeId node) const { return graph_.results(node)[0].ref.value; }
+
+  // A mask that the capture was told hides nothing (HostReads::masks_full).
+  void fill_if_assumed(ValueId id) {
+    const at::Tensor& tensor = out_.tensors_[id];
+    const bool assumed = std::any_of(graph_.guards.begin(), graph_.guards.end(), [&](const Guard& guard) {
+      return guard.value == id && guard.observed == kAssumedFull;
+    });
+    if (assumed && tensor.defined()) give_uniform_contents(tensor, 1);
+  }
 
   void placeholder(NodeId node) {
     const ValueId id = only_result(node);
