@@ -1,5 +1,7 @@
 #include "core/fake/host_reads.h"
 
+#include <ATen/core/Formatting.h>
+
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
