@@ -1,5 +1,6 @@
 #include "core/exported/weights.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
