@@ -535,3 +535,19 @@ def _replace_what_reads_its_own_results():
         return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
     torch.Tensor.new_tensor = new_tensor
+
+    original_new = torch.Tensor.new
+
+    @functools.wraps(original_new)
+    def new(self, *args, device=None):
+        # The legacy constructor asks for the device of the dispatch key, of which fakes have one more.
+        if not _C.is_fake(self):
+            return original_new(self, *args) if device is None else original_new(self, *args, device=device)
+        how = {"dtype": self.dtype, "device": self.device if device is None else device}
+        if len(args) == 1 and isinstance(args[0], torch.Tensor):
+            return args[0].detach()
+        if len(args) == 1 and isinstance(args[0], (list, tuple)) and not isinstance(args[0], torch.Size):
+            return torch.tensor(args[0], **how)
+        return torch.empty(*(args or (0,)), **how)
+
+    torch.Tensor.new = new

@@ -242,7 +242,6 @@ def test_arrays_and_lists_become_fakes(make):
         assert "Long" in fake.type() or fake.tolist() == real.tolist()
 
 
-@bug("Tensor.new asks c10 for the device of the dispatch key Fake", RuntimeError)
 @pytest.mark.parametrize(
     "make",
     [lambda x: x.new(10, 10), lambda x: x.new([1, 2, 3, 4]), lambda x: x.new(), lambda x: x.new(x.new_empty(1))],
