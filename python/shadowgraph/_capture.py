@@ -178,6 +178,19 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
                 step=True, steady_state=steady_state, options=options)[0]  # fmt: skip
 
 
+def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mode=None, steady_state=False,
+             options=None):  # fmt: skip
+    """(graph, seconds) of a training step or an inference, as `profile`, `sweep` and `fit` are asked for."""
+    if mode not in (None, "train", "infer"):
+        raise _C.Error(f"mode={mode!r}; it is 'train' or 'infer'")
+    train = mode == "train" if mode is not None else loss is not None or optimizer is not None
+    if not train and (loss is not None or optimizer is not None):
+        raise _C.Error("mode='infer' takes neither loss nor optimizer")
+    args, kwargs = _inputs.as_call(inputs)
+    return _run(model, args, kwargs, device=device, dtype=dtype, train=train, loss=loss, optimizer=optimizer, step=train,
+                steady_state=steady_state and train, options=options)  # fmt: skip
+
+
 _OF_MODE = ("profile", "real_tensors", "data_sizes", "host_reads", "contents_budget")
 
 

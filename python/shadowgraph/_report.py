@@ -74,12 +74,6 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
     options: those of `Capture`, e.g. {"host_reads": "finite"}.
     mode: "train" or "infer"; without one, "train" if there is a loss or an optimizer.
     """
-    if mode not in (None, "train", "infer"):
-        raise _C.Error(f"mode={mode!r}; it is 'train' or 'infer'")
-    train = mode == "train" if mode is not None else loss is not None or optimizer is not None
-    if not train and (loss is not None or optimizer is not None):
-        raise _C.Error("mode='infer' takes neither loss nor optimizer")
-    args, kwargs = _capture._inputs.as_call(inputs)
-    graph, seconds = _capture._run(model, args, kwargs, device=device, dtype=dtype, train=train, loss=loss,
-                                   optimizer=optimizer, step=train, options=options)  # fmt: skip
+    graph, seconds = _capture.of_model(model, inputs, loss=loss, optimizer=optimizer, device=device, dtype=dtype,
+                                       mode=mode, options=options)  # fmt: skip
     return Report(graph, capture_seconds=seconds)

@@ -96,7 +96,7 @@ def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, l
                options=options)  # fmt: skip
 
     def captured_at(batch: int) -> Graph:
-        return _captured(model, inputs(batch), **how)
+        return _capture.of_model(model, inputs(batch), **how)[0]
 
     with bar:
         symbolic, trusted, why = None, 0, None
@@ -138,7 +138,7 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
                 given = inspect.signature(inputs).bind(**point)
             except TypeError as error:
                 raise _C.Error(f"inputs does not take the sizes {', '.join(point)} by name: {error}") from None
-            captures.append((point, _captured(model, inputs(*given.args, **given.kwargs), **how)))
+            captures.append((point, _capture.of_model(model, inputs(*given.args, **given.kwargs), **how)[0]))
     return SymbolicGraph(captures, _whole(device))
 
 
@@ -155,17 +155,6 @@ def _batches(batches):
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             raise _C.Error(f"batches has {batch!r}; it takes positive ints")
     return wanted
-
-
-def _captured(model, inputs, *, loss, optimizer, device, dtype, mode, steady_state, options):
-    if mode not in (None, "train", "infer"):
-        raise _C.Error(f"mode={mode!r}; it is 'train' or 'infer'")
-    train = mode == "train" if mode is not None else loss is not None or optimizer is not None
-    if not train and (loss is not None or optimizer is not None):
-        raise _C.Error("mode='infer' takes neither loss nor optimizer")
-    args, kwargs = _capture._inputs.as_call(inputs)
-    return _capture._run(model, args, kwargs, device=device, dtype=dtype, train=train, loss=loss, optimizer=optimizer,
-                         step=train, steady_state=steady_state and train, options=options)[0]  # fmt: skip
 
 
 def _fitted(captured_at, largest, device, bar):
