@@ -1,15 +1,13 @@
 #include "core/dispatch/pending_call.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/MemoryOverlap.h>
-#include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
+#include "core/fake/contents_memory.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "ir/operators/operator_name.h"
@@ -36,26 +34,10 @@ at::Tensor without_memory(const at::Tensor& tensor) {
   return like;
 }
 
-at::Tensor on_memory(const c10::Storage& memory, const at::Tensor& like) {
-  auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(memory),
-                                                   c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
-  view->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
-  at::Tensor tensor(std::move(view));
-  tensor._set_conj(like.is_conj());
-  tensor._set_neg(like.is_neg());
-  return tensor;
-}
-
 // One element in place of many, with as many dimensions.
 at::Tensor one_element(const at::Tensor& like) {
   const c10::DimVector ones(like.sizes().size(), 1);
   return at::detail::empty_cpu(ones, like.scalar_type(), std::nullopt, std::nullopt, std::nullopt, std::nullopt);
-}
-
-c10::Storage memory_of(size_t bytes) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::GetCPUAllocator(), /*resizable=*/false);
-  if (bytes != 0) std::memset(storage.mutable_data(), 0, bytes);
-  return storage;
 }
 
 // Of operators that give one number everywhere if their operands have one number everywhere: an element depends on
@@ -305,7 +287,7 @@ bool PendingCall::run_on_one_element() {
       const auto value = value_in(*operand.contents, operand.like);
       if (!value) return false;
       one.copy_(operand.like.numel() == 1 ? value->reshape(one.sizes())
-                                          : on_memory(operand.contents->uniform->element, one));
+                                          : real_view(operand.contents->uniform->element, one));
     }
     operands.push_back(std::move(one));
   }
@@ -337,7 +319,7 @@ std::optional<std::vector<at::Tensor>> PendingCall::real_operands(Spending& spen
   for (const Operand& operand : operands_) {
     if (!operand.written || written.count(operand.storage) != 0) continue;
     spending.bytes(operand.bytes, info_);
-    const c10::Storage memory = memory_of(operand.bytes);
+    const c10::Storage memory = zeroed(operand.bytes);
     if (operand.contents) {
       const auto elements = static_cast<int64_t>(operand.bytes / operand.like.dtype().itemsize());
       at::Tensor all = at::detail::empty_cpu({0}, operand.like.scalar_type(), std::nullopt, std::nullopt, std::nullopt,
@@ -353,7 +335,7 @@ std::optional<std::vector<at::Tensor>> PendingCall::real_operands(Spending& spen
   std::vector<at::Tensor> real;
   for (const Operand& operand : operands_) {
     if (const auto memory = written.find(operand.storage); memory != written.end()) {
-      real.push_back(on_memory(memory->second, operand.like));
+      real.push_back(real_view(memory->second, operand.like));
     } else if (operand.contents) {
       const auto value = value_in(*operand.contents, operand.like);
       if (!value) return std::nullopt;
@@ -390,8 +372,8 @@ void PendingCall::run(Spending& spending) {
         if (!value.defined() || value.sizes() != output.like.sizes() || value.dtype() != output.like.dtype()) {
           return give_up();
         }
-        const c10::Storage memory = memory_of(contents->bytes);
-        on_memory(memory, output.like).copy_(value);
+        const c10::Storage memory = zeroed(contents->bytes);
+        real_view(memory, output.like).copy_(value);
         settle(*contents, memory);
       }
     }

@@ -10,22 +10,35 @@
 #include <mutex>
 #include <utility>
 
+#include "core/fake/contents_memory.h"
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_limit.h"
 #include "core/fake/mode_state.h"
 
 namespace shadowgraph {
-namespace {
-
-c10::StorageImpl& storage_of(const at::Tensor& tensor) {
-  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-}
 
 c10::Storage zeroed(size_t bytes) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::GetCPUAllocator(), /*resizable=*/false);
   if (bytes != 0) std::memset(storage.mutable_data(), 0, bytes);
   return storage;
+}
+
+at::Tensor real_view(const c10::Storage& contents, const at::Tensor& like) {
+  const c10::TensorImpl& impl = *like.unsafeGetTensorImpl();
+  auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(contents),
+                                                   c10::DispatchKeySet(c10::DispatchKey::CPU), impl.dtype());
+  view->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  at::Tensor tensor(std::move(view));
+  tensor._set_conj(like.is_conj());
+  tensor._set_neg(like.is_neg());
+  return tensor;
+}
+
+namespace {
+
+c10::StorageImpl& storage_of(const at::Tensor& tensor) {
+  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
 c10::Storage copied(const c10::Storage& from) {
@@ -36,18 +49,6 @@ c10::Storage copied(const c10::Storage& from) {
 
 KnownContents* contents_of(const c10::StorageImpl& storage) {
   return has_contents(storage) ? find_storage_context(storage)->contents.get() : nullptr;
-}
-
-// A real tensor on the contents with the geometry of `like`.
-at::Tensor real_view(const c10::Storage& contents, const at::Tensor& like) {
-  const c10::TensorImpl& impl = *like.unsafeGetTensorImpl();
-  auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(contents),
-                                                   c10::DispatchKeySet(c10::DispatchKey::CPU), impl.dtype());
-  view->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
-  at::Tensor tensor(std::move(view));
-  tensor._set_conj(like.is_conj());
-  tensor._set_neg(like.is_neg());
-  return tensor;
 }
 
 // The same number everywhere.
