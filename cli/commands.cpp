@@ -9,8 +9,11 @@
 #include "cli/progress.h"
 #include "models/registry.h"
 #include "shadowgraph/draw.h"
+#include "shadowgraph/measure.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/text.h"
+#include "shadowgraph/time.h"
+#include "shadowgraph/traces.h"
 #include "shadowgraph/verify.h"
 
 namespace shadowgraph::cli {
@@ -44,7 +47,84 @@ std::string grouped(int64_t number) {
   return digits;
 }
 
+// Where `calibrate` leaves this machine's rates.
+std::string calibration_file() {
+  return std::filesystem::path(MeasuredCalls::default_file()).replace_filename("this-machine.json");
+}
+
+// What a profile is told beside the graph.
+class Estimates {
+ public:
+  Estimates(const ProfileRequest& request, const Graph& graph) {
+    options_.memory.allocator = AllocatorSettings::parse(request.allocator);
+    if (request.device_memory) options_.memory.capacity = *request.device_memory;
+    const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCPU));
+    const std::string file = calibration_file();
+    if (!request.spec.empty()) {
+      spec_ =
+          std::filesystem::exists(request.spec) ? DeviceSpec::read_file(request.spec) : DeviceSpec::named(request.spec);
+    } else if (device.is_cpu()) {
+      spec_ = std::filesystem::exists(file) ? DeviceSpec::read_file(file) : DeviceSpec::named("cpu");
+    } else if (device.is_cuda()) {
+      spec_ = DeviceSpec::named("h100");
+    }
+    if (device.is_cpu()) measured_ = MeasuredCalls::read_file(MeasuredCalls::default_file());
+    if (request.measure) measure(graph);
+    options_.measured = &measured_;
+    if (spec_) options_.spec = &*spec_;
+  }
+  const ProfileOptions& options() const { return options_; }
+
+ private:
+  void measure(const Graph& graph) {
+    const MeasureReport report = measure_calls(graph, measured_);
+    fmt::print(stderr, "shadowgraph: measured {} distinct calls, {} were known\n", report.measured, report.known);
+    for (const UnmeasuredCall& call : report.left_out) {
+      fmt::print(stderr, "shadowgraph: not measured: {} x{}: {}\n", call.op, call.calls, call.reason);
+    }
+    measured_.write_file(MeasuredCalls::default_file());
+  }
+
+  ProfileOptions options_;
+  MeasuredCalls measured_;
+  std::optional<DeviceSpec> spec_;
+};
+
 }  // namespace
+
+void calibrate(const CalibrateRequest& request) {
+  const std::string path = request.output.empty() ? calibration_file() : request.output;
+  const DeviceSpec spec = [] {
+    const Progress progress("measuring this machine");
+    return shadowgraph::calibrate();
+  }();
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);  // what fails, writing says
+  spec.write_file(path);
+  fmt::print("{}\n  matrix products up to {}FLOP/s, memory up to {}/s\n  written to {}\n", spec.title,
+             human_count(static_cast<int64_t>(spec.matmul.at("float32"))),
+             human_bytes(static_cast<int64_t>(spec.bandwidth)), path);
+}
+
+void list_devices(bool json) {
+  if (json) {
+    auto list = nlohmann::json::array();
+    for (const std::string& name : DeviceSpec::names()) list.push_back(to_json(DeviceSpec::named(name)));
+    print_text(json_text(list));
+    return;
+  }
+  fmt::print("{:<14} {:>12} {:>12} {:>14} {:>14}  {}\n", "DEVICE", "MEMORY", "BYTES/S", "FLOP/S f32", "FLOP/S bf16",
+             "");
+  for (const std::string& name : DeviceSpec::names()) {
+    const DeviceSpec spec = DeviceSpec::named(name);
+    const auto rate = [&](const char* dtype) {
+      const auto found = spec.matmul.find(dtype);
+      return found == spec.matmul.end() ? std::string("-") : human_count(static_cast<int64_t>(found->second));
+    };
+    fmt::print("{:<14} {:>12} {:>12} {:>14} {:>14}  {}\n", name, human_bytes(spec.memory),
+               human_bytes(static_cast<int64_t>(spec.bandwidth)), rate("float32"), rate("bfloat16"), spec.title);
+  }
+}
 
 void list_models(bool json) {
   if (json) {
@@ -105,7 +185,8 @@ void profile(const ProfileRequest& request) {
   const LoadedGraph loaded = load(request.capture);
   const Progress progress("profiling " + loaded.name);
   verify(loaded.graph);
-  Profile result = profile(loaded.graph);
+  Estimates estimates(request, loaded.graph);
+  Profile result = profile(loaded.graph, estimates.options());
   result.capture_seconds = loaded.capture_seconds;
   const nlohmann::json json = to_json(result);
   if (request.json) {
@@ -121,8 +202,17 @@ void profile(const ProfileRequest& request) {
   write_file(folder + "profile.json", json_text(json));
   write_file(folder + "graph.dot", dot);
   write_file(folder + "graph.svg", render_svg(dot));
-  std::fputs(fmt::format("wrote {0}graph.sg, {0}profile.json, {0}graph.dot and {0}graph.svg\n", folder).c_str(),
-             stderr);
+  write_file(folder + "nodes.csv", nodes_csv(result));
+  write_file(folder + "storages.csv", storages_csv(result));
+  write_file(folder + "trace.json", json_text(chrome_trace(result)));
+  write_file(folder + "model_explorer.json", json_text(model_explorer(result)));
+  std::string written =
+      "graph.sg, profile.json, graph.dot, graph.svg, nodes.csv, storages.csv, trace.json, model_explorer.json";
+  if (result.out_of_memory.empty()) {
+    write_file(folder + "snapshot.pickle", memory_snapshot(result, estimates.options().memory));
+    written += ", snapshot.pickle";
+  }
+  std::fputs(fmt::format("wrote {} to {}\n", written, request.directory).c_str(), stderr);
 }
 
 void print_graph(const std::string& file, const std::string& preset, bool json) {

@@ -16,8 +16,16 @@ struct ProfileRequest {
   std::string group = "module";  // module | composite | operator
   int depth = 0;
   int rows = 40;
-  std::optional<SizeRange> batches;  // --batch 1..512: a table over these instead
-  std::optional<int64_t> memory;     // bytes; with `batches`
+  std::optional<SizeRange> batches;      // --batch 1..512: a table over these instead
+  std::optional<int64_t> memory;         // bytes; with `batches`
+  bool measure = false;                  // calls on the CPU that are not known yet
+  std::string spec;                      // name of a device or file with its figures; empty: by the graph's device
+  std::string allocator;                 // as PYTORCH_ALLOC_CONF takes it
+  std::optional<int64_t> device_memory;  // bytes
+};
+
+struct CalibrateRequest {
+  std::string output;  // empty: where `profile` looks for it
 };
 
 struct DotRequest {
@@ -61,6 +69,10 @@ struct CodegenRequest {
 void list_models(bool json);
 void capture_to_file(const CaptureRequest& request, const std::string& output, bool json);
 void profile(const ProfileRequest& request);
+// Profiles of two graphs, or two files of profiles: what grew, and where.
+void compare(const std::string& before, const std::string& after, size_t limit, bool json);
+void calibrate(const CalibrateRequest& request);
+void list_devices(bool json);
 // A state dict, for Python's torch.load.
 void materialize(const MaterializeRequest& request);
 void print_graph(const std::string& file, const std::string& preset, bool json);

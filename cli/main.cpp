@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/fit.h"
 #include "cli/suggestion.h"
 #include "models/registry.h"
 #include "shadowgraph/error.h"
@@ -88,6 +89,18 @@ std::optional<std::string> unknown_command(const CLI::App& app, const std::strin
   const std::string near = shadowgraph::cli::closest(word, names);
   return fmt::format("there is no command '{}'{}; the commands are {}", word,
                      near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(names, ", "));
+}
+
+// "512", "4k", "1k..": the number.
+std::optional<int64_t> sequence_option(std::string text) {
+  if (text.ends_with("..")) text.resize(text.size() - 2);
+  const bool thousands = text.ends_with('k') || text.ends_with('K');
+  if (thousands) text.pop_back();
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > (int64_t{1} << 40))
+    return std::nullopt;
+  return thousands ? number * 1024 : number;
 }
 
 // With `profile`, a range of batches is taken too.
@@ -209,6 +222,82 @@ int run(int argc, char** argv) {
       ->check(whole_number_from(0))
       ->capture_default_str();
   add_capture_options(*profile, profile_request.capture, profile_mode, &profile_request);
+  profile->add_flag("--measure", profile_request.measure,
+                    "Run each distinct call once on this machine's CPU, for scratch memory inside kernels and seconds; "
+                    "kept for the next time");
+  profile->add_option(
+      "--spec", profile_request.spec,
+      "Device that the time is estimated for: a name of 'shadowgraph devices', or a file (default: h100 for "
+      "cuda, this machine's calibration for cpu)");
+  profile->add_option("--allocator", profile_request.allocator,
+                      "Settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them: expandable_segments:True");
+  profile
+      ->add_option_function<std::string>(
+          "--device-memory",
+          [&](const std::string& text) {
+            profile_request.device_memory = shadowgraph::cli::parse_bytes(text);
+            if (!profile_request.device_memory)
+              throw CLI::ValidationError("--device-memory", "'" + text + "' is no size like 80GiB");
+          },
+          "Memory of the device, 80GiB: says so if the step does not fit")
+      ->type_name("BYTES");
+
+  shadowgraph::cli::FitRequest fit_request;
+  std::string fit_mode = "train";
+  auto* fit =
+      app.add_subcommand("fit", "Find the largest batch, or the longest sequence, that fits into a device's memory");
+  fit->add_option("model", fit_request.capture.source, "Built-in model")->required();
+  fit->add_option_function<std::string>(
+         "--memory", [&](const std::string& text) { fit_request.memory = *shadowgraph::cli::parse_bytes(text); },
+         "Memory of the device: 80GB, 24GiB")
+      ->required()
+      ->check([](const std::string& text) {
+        return shadowgraph::cli::parse_bytes(text) ? std::string() : "'" + text + "' is no size such as 24GiB";
+      });
+  add_capture_options(*fit, fit_request.capture, fit_mode, nullptr);
+  fit->remove_option(fit->get_option("--seq"));
+  fit->remove_option(fit->get_option("--mode"));
+  fit->add_option("--mode", fit_mode, "infer: forward alone; train: forward, backward and optimizer step")
+      ->check(CLI::IsMember({"infer", "train"}))
+      ->capture_default_str();
+  fit->add_option_function<std::string>(
+         "--seq",
+         [&](const std::string& text) {
+           const auto size = sequence_option(text);
+           if (text.ends_with("..")) {
+             fit_request.longest_from = size;
+           } else {
+             fit_request.capture.seq = *size;
+           }
+         },
+         "Sequence length, 512; or 1k.. for the longest one from there on, at --batch")
+      ->check([](const std::string& text) {
+        return sequence_option(text) ? std::string()
+                                     : "'" + text + "' is neither a length such as 512 or 1k nor a range such as 1k..";
+      });
+  fit->add_option("--with-checkpoint", fit_request.checkpoints,
+                  "Also with these modules computed again in backward: auto, 'layers.*'; repeat for several");
+  fit->add_option("--allocator", fit_request.allocator,
+                  "Settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them");
+  fit->add_flag("--json", fit_request.json, "As JSON, key batch (or seq)");
+
+  bool compare_json = false;
+  std::string compare_before, compare_after;
+  size_t compare_limit = 10;
+  auto* compare = app.add_subcommand("compare", "Show what grew, and where, between two graphs or profiles");
+  compare->add_option("before", compare_before, "Graph file, or profile.json")->required();
+  compare->add_option("after", compare_after, "Graph file, or profile.json")->required();
+  compare->add_option("--limit", compare_limit, "Most lines of a list (0: all)")
+      ->check(whole_number_from(0))
+      ->capture_default_str();
+  compare->add_flag("--json", compare_json, "As JSON");
+
+  shadowgraph::cli::CalibrateRequest calibrate_request;
+  auto* calibrate = app.add_subcommand("calibrate", "Measure what this machine's CPU does, for estimated times");
+  calibrate->add_option("-o,--output", calibrate_request.output, "File to write (default: where profile looks for it)");
+
+  auto* devices = app.add_subcommand("devices", "List the devices whose times can be estimated");
+  devices->add_flag("--json", json, "As JSON, with all figures and their sources");
 
   shadowgraph::cli::MaterializeRequest materialize_request;
   auto* materialize =
@@ -331,6 +420,13 @@ int run(int argc, char** argv) {
     profile_request.capture.train = profile_mode == "train";
     shadowgraph::cli::profile(profile_request);
   }
+  if (*fit) {
+    fit_request.capture.train = fit_mode == "train";
+    shadowgraph::cli::fit(fit_request);
+  }
+  if (*compare) shadowgraph::cli::compare(compare_before, compare_after, compare_limit, compare_json);
+  if (*calibrate) shadowgraph::cli::calibrate(calibrate_request);
+  if (*devices) shadowgraph::cli::list_devices(json);
   if (*materialize) shadowgraph::cli::materialize(materialize_request);
   if (*print) shadowgraph::cli::print_graph(file, preset, json);
   if (*verify) shadowgraph::cli::verify_graph(file);

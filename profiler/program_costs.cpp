@@ -23,13 +23,14 @@ IdMap<NodeId, uint32_t> modules_of_nodes(const ModuleTree& tree, const Graph& gr
 
 }  // namespace
 
-ProgramCosts::ProgramCosts(const Graph& program)
+ProgramCosts::ProgramCosts(const Graph& program, const MeasuredCalls* measured)
     : graph(program),
       nodes(in_order(program)),
       order(program_order(program)),
       kinds(storage_kinds(program, order)),
       flops(Flops::of(program)),
       custom(CustomOperators::of(program)),
+      scratch(Scratch::of(program, measured)),
       modules(ModuleTree::of(program)),
       module_of(modules_of_nodes(modules, program)) {}
 

@@ -4,13 +4,14 @@
 #include <vector>
 
 #include "profiler/module_tree.h"
+#include "shadowgraph/device_memory.h"
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {
 
 class ProgramCosts {
  public:
-  explicit ProgramCosts(const Graph& graph);
+  explicit ProgramCosts(const Graph& graph, const MeasuredCalls* measured = nullptr);
 
   const Graph& graph;
   const std::vector<NodeId> nodes;            // in program order
@@ -18,6 +19,7 @@ class ProgramCosts {
   const IdMap<StorageId, StorageKind> kinds;  // of every storage
   const Flops flops;
   const CustomOperators custom;
+  const Scratch scratch;
   const ModuleTree modules;
   const IdMap<NodeId, uint32_t> module_of;  // index into modules.modules
 
@@ -34,5 +36,10 @@ IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<Node
 c10::Device main_device(const Graph& graph, std::optional<c10::Device> asked);
 // Bytes of storages by device, in the order of first use.
 std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph);
+
+// As of shadowgraph/device_memory.h, of costs that are known already.
+DeviceMemory device_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options);
+std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const DeviceMemoryOptions& options);
+MemoryPlan plan_memory(const ProgramCosts& costs, const PlanOptions& options);
 
 }  // namespace shadowgraph

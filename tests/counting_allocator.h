@@ -30,6 +30,7 @@ class CountingAllocator final : public c10::Allocator {
     bytes_[data] = static_cast<int64_t>(bytes);
     live += static_cast<int64_t>(bytes);
     most = std::max(most, live);
+    report(data, static_cast<int64_t>(bytes));
     return {data, data, &give_back, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
@@ -39,6 +40,12 @@ class CountingAllocator final : public c10::Allocator {
   int64_t most = 0;  // since last reset
 
  private:
+  // libtorch's profiler hears of it, as from the allocator that this one stands for.
+  static void report(void* data, int64_t bytes) {
+    if (c10::memoryProfilingEnabled()) {
+      c10::reportMemoryUsageToProfiler(data, bytes, 0, 0, c10::Device(c10::DeviceType::CPU));
+    }
+  }
   static void give_back(void* data) {
     CountingAllocator& counting = install();
     {
@@ -46,6 +53,7 @@ class CountingAllocator final : public c10::Allocator {
       const auto block = counting.bytes_.find(data);
       if (block != counting.bytes_.end()) {
         counting.live -= block->second;
+        report(data, -block->second);
         counting.bytes_.erase(block);
       }
     }

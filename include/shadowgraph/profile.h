@@ -13,11 +13,16 @@
 #include <string>
 #include <vector>
 
+#include "shadowgraph/device_memory.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/measure.h"
 #include "shadowgraph/passes/shapes.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
+
+struct DeviceSpec;  // shadowgraph/time.h
+class StepTime;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // How figures are written for people, and the names of dtypes.
@@ -25,7 +30,8 @@ namespace SHADOWGRAPH_API shadowgraph {
 std::string human_bytes(int64_t bytes);  // "0 B", "512 B", "12.31 KiB", "1.04 GiB": powers of 1024
 std::string human_count(
     int64_t count);  // "0", "999", "3.72 K", "924.84 M", "7.44 G", "8.15 T", "1.20 P": powers of 1000
-std::string exact_count(int64_t count);  // "25,557,032"
+std::string exact_count(int64_t count);     // "25,557,032"
+std::string human_seconds(double seconds);  // "0 s", "3.20 us", "12.5 ms", "1.04 s"
 
 std::string dtype_name(c10::ScalarType dtype);  // "float32", as Python's torch writes it
 
@@ -103,6 +109,38 @@ class CustomOperators {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Memory that kernels take and give back inside one call: reorders, im2col, workspaces, accumulators. It is alive beside a
+// node's operands and results and nowhere else, so it is in no storage of the graph.
+//
+// What is known of a call, by the first that applies:
+//   registered   the rule of shadowgraph/operators.h
+//   measured     MeasuredCalls has this very call (CPU)
+//   rule         a row of profiler/memory/scratch_rules.cpp, each with its reason and source
+//   none         by nature: views, fills, pointwise operators on operands of one dtype
+//   unknown      listed, with the number of calls; its bytes are in no figure
+
+enum class ScratchSource : uint8_t { kRegistered, kMeasured, kRule, kNone, kUnknown };
+
+struct NodeScratch {
+  int64_t bytes = 0;
+  ScratchSource source = ScratchSource::kNone;
+};
+
+class Scratch {
+ public:
+  // `measured`, if given, is asked for calls on CPU tensors.
+  static Scratch of(const Graph& graph, const MeasuredCalls* measured = nullptr);
+
+  const NodeScratch& of(NodeId node) const { return by_node_[node]; }
+  const std::vector<UncoveredOperator>& unknown() const { return unknown_; }  // by name
+  int64_t unknown_calls() const;
+
+ private:
+  IdMap<NodeId, NodeScratch> by_node_;
+  std::vector<UncoveredOperator> unknown_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Live bytes at every node, by kind, and the peak.
 //
 // The boundary rule. A step is one node in program order. The bytes *at* a node are those live while it runs: after it
@@ -119,7 +157,7 @@ class CustomOperators {
 // from the first step, wherever their placeholder stands. Bytes are whole storages: a view costs nothing, a view that
 // outlives its base keeps all of the base. Scratch memory that an operator takes and gives back inside one call is not
 // in the graph and not counted, except that of operators that were registered with it (shadowgraph/operators.h): it is
-// live at its node, as temporary. A second track rounds each storage up to 512 bytes, the least block of CUDA's caching
+// live at its node, as temporary. peak_with_scratch() adds what else is known of it (Scratch). A second track rounds each storage up to 512 bytes, the least block of CUDA's caching
 // allocator (c10/cuda/CUDACachingAllocator: kMinBlockSize).
 //
 //     const auto timeline = MemoryTimeline::of(graph);
@@ -154,6 +192,8 @@ class MemoryTimeline {
   int64_t rounded_total(uint32_t step) const { return rounded_[step]; }
 
   const MemoryPeak& peak() const { return peak_; }
+  // Live bytes and known scratch, where they are most; `by_kind` is without scratch.
+  const MemoryPeak& peak_with_scratch() const { return peak_with_scratch_; }
   int64_t rounded_peak() const { return rounded_peak_; }  // may be at another step than peak()
 
   // Storages live at a step, largest first, then by id; at most `count`.
@@ -163,7 +203,7 @@ class MemoryTimeline {
  private:
   friend class ProgramCosts;
   static MemoryTimeline of(const Graph& graph, std::vector<NodeId> nodes, const IdMap<NodeId, uint32_t>& order,
-                           IdMap<StorageId, StorageKind> kinds, const CustomOperators& custom,
+                           IdMap<StorageId, StorageKind> kinds, const CustomOperators& custom, const Scratch& scratch,
                            std::optional<c10::Device> device);
 
   struct Interval {
@@ -179,6 +219,7 @@ class MemoryTimeline {
   std::vector<Interval> intervals_;
   IdMap<StorageId, StorageKind> kinds_;
   MemoryPeak peak_;
+  MemoryPeak peak_with_scratch_;
   int64_t rounded_peak_ = 0;
 };
 
@@ -364,6 +405,9 @@ struct ProfileOptions {
   bool timeline = false;  // live bytes of every step in the JSON: large
   // The device whose memory is asked for. Empty: the graph's "device" metadata, else the one with most storage bytes.
   std::optional<c10::Device> device;
+  const MeasuredCalls* measured = nullptr;  // of this machine: scratch and seconds of calls on the CPU
+  DeviceMemoryOptions memory;               // its device is the one above
+  const DeviceSpec* spec = nullptr;         // figures of the device that the time is estimated for; none: no time
 };
 
 struct OutputInfo {
@@ -414,8 +458,14 @@ struct Profile {
   std::vector<UncoveredOperator> uncovered;
   std::vector<CustomOperatorFigures> custom_operators;  // those of shadowgraph/operators.h that were called
   SavedBytes saved;
-  PeakInfo peak;
+  PeakInfo peak;  // at least: without scratch
   int64_t peak_rounded_bytes = 0;
+  PeakInfo peak_with_scratch;                      // an estimate: with what is known
+  std::vector<UncoveredOperator> unknown_scratch;  // calls that may take more
+  // What the device holds, by the model of its caching allocator. Absent for CPUs, which have none, and if the run does
+  // not fit: `out_of_memory` then says where.
+  std::optional<DeviceMemory> device_memory;
+  std::string out_of_memory;
   std::vector<DevicePeak> other_devices;  // peaks of the other devices that hold storages
   std::vector<LiveStorage> top_at_peak;
   std::vector<ModuleProfile> modules;              // [0] is the root
@@ -424,17 +474,23 @@ struct Profile {
 
   // ---- Views
   // Live bytes of `device`, whose peak is `peak`; and those of another.
+  const Graph& graph() const;
+  const ProgramCosts& costs() const { return *costs_; }  // internal to profiler/
   const MemoryTimeline& timeline() const { return *timeline_; }
   MemoryTimeline timeline(c10::Device other) const;
   const Flops& node_flops() const;
   const NodeFlops& of(NodeId node) const { return node_flops().of(node); }
   StorageKind kind(StorageId storage) const { return timeline_->kind(storage); }
   SummaryTable summary(const SummaryOptions& options = {}) const;
+  const NodeScratch& scratch(NodeId node) const;
+  const StepTime* time() const { return time_.get(); }  // nullptr without ProfileOptions::spec
+  MemoryPlan plan(const PlanOptions& options = {}) const;
 
  private:
   friend Profile profile(const Graph& graph, const ProfileOptions& options);
   std::shared_ptr<const ProgramCosts> costs_;
   std::shared_ptr<const MemoryTimeline> timeline_;
+  std::shared_ptr<const StepTime> time_;
 };
 
 Profile profile(const Graph& graph, const ProfileOptions& options = {});
@@ -444,6 +500,22 @@ nlohmann::json to_json(const Profile& profile);
 // The block under the summary table: sizes, saved bytes, peak by kind, FLOPs by phase, uncovered operators, the largest
 // storages at the peak.
 std::string to_text(const Profile& profile);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What the figures suggest, greatest stake first: what was seen, what it costs, and the option or line that changes it. The
+// idea is Halide's profiler's.
+
+struct Finding {
+  std::string name;    // "activations", "logits", "layout-copies", ...: the same from version to version
+  std::string seen;    // with the figures that made it worth saying
+  std::string remedy;  // with the option or line that does it
+  int64_t bytes = 0;   // at stake, of the peak or of what is moved; 0: not about memory
+  double seconds = 0;  // at stake; 0: not about time, or no times are known
+};
+
+// docs/profiling.md lists the triggers.
+std::vector<Finding> findings(const Profile& profile);
+std::string to_text(const std::vector<Finding>& findings);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // What a symbolic graph costs at many sizes, without capturing at any of them.

@@ -2,25 +2,11 @@
 #include <optional>
 
 #include "profiler/cost/operand_reader.h"
+#include "profiler/memory/scratch_rules.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {
-namespace {
-
-// Where a call's scratch is: with its first tensor, results before arguments.
-std::optional<c10::Device> device_of_call(const Graph& graph, NodeId node) {
-  std::optional<c10::Device> device;
-  const auto see = [&](ValueId value) {
-    if (!device && graph.value(value).kind == ValueKind::kTensor) device = graph.value(value).device();
-  };
-  graph.for_each_output(node, see);
-  if (!device) graph.for_each_input(node, see);
-  return device;
-}
-
-}  // namespace
-
 CustomOperators CustomOperators::of(const Graph& graph) {
   CustomOperators own;
   struct Known {

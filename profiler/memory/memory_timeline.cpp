@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "profiler/memory/scratch_rules.h"
 #include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile.h"
@@ -18,16 +19,17 @@ MemoryTimeline MemoryTimeline::of(const Graph& graph, std::optional<c10::Device>
   nodes.reserve(graph.node_count());
   for (const NodeId node : graph.nodes()) nodes.push_back(node);
   const auto order = program_order(graph);
-  return of(graph, std::move(nodes), order, storage_kinds(graph, order), CustomOperators::of(graph), device);
+  return of(graph, std::move(nodes), order, storage_kinds(graph, order), CustomOperators::of(graph), Scratch::of(graph),
+            device);
 }
 
 MemoryTimeline ProgramCosts::timeline(std::optional<c10::Device> device) const {
-  return MemoryTimeline::of(graph, nodes, order, kinds, custom, device);
+  return MemoryTimeline::of(graph, nodes, order, kinds, custom, scratch, device);
 }
 
 MemoryTimeline MemoryTimeline::of(const Graph& graph, std::vector<NodeId> nodes, const IdMap<NodeId, uint32_t>& order,
                                   IdMap<StorageId, StorageKind> kinds, const CustomOperators& custom,
-                                  std::optional<c10::Device> device) {
+                                  const Scratch& scratch, std::optional<c10::Device> device) {
   MemoryTimeline timeline;
   timeline.kinds_ = std::move(kinds);
   timeline.nodes_ = std::move(nodes);
@@ -57,10 +59,8 @@ MemoryTimeline MemoryTimeline::of(const Graph& graph, std::vector<NodeId> nodes,
     add(born, last, timeline.kinds_[id], storage.bytes);
   }
 
-  for (const auto& scratch : custom.scratch()) {
-    if (is_on(scratch.device, device)) {
-      add(order[scratch.node], order[scratch.node], StorageKind::kTemporary, scratch.bytes);
-    }
+  for (const auto& own : custom.scratch()) {
+    if (is_on(own.device, device)) add(order[own.node], order[own.node], StorageKind::kTemporary, own.bytes);
   }
 
   for (uint32_t step = 0; step < steps; ++step) {
@@ -73,10 +73,17 @@ MemoryTimeline MemoryTimeline::of(const Graph& graph, std::vector<NodeId> nodes,
     if (step > 0) timeline.rounded_[step] += timeline.rounded_[step - 1];
     timeline.total_[step] = total;
     timeline.rounded_peak_ = std::max(timeline.rounded_peak_, timeline.rounded_[step]);
-    if (step == 0 || total > timeline.peak_.bytes) {
-      const NodeId node = timeline.nodes_[step];
-      timeline.peak_ = {.bytes = total, .step = step, .node = node, .phase = graph.node(node).phase, .by_kind = live};
-    }
+    const NodeId node = timeline.nodes_[step];
+    const auto see = [&](MemoryPeak& peak, int64_t bytes) {
+      if (step > 0 && bytes <= peak.bytes) return;
+      peak = {.bytes = bytes, .step = step, .node = node, .phase = graph.node(node).phase, .by_kind = live};
+    };
+    see(timeline.peak_, total);
+    // What was registered is in `live`; the rest is on the device of the node's tensors.
+    const NodeScratch& inside = scratch.of(node);
+    const bool counts = inside.bytes > 0 && inside.source != ScratchSource::kRegistered &&
+                        is_on(device_of_call(graph, node).value_or(c10::Device(c10::kCPU)), device);
+    see(timeline.peak_with_scratch_, counts ? total + inside.bytes : total);
   }
   return timeline;
 }

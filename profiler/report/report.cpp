@@ -9,6 +9,7 @@
 #include "profiler/program_costs.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/time.h"
 
 namespace shadowgraph {
 namespace {
@@ -115,6 +116,35 @@ json to_json(const LiveStorage& live) {
   return object;
 }
 
+json to_json(const StepTime& time, const Profile& profile) {
+  json object{
+      {"spec", time.spec()},         {"seconds", time.seconds()},         {"device_seconds", time.busy()},
+      {"host_seconds", time.host()}, {"waiting_seconds", time.waiting()}, {"flop_utilization", time.flop_utilization()},
+      {"calls", time.calls()}};
+  for (uint32_t i = 0; i < profile.graph().phase_count(); ++i) {
+    if (time.seconds(PhaseId(i)) > 0)
+      object["phases"][profile.graph().phase_name(PhaseId(i))] = time.seconds(PhaseId(i));
+  }
+  for (int i = 0; i < kKernelClassCount; ++i) {
+    const auto kind = static_cast<KernelClass>(i);
+    if (time.seconds(kind) > 0) object["classes"][std::string(to_string(kind))] = time.seconds(kind);
+  }
+  return object;
+}
+
+json to_json(const DeviceMemory& memory) {
+  return {{"requested_peak_bytes", memory.requested_peak},
+          {"allocated_peak_bytes", memory.allocated_peak},
+          {"reserved_peak_bytes", memory.reserved_peak},
+          {"fragmentation_bytes", memory.fragmentation()},
+          {"stuck_bytes", memory.stuck_at_peak},
+          {"reserved_after_steps", memory.reserved_after},
+          {"segments", memory.segments},
+          {"retries", memory.retries},
+          {"assumed", {{"context_bytes", memory.context}, {"cublas_workspace_bytes", memory.cublas_workspace}}},
+          {"footprint_bytes", memory.footprint()}};
+}
+
 json to_json(const MemoryTimeline& timeline) {
   json object{{"kinds", json::array()}, {"live", json::array()}, {"total", json::array()}, {"rounded", json::array()}};
   for (int kind = 0; kind < kStorageKindCount; ++kind) {
@@ -134,7 +164,7 @@ std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("
 
 Profile profile(const Graph& graph, const ProfileOptions& options) {
   Profile profile;
-  profile.costs_ = std::make_shared<const ProgramCosts>(graph);
+  profile.costs_ = std::make_shared<const ProgramCosts>(graph, options.measured);
   const ProgramCosts& costs = *profile.costs_;
   profile.model = graph.metadata.model;
   profile.mode = graph.metadata.mode;
@@ -165,10 +195,24 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
   profile.timeline_in_json = options.timeline;
   profile.peak = describe(graph, timeline.peak());
   profile.peak_rounded_bytes = timeline.rounded_peak();
+  profile.peak_with_scratch = describe(graph, timeline.peak_with_scratch());
+  profile.unknown_scratch = costs.scratch.unknown();
+  if (!device.is_cpu()) {
+    DeviceMemoryOptions memory = options.memory;
+    memory.device = device;
+    try {
+      profile.device_memory = device_memory(costs, memory);
+    } catch (const OutOfMemoryError& error) {
+      profile.out_of_memory = error.what();
+    }
+  }
   profile.top_at_peak = live_storages(graph, timeline, timeline.peak().step, options.top_at_peak);
   for (const auto& [other, bytes] : bytes_by_device(graph)) {
     if (other == device || bytes == 0) continue;
     profile.other_devices.push_back({device_name(other), costs.timeline(other).peak().bytes});
+  }
+  if (options.spec != nullptr) {
+    profile.time_ = std::make_shared<const StepTime>(StepTime::of(costs, *options.spec, options.measured));
   }
   profile.modules = modules_of(costs);
   profile.outputs = outputs_of(graph);
@@ -177,6 +221,9 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
 
 MemoryTimeline Profile::timeline(c10::Device other) const { return costs_->timeline(other); }
 const Flops& Profile::node_flops() const { return costs_->flops; }
+const NodeScratch& Profile::scratch(NodeId node) const { return costs_->scratch.of(node); }
+MemoryPlan Profile::plan(const PlanOptions& options) const { return plan_memory(*costs_, options); }
+const Graph& Profile::graph() const { return costs_->graph; }
 SummaryTable Profile::summary(const SummaryOptions& options) const { return costs_->summary(options); }
 
 json to_json(const Profile& profile) {
@@ -220,6 +267,16 @@ json to_json(const Profile& profile) {
   if (!profile.peak.module.empty()) object["peak"]["module"] = profile.peak.module;
   if (!profile.peak.source.empty()) object["peak"]["source"] = profile.peak.source;
   object["peak_rounded_bytes"] = profile.peak_rounded_bytes;
+  object["peak_with_scratch"] = {{"bytes", profile.peak_with_scratch.bytes}, {"node", profile.peak_with_scratch.node}};
+  object["unknown_scratch"] = json::array();
+  for (const UncoveredOperator& row : profile.unknown_scratch) {
+    object["unknown_scratch"].push_back({{"op", row.op}, {"count", row.count}});
+  }
+  if (profile.device_memory) object["device_memory"] = to_json(*profile.device_memory);
+  if (!profile.out_of_memory.empty()) object["out_of_memory"] = profile.out_of_memory;
+  if (const StepTime* time = profile.time()) object["time"] = to_json(*time, profile);
+  const MemoryPlan plan = profile.plan();
+  object["static_plan"] = {{"bytes", plan.bytes}, {"bound", plan.bound}, {"planner", plan.planner}};
   object["top_at_peak"] = json::array();
   for (const LiveStorage& live : profile.top_at_peak) object["top_at_peak"].push_back(to_json(live));
   if (!profile.other_devices.empty()) {
@@ -238,9 +295,79 @@ json to_json(const Profile& profile) {
                                                  : json());
     }
   }
+  object["findings"] = json::array();
+  for (const Finding& finding : findings(profile)) {
+    json entry{{"name", finding.name}, {"seen", finding.seen}, {"remedy", finding.remedy}};
+    if (finding.bytes > 0) entry["bytes"] = finding.bytes;
+    if (finding.seconds > 0) entry["seconds"] = finding.seconds;
+    object["findings"].push_back(std::move(entry));
+  }
   if (profile.timeline_in_json) object["timeline"] = to_json(profile.timeline());
   return object;
 }
+
+namespace {
+
+// What is beyond live bytes: scratch inside kernels, and what the device holds.
+std::string memory_text(const Profile& profile) {
+  std::string text;
+  const auto row = [&](const char* name, int64_t bytes, const std::string& what) {
+    text += fmt::format("  {:<17}{:>12}  {}\n", name, human_bytes(bytes), what);
+  };
+  const int64_t inside = profile.peak_with_scratch.bytes;
+  int64_t unknown = 0;
+  for (const UncoveredOperator& op : profile.unknown_scratch) unknown += op.count;
+  if (inside > profile.peak.bytes) {
+    row("with scratch", inside,
+        fmt::format("at node {}: {}", profile.peak_with_scratch.node, profile.peak_with_scratch.op));
+  }
+  if (unknown > 0) {
+    text += fmt::format("  at least: what {} calls of {} operators take inside their kernels is unknown (", unknown,
+                        profile.unknown_scratch.size());
+    std::vector<UncoveredOperator> most = profile.unknown_scratch;
+    std::stable_sort(most.begin(), most.end(), [](const auto& a, const auto& b) { return a.count > b.count; });
+    for (size_t i = 0; i < most.size() && i < 3; ++i) {
+      text += fmt::format("{}{} x{}", i == 0 ? "" : ", ", most[i].op, most[i].count);
+    }
+    text += most.size() > 3 ? ", ...)\n" : ")\n";
+  }
+  if (profile.device_memory) {
+    const DeviceMemory& memory = *profile.device_memory;
+    row("allocated", memory.allocated_peak,
+        fmt::format("in {} step{}, cuBLAS's workspace included", memory.reserved_after.size(),
+                    memory.reserved_after.size() == 1 ? "" : "s"));
+    row("reserved", memory.reserved_peak,
+        fmt::format("by the caching allocator, {} of it free but cached", human_bytes(memory.fragmentation())));
+    row("on the device", memory.footprint(),
+        fmt::format("with an assumed CUDA context of {}", human_bytes(memory.context)));
+  }
+  if (!profile.out_of_memory.empty()) text += "  does not fit: " + profile.out_of_memory + "\n";
+  return text;
+}
+
+std::string time_text(const StepTime& time) {
+  std::string text =
+      fmt::format("\n{:<15}{} a step, estimated for {}\n", "time", human_seconds(time.seconds()), time.spec());
+  if (time.host() > 0) {
+    text += fmt::format("  {:<13}{} of it the device works, {} it waits for the host ({} calls)\n", "device",
+                        human_seconds(time.busy()), human_seconds(time.waiting()), time.calls());
+  }
+  text +=
+      fmt::format("  {:<13}{:.1f} % of the peak for matrix products\n", "utilization", 100 * time.flop_utilization());
+  std::vector<std::pair<double, KernelClass>> classes;
+  for (int i = 0; i < kKernelClassCount; ++i) {
+    const auto kind = static_cast<KernelClass>(i);
+    if (time.seconds(kind) > 0) classes.emplace_back(time.seconds(kind), kind);
+  }
+  std::sort(classes.begin(), classes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (size_t i = 0; i < classes.size() && i < 6; ++i) {
+    text += fmt::format("  {:<28}{:>12}  {:>4.1f} %\n", to_string(classes[i].second), human_seconds(classes[i].first),
+                        time.busy() > 0 ? 100 * classes[i].first / time.busy() : 0);
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string to_text(const Profile& profile) {
   std::string text;
@@ -272,6 +399,7 @@ std::string to_text(const Profile& profile) {
     text += fmt::format("  {:<17}{:>12}\n", to_string(static_cast<StorageKind>(kind)), human_bytes(peak.by_kind[kind]));
   }
   text += fmt::format("  {:<17}{:>12}\n", "in 512 B blocks", human_bytes(profile.peak_rounded_bytes));
+  text += memory_text(profile);
   for (const DevicePeak& other : profile.other_devices) {
     text += fmt::format("  {:<17}{:>12}\n", "also on " + other.device, human_bytes(other.bytes));
   }
@@ -292,6 +420,7 @@ std::string to_text(const Profile& profile) {
   }
   if (beyond > 0)
     text += fmt::format("  of matmul, {} in operators that FlopCounterMode does not count\n", human_count(beyond));
+  if (profile.time() != nullptr) text += time_text(*profile.time());
   if (!profile.uncovered.empty()) {
     text += "\nno FLOP formula, not in the sums above:\n";
     for (const UncoveredOperator& row : profile.uncovered) text += fmt::format("  {} x{}\n", row.op, row.count);
@@ -314,6 +443,7 @@ std::string to_text(const Profile& profile) {
                           live.module.empty() ? "" : live.module + " ", live.producer);
     }
   }
+  if (const auto found = findings(profile); !found.empty()) text += "\nfindings:\n" + to_text(found);
   return text;
 }
 

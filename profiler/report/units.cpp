@@ -43,6 +43,13 @@ std::string exact_count(int64_t count) {
   return text;
 }
 
+std::string human_seconds(double seconds) {
+  if (!(seconds > 0)) return "0 s";
+  if (seconds < 1e-3) return fmt::format("{:.2f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} s", seconds);
+}
+
 std::string dtype_name(c10::ScalarType dtype) {
   if (dtype == c10::ScalarType::Undefined) return "undefined";
   return std::string(c10::getDtypeNames(dtype).first);

@@ -8,6 +8,8 @@
 #include "core/mode/observe_mode.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/measure.h"
 #include "shadowgraph/profile.h"
 #include "tests/live_bytes.h"
 
@@ -35,6 +37,9 @@ class MemoryOf : public ::testing::TestWithParam<std::string> {};
 TEST_P(MemoryOf, ATrainingStepOnTheCpuIsPredictedToTheByte) {
   CountingAllocator& allocator = CountingAllocator::install();
   std::vector<AfterCall> predicted;
+  MeasuredCalls measured;
+  int64_t predicted_with_scratch = 0;
+  Graph graph;
   {
     const FakeTensorMode mode({.device = at::kCPU});
     const auto model = models::build(GetParam(), {.tiny = true});
@@ -46,12 +51,18 @@ TEST_P(MemoryOf, ATrainingStepOnTheCpuIsPredictedToTheByte) {
                          .forward = model.forward,
                          .loss = [&](const Tensors& outputs) { return model.loss(outputs, model.inputs); },
                          .optimizer = &optimizer});
+    graph = clone(step.graph);
     const auto timeline = MemoryTimeline::of(step.graph);
     for (uint32_t i = 0; i < timeline.steps(); ++i) {
       const Target& target = step.graph.target(timeline.node(i));
       if (target.kind() == TargetKind::kOperator) predicted.push_back({target.name(), timeline.total(i), 0});
     }
   }
+
+  // Each distinct call once, on real tensors: what its kernel takes inside.
+  const MeasureReport report = measure_calls(graph, measured, {.repeats = 0});
+  EXPECT_EQ(report.left_out.size(), 0u) << report.left_out.front().op << ": " << report.left_out.front().reason;
+  predicted_with_scratch = profile(graph, {.measured = &measured}).peak_with_scratch.bytes;
 
   const int64_t before = allocator.live;
   const auto model = models::build(GetParam(), {.tiny = true});
@@ -87,6 +98,9 @@ TEST_P(MemoryOf, ATrainingStepOnTheCpuIsPredictedToTheByte) {
   EXPECT_LE(without_scratch.predicted, without_scratch.real);
   EXPECT_LE(without_scratch.real - without_scratch.predicted, 12);
   EXPECT_LE(peaks.predicted, peaks.real);
+  // With scratch the peak is that of the run: not 0.5 % below it, nor 3 % above.
+  EXPECT_GE(static_cast<double>(predicted_with_scratch), 0.995 * static_cast<double>(peaks.real));
+  EXPECT_LE(static_cast<double>(predicted_with_scratch), 1.03 * static_cast<double>(peaks.real));
 }
 
 std::vector<std::string> model_names() {

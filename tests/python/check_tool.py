@@ -141,8 +141,63 @@ def report(folder):
     out = folder / "deep" / "folder"
     expect(0, "profile", "resnet18", "--batch", 2, "-o", out, prints=("parameters",))
     written = {path.name for path in out.iterdir()}
-    if written != {"graph.sg", "profile.json", "graph.dot", "graph.svg"}:
+    if written != {"graph.sg", "profile.json", "graph.dot", "graph.svg", "nodes.csv", "storages.csv", "trace.json",
+                   "model_explorer.json", "snapshot.pickle"}:
         failures.append(f"profile -o wrote {written}")
+
+
+def estimates(folder):
+    """What the device holds, times, and what else follows from a profile."""
+    step = ("resnet18", "--mode", "train", "--batch", 2)
+    text = expect(0, "profile", *step, "--rows", 1, prints=("reserved", "on the device", "estimated for NVIDIA H100"))
+    if "unknown" not in text:
+        failures.append("nothing is said of unknown scratch")
+    expect(0, "profile", *step, "--spec", "a100", prints=("NVIDIA A100",))
+    expect(1, "profile", *step, "--spec", "a1000", says=("'a1000'", "a100", "h100"))
+    expect(1, "profile", *step, "--allocator", "expandable:1", says=("expandable",))
+    expect(2, "profile", *step, "--device-memory", "much", says=("80GiB",))
+    expect(0, "profile", *step, "--device-memory", "600MiB", prints=("does not fit",))
+    settings = json.loads(expect(0, "profile", *step, "--allocator", "expandable_segments:True", "--json"))
+    plain = json.loads(expect(0, "profile", *step, "--json"))
+    for key in ("device_memory", "static_plan", "time", "peak_with_scratch", "unknown_scratch", "findings"):
+        if key not in plain:
+            failures.append(f"profile --json lacks {key}")
+    if settings["device_memory"]["reserved_peak_bytes"] == plain["device_memory"]["reserved_peak_bytes"]:
+        failures.append("the allocator's settings change nothing")
+    if plain["static_plan"]["bytes"] < plain["static_plan"]["bound"]:
+        failures.append("a plan below its bound")
+    names = {entry["name"] for entry in json.loads(expect(0, "devices", "--json"))}
+    if not {"h100", "a100", "mi300x", "cpu"} <= names:
+        failures.append(f"devices: {names}")
+    bad = folder / "spec.json"
+    bad.write_text('{"version": 1, "bandwidth": 1, "matmul": {}}')
+    expect(1, "profile", *step, "--spec", bad, says=("spec.json", "float32"))
+
+    # The largest batch is one that was captured, and the next one does not fit.
+    answer = json.loads(expect(0, "fit", "resnet18", "--memory", "2GiB", "--json", "--with-checkpoint", "auto"))
+    batch = answer["batch"]
+    held = [json.loads(expect(0, "profile", "resnet18", "--mode", "train", "--batch", size, "--json"))["device_memory"]
+            ["footprint_bytes"] for size in (batch, batch + 1)]
+    if not held[0] == answer["bytes"] <= 2 << 30 < held[1]:
+        failures.append(f"fit: batch {batch} holds {held[0]} of {2 << 30}, the next {held[1]}")
+    if answer["with_checkpoints"][0]["checkpoint"] != "auto":
+        failures.append(f"fit with checkpoints: {answer}")
+    longest = json.loads(expect(0, "fit", "gpt2", "--memory", "40GiB", "--seq", "512..", "--batch", 1, "--json"))
+    if longest["seq"] != 1024 or "1024 positions" not in longest["limit"]:
+        failures.append(f"fit --seq: {longest}")
+    expect(1, "fit", "resnet18", "--memory", "100MiB", says=("does not fit",))
+    expect(2, "fit", "resnet18", says=("--memory",))
+    expect(2, "fit", "gpt2", "--memory", "1GiB", "--seq", "x..", says=("'x..'",))
+
+    # Two graphs: what differs is said, what does not is not.
+    one, two = folder / "one.sg", folder / "two.sg"
+    expect(0, "capture", *step, "-o", one)
+    expect(0, "capture", "resnet18", "--mode", "train", "--batch", 4, "-o", two)
+    expect(0, "compare", one, two, "--limit", 0, prints=("peak bytes", "layer1", "forward_flops"))
+    same = json.loads(expect(0, "compare", one, one, "--json"))
+    if same["modules"] or same["operators"] or any(row["before"] != row["after"] for row in same["totals"]):
+        failures.append(f"a graph differs from itself: {same}")
+    expect(1, "compare", one, folder / "three.sg", says=("three.sg",))
 
 
 def passes(folder):
@@ -249,7 +304,7 @@ def differences(folder):
 
 
 def main():
-    parts = (report, round_trip, passes, batches, differences, inputs, usage)  # the longest first
+    parts = (estimates, report, round_trip, passes, batches, differences, inputs, usage)  # the longest first
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(2) as pool:
         folders = [pathlib.Path(name) / part.__name__ for part in parts]
         for folder in folders:

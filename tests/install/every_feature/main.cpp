@@ -106,6 +106,22 @@ void profiles_and_pictures(const sg::Graph& graph) {
   expect(sg::render_svg(dot).find("<svg") != std::string::npos, "a picture");
 }
 
+void memory_and_time(const sg::Graph& graph) {
+  const sg::DeviceMemory memory = sg::device_memory(graph);
+  expect(memory.reserved_peak >= memory.allocated_peak, "reserved");
+  const sg::MemoryPlan plan = sg::plan_memory(graph);
+  expect(plan.bytes >= plan.bound && plan.bound > 0, "a static plan");
+  sg::CachingAllocator allocator(sg::AllocatorSettings::parse("expandable_segments:True"));
+  allocator.free(allocator.allocate(1000));
+  expect(allocator.stats().reserved.now > 0, "an allocator");
+  sg::MeasuredCalls calls;
+  sg::measure_calls(graph, calls, {.repeats = 0});
+  const sg::DeviceSpec spec = sg::DeviceSpec::named("h100");
+  const sg::Profile costs = sg::profile(graph, {.measured = &calls, .spec = &spec});
+  expect(costs.time() != nullptr && costs.time()->seconds() > 0, "time");
+  expect(costs.peak_with_scratch.bytes >= costs.peak.bytes, "scratch");
+}
+
 void replay_and_code() {
   torch::manual_seed(0);
   const auto net = std::make_shared<Net>();
@@ -148,6 +164,7 @@ int main() {
   edits(step);
   passes();
   profiles_and_pictures(step);
+  memory_and_time(step);
   replay_and_code();
   deferred();
   checkpoints();

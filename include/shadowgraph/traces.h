@@ -1,0 +1,41 @@
+// A profile in other programs' formats.
+//
+//     write_file("nodes.csv", nodes_csv(costs));
+//     write_file("trace.json", chrome_trace(costs).dump());           // ui.perfetto.dev, chrome://tracing
+//     write_file("snapshot.pickle", memory_snapshot(costs));          // pytorch.org/memory_viz, torch.cuda._memory_viz
+//     write_file("model_explorer.json", model_explorer(costs).dump());
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <string>
+
+#include "shadowgraph/device_memory.h"
+#include "shadowgraph/export.h"
+#include "shadowgraph/profile.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// A line a node, after one of names: node, phase, module, op, source, forward (the node it differentiates), matmul_flops,
+// elementwise_flops, transcendental, read_bytes, written_bytes, intensity (FLOPs a byte), allocated_bytes, freed_bytes,
+// live_bytes (of the profile's device, while it runs), scratch_bytes and scratch (where that is known from), seconds
+// (empty without times). Fields with a comma, a quote or a line break are quoted as RFC 4180 has it.
+std::string nodes_csv(const Profile& profile);
+// A line a storage: storage, kind, device, bytes, born, first_use, last_forward_use, first_backward_use, last_use, freed
+// (nodes; empty if there is none, or if it lives on), module, op and source of its maker, dtype, shape, and in `kept_by`
+// what kept it alive: "parameter", "autograd, saved at 12" (the first forward node that saved it), "output" or nothing.
+std::string storages_csv(const Profile& profile);
+
+// The Trace Event Format. Rows for the host's calls and the device's kernels if the profile has times (otherwise every node
+// takes one microsecond, and the trace says so); modules as nested slices over them; counters of live bytes by kind, and of
+// scratch. Microseconds.
+nlohmann::json chrome_trace(const Profile& profile);
+
+// What torch.cuda.memory._dump_snapshot writes: segments, blocks and events of the simulated caching allocator with the
+// modules and sources as frames, one entry for each storage; a pickle of protocol 2. Of the profile's device.
+std::string memory_snapshot(const Profile& profile, const DeviceMemoryOptions& options = {});
+
+// Google's Model Explorer: the graph by modules, with shapes on edges, and bytes, FLOPs and seconds as attributes.
+nlohmann::json model_explorer(const Profile& profile);
+
+}  // namespace shadowgraph

@@ -1,0 +1,42 @@
+// Which storages come to be and die at which node: what an allocator sees of a graph, in order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "profiler/program_costs.h"
+
+namespace shadowgraph {
+
+class AllocationOrder {
+ public:
+  // Of the storages on `device`; without an index, on all devices of its type.
+  AllocationOrder(const ProgramCosts& costs, c10::Device device);
+
+  uint32_t steps() const { return static_cast<uint32_t>(born_begin_.size()) - 1; }
+  // Alive before the first node runs, in the order of their placeholders.
+  std::span<const StorageId> before() const { return before_; }
+  std::span<const StorageId> born(uint32_t step) const { return row(born_, born_begin_, step); }
+  // Dead once the node has run.
+  std::span<const StorageId> dead(uint32_t step) const { return row(dead_, dead_begin_, step); }
+  // Bytes that the node takes and gives back.
+  int64_t scratch(uint32_t step) const { return scratch_[step]; }
+  // Alive at the end, in the order of birth.
+  std::span<const StorageId> left() const { return left_; }
+  // First and last step of a storage, both inclusive.
+  uint32_t first(StorageId storage) const { return first_[storage]; }
+  uint32_t last(StorageId storage) const { return last_[storage]; }
+
+ private:
+  static std::span<const StorageId> row(const std::vector<StorageId>& all, const std::vector<uint32_t>& begin,
+                                        uint32_t step) {
+    return std::span(all).subspan(begin[step], begin[step + 1] - begin[step]);
+  }
+  std::vector<StorageId> before_, born_, dead_, left_;
+  std::vector<uint32_t> born_begin_, dead_begin_;
+  std::vector<int64_t> scratch_;
+  IdMap<StorageId, uint32_t> first_, last_;
+};
+
+}  // namespace shadowgraph

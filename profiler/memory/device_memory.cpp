@@ -1,0 +1,169 @@
+#include "shadowgraph/device_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "profiler/memory/allocation_order.h"
+#include "profiler/memory/device_run.h"
+#include "shadowgraph/profile.h"
+
+namespace shadowgraph {
+namespace {
+
+// Operators that cuBLAS computes. Convolutions and attention have libraries of their own.
+bool takes_cublas(const Target& target) {
+  constexpr std::array<std::string_view, 13> kNames = {
+      "aten::mm",     "aten::addmm",    "aten::bmm", "aten::baddbmm", "aten::mv",     "aten::addmv",
+      "aten::addmm_", "aten::baddbmm_", "aten::dot", "aten::addbmm",  "aten::linear", "aten::_addmm_activation",
+      "aten::vdot"};
+  const std::string_view name = target.name();
+  const std::string_view base = name.substr(0, name.find('.', name.find("::")));
+  return std::find(kNames.begin(), kNames.end(), base) != kNames.end();
+}
+
+// Runs a graph's allocations through an allocator, step after step of a training run.
+class TrainingRun {
+ public:
+  TrainingRun(const ProgramCosts& costs, const AllocationOrder& order, const DeviceMemoryOptions& options,
+              c10::Device device)
+      : costs_(costs), order_(order), options_(options) {
+    result_.settings = options.allocator;
+    result_.device = device.str();
+    const bool cuda = device.is_cuda();
+    if (cuda) {
+      result_.context = options.assumptions.context;
+      const auto uses = std::find_if(costs.nodes.begin(), costs.nodes.end(),
+                                     [&](NodeId node) { return takes_cublas(costs.graph.target(node)); });
+      if (uses != costs.nodes.end()) {
+        cublas_step_ = costs.order[*uses];
+        result_.cublas_workspace = options.assumptions.cublas_workspace;
+      }
+    }
+    int64_t capacity = options.capacity;
+    if (capacity != AllocatorSettings::kUnlimited) capacity = std::max<int64_t>(0, capacity - result_.context);
+    allocator_ = CachingAllocator(options.allocator, capacity);
+  }
+
+  void record_history() { allocator_.record_history(); }
+  CachingAllocator take_allocator() { return std::move(allocator_); }
+
+  DeviceMemory steps() {
+    for (const StorageId id : order_.before()) allocate(id, std::nullopt);
+    const bool repeats = costs_.graph.metadata.mode == ProgramMode::kTrain;
+    const int count = repeats ? std::max(1, options_.steps) : 1;
+    for (int i = 0; i < count; ++i) {
+      // What one step leaves the next one drops: gradients with zero_grad, results when the variable is set again.
+      // A program that frees what existed before it cannot run again.
+      if (i > 0) {
+        for (const StorageId id : order_.left()) {
+          if (costs_.kinds[id] != StorageKind::kOptimizerState) release(id);
+        }
+      }
+      step();
+      result_.reserved_after.push_back(allocator_.stats().reserved.now);
+      if (lost_) break;
+    }
+    const auto& stats = allocator_.stats();
+    result_.requested_peak = stats.requested.peak;
+    result_.allocated_peak = stats.allocated.peak;
+    result_.reserved_peak = stats.reserved.peak;
+    result_.segments = stats.segments.now;
+    result_.retries = stats.retries;
+    return result_;
+  }
+
+ private:
+  void step() {
+    for (uint32_t at = 0; at < order_.steps(); ++at) {
+      if (at == cublas_step_ && !workspace_.valid()) workspace_ = take(result_.cublas_workspace, kNoTag, at);
+      for (const StorageId id : order_.born(at)) {
+        if (!handles_[id].valid()) allocate(id, at);  // state of the optimizer is there from the second step on
+      }
+      if (options_.scratch && order_.scratch(at) > 0) allocator_.free(take(order_.scratch(at), kNoTag, at));
+      for (const StorageId id : order_.dead(at)) {
+        lost_ |= existed_before(costs_.graph, costs_.graph.storage(id));
+        release(id);
+      }
+    }
+  }
+  void allocate(StorageId id, std::optional<uint32_t> at) {
+    handles_[id] = take(costs_.graph.storage(id).bytes, id.index, at);
+  }
+  void release(StorageId id) {
+    allocator_.free(handles_[id]);
+    handles_[id] = {};
+  }
+  CachingAllocator::Handle take(int64_t bytes, uint32_t tag, std::optional<uint32_t> at) {
+    const int64_t most = allocator_.stats().reserved.peak;
+    try {
+      const auto handle = allocator_.allocate(bytes, 0, tag);
+      const auto& stats = allocator_.stats();
+      if (stats.reserved.peak > most) {
+        result_.held_at_peak = stats.active.now;
+        result_.stuck_at_peak = stats.inactive_split.now;
+      }
+      return handle;
+    } catch (const OutOfMemoryError& error) {
+      const std::string where = at ? fmt::format("node {}, {}", *at, costs_.graph.target(costs_.nodes[*at]).name())
+                                   : "what exists before the program";
+      throw OutOfMemoryError(where + ": " + error.what());
+    }
+  }
+
+  static constexpr uint32_t kNoTag = DeviceRun::kNoStorage;
+  static constexpr uint32_t kNever = 0xFFFFFFFFU;
+  const ProgramCosts& costs_;
+  const AllocationOrder& order_;
+  const DeviceMemoryOptions& options_;
+  CachingAllocator allocator_;
+  IdMap<StorageId, CachingAllocator::Handle> handles_;
+  CachingAllocator::Handle workspace_;
+  uint32_t cublas_step_ = kNever;
+  bool lost_ = false;
+  DeviceMemory result_;
+};
+
+}  // namespace
+
+DeviceRun run_on_device(const ProgramCosts& costs, const DeviceMemoryOptions& options, bool history) {
+  const c10::Device device = main_device(costs.graph, options.device);
+  const AllocationOrder order(costs, device);
+  TrainingRun run(costs, order, options, device);
+  if (history) run.record_history();
+  DeviceMemory memory = run.steps();
+  return {std::move(memory), run.take_allocator()};
+}
+
+DeviceMemory device_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options) {
+  return run_on_device(costs, options, false).memory;
+}
+
+std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const DeviceMemoryOptions& options) {
+  const c10::Device device = main_device(costs.graph, options.device);
+  const AllocationOrder order(costs, device);
+  std::vector<SettingsOutcome> outcomes;
+  for (const std::string_view text : {"", "expandable_segments:True", "max_split_size_mb:128", "max_split_size_mb:512",
+                                      "roundup_power2_divisions:4"}) {
+    DeviceMemoryOptions changed = options;
+    changed.allocator = AllocatorSettings::parse(text);
+    if (changed.allocator == options.allocator) continue;
+    try {
+      outcomes.push_back({std::string(text), TrainingRun(costs, order, changed, device).steps().reserved_peak});
+    } catch (const OutOfMemoryError&) {  // does not fit that way
+    }
+  }
+  std::stable_sort(outcomes.begin(), outcomes.end(),
+                   [](const auto& a, const auto& b) { return a.reserved_peak < b.reserved_peak; });
+  return outcomes;
+}
+
+DeviceMemory device_memory(const Graph& graph, const DeviceMemoryOptions& options) {
+  return device_memory(ProgramCosts(graph), options);
+}
+std::vector<SettingsOutcome> other_settings(const Graph& graph, const DeviceMemoryOptions& options) {
+  return other_settings(ProgramCosts(graph), options);
+}
+
+}  // namespace shadowgraph

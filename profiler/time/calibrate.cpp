@@ -1,0 +1,329 @@
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/_softmax.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/cumsum.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/lstm.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <unistd.h>
+
+#include "core/fake/thread_state.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/time.h"
+
+namespace shadowgraph {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// One kernel at one size: what it does and the call.
+struct Kernel {
+  KernelClass kind;
+  std::string name;
+  double flops = 0;
+  double bytes = 0;
+  std::function<void()> call;
+};
+
+at::Tensor rand(std::vector<int64_t> sizes) { return at::rand(sizes); }
+class Calibration {
+ public:
+  explicit Calibration(const CalibrateOptions& options) : options_(options), start_(Clock::now()) {}
+
+  // Makers are asked one after another, so that the operands of one size are gone before those of the next.
+  void kernel(const std::function<Kernel()>& make) {
+    if (seconds_since(start_) > options_.seconds) return;
+    const Kernel kernel = make();
+    if (options_.progress) options_.progress(kernel.name);
+    kernel.call();
+    std::vector<double> seconds;
+    const auto begin = Clock::now();
+    while (seconds.size() < 5 && (seconds.size() < 2 || seconds_since(begin) < 0.5)) {
+      // Short calls many times, so that the clock does not matter.
+      const auto once = Clock::now();
+      kernel.call();
+      double took = seconds_since(once);
+      if (took < 2e-5) {
+        constexpr int kTimes = 100;
+        const auto many = Clock::now();
+        for (int i = 0; i < kTimes; ++i) kernel.call();
+        took = seconds_since(many) / kTimes;
+      }
+      seconds.push_back(took);
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
+    measured_[kernel.kind].push_back({kernel.flops, kernel.bytes, seconds[seconds.size() / 2]});
+  }
+
+  // The least of a class is its fixed time, if it is short; the others give rates of what is beyond that.
+  void finish(DeviceSpec& spec) {
+    for (auto& [kind, all] : measured_) {
+      ClassRates& rates = spec.classes[kind];
+      const auto least = std::min_element(all.begin(), all.end(),
+                                          [](const Measured& a, const Measured& b) { return a.seconds < b.seconds; });
+      if (all.size() > 1 && least->seconds < 1e-4) rates.fixed = least->seconds * 0.8;
+      std::sort(all.begin(), all.end(), [](const Measured& a, const Measured& b) {
+        return a.flops != b.flops ? a.flops < b.flops : a.bytes < b.bytes;
+      });
+      for (const Measured& one : all) {
+        const double seconds = std::max(one.seconds - rates.fixed, one.seconds * 0.1);
+        auto& points = one.flops > 0 ? rates.compute : rates.memory;
+        const double work = one.flops > 0 ? one.flops : one.bytes;
+        if (points.empty() || work > points.back().work) points.push_back({work, work / seconds});
+      }
+    }
+  }
+
+ private:
+  struct Measured {
+    double flops;
+    double bytes;
+    double seconds;
+  };
+  const CalibrateOptions& options_;
+  Clock::time_point start_;
+  std::map<KernelClass, std::vector<Measured>> measured_;
+};
+
+void matmuls(Calibration& calibration) {
+  for (const int64_t n : {16, 64, 128, 256, 512, 1024}) {
+    calibration.kernel([n] {
+      const at::Tensor a = rand({n, n});
+      const at::Tensor b = rand({n, n});
+      return Kernel{KernelClass::kMatmul, "mm", 2.0 * static_cast<double>(n * n * n), 0, [=] { at::mm(a, b); }};
+    });
+  }
+}
+
+// Both ways. `size` is height and width.
+void convolutions(Calibration& calibration, KernelClass forward, KernelClass backward, int64_t kernel, bool grouped,
+                  std::initializer_list<std::array<int64_t, 3>> shapes) {
+  for (const auto& [batch, channels, size] : shapes) {
+    const int64_t groups = grouped ? channels : 1;
+    const int64_t padding = kernel / 2;
+    const double flops =
+        2.0 * static_cast<double>(batch * size * size * kernel * kernel * channels * channels / groups);
+    const auto make = [=] {
+      return std::pair(rand({batch, channels, size, size}), rand({channels, channels / groups, kernel, kernel}));
+    };
+    calibration.kernel([=] {
+      const auto [x, weight] = make();
+      return Kernel{forward, "convolution", flops, 0, [=, x = x, weight = weight] {
+                      at::convolution(x, weight, {}, {1, 1}, {padding, padding}, {1, 1}, false, {0, 0}, groups);
+                    }};
+    });
+    calibration.kernel([=] {
+      const auto [x, weight] = make();
+      const at::Tensor gradient = rand({batch, channels, size, size});
+      // The weight's gradient counts as PyTorch counts it, as if there were one group (shadowgraph/profile.h).
+      return Kernel{backward, "convolution_backward", flops * (1 + static_cast<double>(groups)), 0,
+                    [=, x = x, weight = weight] {
+                      at::convolution_backward(gradient, x, weight, std::nullopt, {1, 1}, {padding, padding}, {1, 1},
+                                               false, {0, 0}, groups, {true, true, false});
+                    }};
+    });
+  }
+}
+
+void attention(Calibration& calibration) {
+  for (const int64_t length : {16, 128, 512}) {
+    const double product = 2.0 * 4 * 8 * static_cast<double>(length * length) * 64;
+    const auto make = [length] { return rand({4, 8, length, 64}); };
+    calibration.kernel([=] {
+      const at::Tensor q = make(), k = make(), v = make();
+      return Kernel{KernelClass::kAttention, "attention", 2 * product, 0,
+                    [=] { at::_scaled_dot_product_flash_attention_for_cpu(q, k, v); }};
+    });
+    calibration.kernel([=] {
+      const at::Tensor q = make(), k = make(), v = make();
+      const auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v);
+      return Kernel{
+          KernelClass::kAttentionBackward, "attention_backward", 5 * product, 0, [=, out = out, logsumexp = logsumexp] {
+            at::_scaled_dot_product_flash_attention_for_cpu_backward(out, q, k, v, out, logsumexp, 0.0, false);
+          }};
+    });
+  }
+}
+
+void recurrent(Calibration& calibration) {
+  for (const int64_t length : {4, 64}) {
+    calibration.kernel([length] {
+      constexpr int64_t kHidden = 256, kBatch = 16;
+      const at::Tensor x = rand({length, kBatch, kHidden});
+      const std::vector<at::Tensor> state{rand({1, kBatch, kHidden}), rand({1, kBatch, kHidden})};
+      const std::vector<at::Tensor> weights{rand({4 * kHidden, kHidden}), rand({4 * kHidden, kHidden}),
+                                            rand({4 * kHidden}), rand({4 * kHidden})};
+      const double flops = 2.0 * static_cast<double>(length * kBatch * 4 * kHidden * 2 * kHidden);
+      return Kernel{KernelClass::kRecurrent, "lstm", flops, 0,
+                    [=] { at::lstm(x, state, weights, true, 1, 0.0, false, false, false); }};
+    });
+  }
+}
+
+// Calls whose time is that of what they move, at a few sizes.
+void moved(Calibration& calibration, KernelClass kind, const std::string& name,
+           const std::function<std::pair<double, std::function<void()>>(int64_t)>& make,
+           std::initializer_list<int64_t> sizes = {1 << 6, 1 << 14, 1 << 18, 1 << 21, 1 << 24}) {
+  for (const int64_t n : sizes) {
+    calibration.kernel([&] {
+      auto [bytes, call] = make(n);
+      return Kernel{kind, name, 0, bytes, std::move(call)};
+    });
+  }
+}
+
+void all_moved(Calibration& calibration) {
+  using Made = std::pair<double, std::function<void()>>;
+  const auto rows = [](int64_t n) { return rand({std::max<int64_t>(1, n / 512), std::min<int64_t>(n, 512)}); };
+  const auto image = [](int64_t n) {
+    const int64_t channels = std::max<int64_t>(1, n / 1024);
+    return rand({1, channels, 32, 32});
+  };
+  moved(calibration, KernelClass::kPointwise, "add", [](int64_t n) -> Made {
+    const at::Tensor a = rand({n}), b = rand({n});
+    return {3.0 * static_cast<double>(a.nbytes()), [=] { at::add(a, b); }};
+  });
+  moved(calibration, KernelClass::kTranscendental, "gelu", [](int64_t n) -> Made {
+    const at::Tensor a = rand({n});
+    return {2.0 * static_cast<double>(a.nbytes()), [=] { at::gelu(a); }};
+  });
+  moved(calibration, KernelClass::kNormalization, "native_layer_norm", [&](int64_t n) -> Made {
+    const at::Tensor a = rows(n);
+    const at::Tensor weight = rand({a.size(1)}), bias = rand({a.size(1)});
+    return {2.0 * static_cast<double>(a.nbytes()),
+            [=] { at::native_layer_norm(a, {weight.numel()}, weight, bias, 1e-5); }};
+  });
+  moved(calibration, KernelClass::kSoftmax, "_softmax", [&](int64_t n) -> Made {
+    const at::Tensor a = rows(n);
+    return {2.0 * static_cast<double>(a.nbytes()), [=] { at::_softmax(a, 1, false); }};
+  });
+  moved(calibration, KernelClass::kReduction, "sum", [&](int64_t n) -> Made {
+    const at::Tensor a = rows(n);
+    return {static_cast<double>(a.nbytes()), [=] { at::sum(a, {0}); }};
+  });
+  moved(calibration, KernelClass::kPooling, "max_pool2d_with_indices",
+        [&](int64_t n) -> Made {
+          const at::Tensor a = image(n);
+          return {1.75 * static_cast<double>(a.nbytes()),  // indices are int64
+                  [=] {
+                    at::max_pool2d_with_indices(a, {2, 2}, {2, 2});
+                  }};
+        },
+        {1 << 10, 1 << 16, 1 << 20, 1 << 23});
+  moved(calibration, KernelClass::kRandom, "bernoulli_",
+        [](int64_t n) -> Made {
+          const at::Tensor a = at::empty({n});
+          return {static_cast<double>(a.nbytes()), [=] { at::Tensor(a).bernoulli_(0.9); }};
+        },
+        {1 << 6, 1 << 14, 1 << 18, 1 << 22});
+  moved(calibration, KernelClass::kGather, "embedding",
+        [](int64_t n) -> Made {
+          const at::Tensor table = rand({16384, 256});
+          const at::Tensor rows = at::randint(16384, {n});
+          return {2.0 * static_cast<double>(n) * 1024 + static_cast<double>(rows.nbytes()),
+                  [=] { at::embedding(table, rows); }};
+        },
+        {1, 64, 4096, 32768});
+  moved(calibration, KernelClass::kScatter, "embedding_dense_backward",
+        [](int64_t n) -> Made {
+          const at::Tensor gradient = rand({n, 256});
+          const at::Tensor rows = at::randint(4 * n, {n});
+          return {static_cast<double>(gradient.nbytes()) * 5 + static_cast<double>(rows.nbytes()),
+                  [=] { at::embedding_dense_backward(gradient, rows, 4 * n, -1, false); }};
+        },
+        {1, 64, 4096});
+  moved(calibration, KernelClass::kCopy, "clone", [](int64_t n) -> Made {
+    const int64_t side = std::max<int64_t>(1, static_cast<int64_t>(std::sqrt(static_cast<double>(n))));
+    const at::Tensor a = rand({side, side}).t();
+    return {2.0 * static_cast<double>(a.nbytes()), [=] { a.contiguous(); }};
+  });
+  moved(calibration, KernelClass::kFill, "zeros", [](int64_t n) -> Made {
+    return {4.0 * static_cast<double>(n), [=] { at::zeros({n}); }};
+  });
+  moved(calibration, KernelClass::kSort, "sort",
+        [](int64_t n) -> Made {
+          const at::Tensor a = rand({n});
+          return {4.0 * static_cast<double>(a.nbytes()), [=] { at::sort(a); }};
+        },
+        {1 << 6, 1 << 14, 1 << 20});
+  moved(calibration, KernelClass::kOptimizer, "_fused_adamw_",
+        [](int64_t n) -> Made {
+          const std::vector<at::Tensor> p{rand({n})}, g{rand({n})}, m{rand({n})}, v{rand({n})}, step{rand({1}).sum()};
+          return {7.0 * static_cast<double>(p[0].nbytes()),
+                  [=] { at::_fused_adamw_(p, g, m, v, {}, step, 1e-3, 0.9, 0.99, 0.0, 1e-8, false, false); }};
+        },
+        {1 << 6, 1 << 14, 1 << 18, 1 << 22});
+  moved(calibration, KernelClass::kOther, "cumsum", [&](int64_t n) -> Made {
+    const at::Tensor a = rows(n);
+    return {2.0 * static_cast<double>(a.nbytes()), [=] { at::cumsum(a, 1); }};
+  });
+}
+
+std::string processor() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
+  }
+  return "a CPU";
+}
+
+}  // namespace
+
+DeviceSpec calibrate(const CalibrateOptions& options) {
+  if (thread_state.mode != nullptr) {
+    throw Error("calibrate runs operators on real tensors: call it outside of fake modes and captures");
+  }
+  const c10::AutoGradMode no_history(false);
+  Calibration calibration(options);
+  matmuls(calibration);
+  convolutions(calibration, KernelClass::kConvolution, KernelClass::kConvolutionBackward, 3, false,
+               {{1, 8, 8}, {2, 32, 28}, {2, 64, 56}, {4, 128, 28}});
+  convolutions(calibration, KernelClass::kPointwiseConvolution, KernelClass::kPointwiseConvolutionBackward, 1, false,
+               {{1, 8, 8}, {2, 64, 28}, {4, 256, 28}});
+  convolutions(calibration, KernelClass::kGroupedConvolution, KernelClass::kGroupedConvolutionBackward, 3, true,
+               {{1, 8, 8}, {2, 64, 28}, {4, 96, 56}});
+  attention(calibration);
+  recurrent(calibration);
+  all_moved(calibration);
+
+  DeviceSpec spec;
+  spec.name = "cpu";
+  spec.title = processor() + ", " + MeasuredCalls::this_machine();
+  spec.device = c10::kCPU;
+  calibration.finish(spec);
+  const auto best = [&](KernelClass kind, auto member) {
+    double rate = 0;
+    for (const RatePoint& point : spec.classes[kind].*member) rate = std::max(rate, point.rate);
+    return rate;
+  };
+  spec.matmul["float32"] = best(KernelClass::kMatmul, &ClassRates::compute);
+  spec.bandwidth = best(KernelClass::kPointwise, &ClassRates::memory);
+  spec.memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  spec.sources["*"] = "measured by `shadowgraph calibrate`";
+  return spec;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,215 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ir/text/words.h"
+#include "profiler/time/device_files.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/time.h"
+
+namespace shadowgraph {
+namespace {
+
+using nlohmann::json;
+
+double interpolate(const std::vector<RatePoint>& points, double work) {
+  if (points.empty()) return 0;
+  if (work <= points.front().work) return points.front().rate;
+  if (work >= points.back().work) return points.back().rate;
+  const auto above = std::upper_bound(points.begin(), points.end(), work,
+                                      [](double value, const RatePoint& point) { return value < point.work; });
+  const auto below = std::prev(above);
+  const double part = std::log(work / below->work) / std::log(above->work / below->work);
+  return below->rate * std::pow(above->rate / below->rate, part);
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string name) : name_(std::move(name)) {}
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw ParseError(name_ + ": not the figures of a device: " + what, 0, 0);
+  }
+  double positive(const json& value, const std::string& what) const {
+    if (!value.is_number() || !(value.get<double>() >= 0) || !std::isfinite(value.get<double>())) {
+      fail(what + " is no number of 0 or more");
+    }
+    return value.get<double>();
+  }
+  double number(const json& object, const char* key, double otherwise) const {
+    return object.contains(key) ? positive(object[key], key) : otherwise;
+  }
+  std::vector<RatePoint> points(const json& object, const char* key, const std::string& kind) const {
+    std::vector<RatePoint> result;
+    if (!object.contains(key)) return result;
+    const std::string what = kind + "." + key;
+    if (!object[key].is_array()) fail(what + " is no list of [work, rate]");
+    for (const json& point : object[key]) {
+      if (!point.is_array() || point.size() != 2) fail(what + " is no list of [work, rate]");
+      const RatePoint read{positive(point[0], what), positive(point[1], what)};
+      if (read.work <= 0 || read.rate <= 0) fail(what + " has a point that is not above 0");
+      if (!result.empty() && read.work <= result.back().work) fail(what + " does not rise");
+      result.push_back(read);
+    }
+    return result;
+  }
+
+ private:
+  std::string name_;
+};
+
+json to_json(const std::vector<RatePoint>& points) {
+  json list = json::array();
+  for (const RatePoint& point : points) list.push_back({point.work, point.rate});
+  return list;
+}
+
+}  // namespace
+
+const ClassRates& DeviceSpec::rates(KernelClass kind) const {
+  static const ClassRates none;
+  auto found = classes.find(kind);
+  if (found == classes.end()) found = classes.find(KernelClass::kOther);
+  return found == classes.end() ? none : found->second;
+}
+
+double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType dtype) const {
+  const auto dtype_peak = [&](const std::string& name) {
+    const auto found = matmul.find(name);
+    return found == matmul.end() ? 0.0 : found->second;
+  };
+  const double float32 = dtype_peak("float32");
+  const double peak = dtype_peak(dtype_name(dtype));
+  // A class without an entry computes as matrix products do; one with an entry that has no rates only moves.
+  auto own = classes.find(kind);
+  if (own == classes.end()) own = classes.find(KernelClass::kMatmul);
+  if (own == classes.end() || (kind == KernelClass::kMatmul && own->second.compute.empty())) {
+    return peak > 0 ? peak : float32;
+  }
+  const double measured = interpolate(own->second.compute, flops);
+  if (measured <= 0) return 0;
+  const auto& scale = own->second.scale;
+  if (const auto found = scale.find(dtype_name(dtype)); found != scale.end()) return measured * found->second;
+  return peak > 0 && float32 > 0 ? measured * (peak / float32) : measured;
+}
+
+double DeviceSpec::peak(KernelClass kind, c10::ScalarType dtype) const {
+  const std::string name = dtype_name(dtype);
+  const auto float32 = matmul.find("float32");
+  if (const auto own = classes.find(kind); own != classes.end() && float32 != matmul.end()) {
+    if (const auto scale = own->second.scale.find(name); scale != own->second.scale.end()) {
+      return float32->second * scale->second;
+    }
+  }
+  const auto found = matmul.find(name);
+  return found == matmul.end() ? 0 : found->second;
+}
+
+double DeviceSpec::memory_rate(KernelClass kind, double bytes) const {
+  const double measured = interpolate(rates(kind).memory, bytes);
+  return measured > 0 ? measured : bandwidth;
+}
+
+nlohmann::json to_json(const DeviceSpec& spec) {
+  std::string device;
+  append_device(device, c10::Device(spec.device));
+  json object{{"version", 1},
+              {"name", spec.name},
+              {"title", spec.title},
+              {"device", device},
+              {"memory_bytes", spec.memory},
+              {"bandwidth", spec.bandwidth},
+              {"matmul", spec.matmul},
+              {"vector", spec.vector},
+              {"transcendental", spec.transcendental},
+              {"host_call", spec.host_call},
+              {"sources", spec.sources}};
+  for (const auto& [kind, rates] : spec.classes) {
+    json& entry = object["classes"][std::string(to_string(kind))] = {{"fixed", rates.fixed}};
+    if (!rates.compute.empty()) entry["compute"] = to_json(rates.compute);
+    if (!rates.memory.empty()) entry["memory"] = to_json(rates.memory);
+    if (!rates.scale.empty()) entry["scale"] = rates.scale;
+  }
+  return object;
+}
+
+DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string& name) {
+  const Reader read(name);
+  if (!object.is_object()) read.fail("it is no object");
+  if (read.number(object, "version", 0) != 1) read.fail("its version is not 1");
+  DeviceSpec spec;
+  const auto text = [&](const char* key, std::string otherwise) {
+    if (!object.contains(key)) return otherwise;
+    if (!object[key].is_string()) read.fail(std::string(key) + " is no text");
+    return object[key].get<std::string>();
+  };
+  spec.name = text("name", name);
+  spec.title = text("title", spec.name);
+  const std::string device = text("device", "cuda");
+  const auto parsed = parse_device(device);
+  if (!parsed) read.fail("'" + device + "' is no device");
+  spec.device = parsed->type();
+  spec.memory = static_cast<int64_t>(std::min(read.number(object, "memory_bytes", 0), 9e18));
+  spec.bandwidth = read.number(object, "bandwidth", 0);
+  if (spec.bandwidth <= 0) read.fail("it has no bandwidth");
+  spec.vector = read.number(object, "vector", 0);
+  spec.transcendental = read.number(object, "transcendental", 0);
+  spec.host_call = read.number(object, "host_call", 0);
+  if (!object.contains("matmul") || !object["matmul"].is_object()) read.fail("it has no matmul, FLOP/s by dtype");
+  for (const auto& [dtype, rate] : object["matmul"].items())
+    spec.matmul[dtype] = read.positive(rate, "matmul." + dtype);
+  if (!spec.matmul.contains("float32")) read.fail("matmul has no float32");
+  if (object.contains("classes")) {
+    if (!object["classes"].is_object()) read.fail("classes is no object");
+    for (const auto& [word, entry] : object["classes"].items()) {
+      const auto kind = parse_kernel_class(word);
+      if (!kind || !entry.is_object()) read.fail("'" + word + "' is no class of kernels");
+      spec.classes[*kind] = {.fixed = read.number(entry, "fixed", 0),
+                             .compute = read.points(entry, "compute", word),
+                             .memory = read.points(entry, "memory", word)};
+      if (!entry.contains("scale")) continue;
+      if (!entry["scale"].is_object()) read.fail(word + ".scale is no object");
+      for (const auto& [dtype, factor] : entry["scale"].items()) {
+        spec.classes[*kind].scale[dtype] = read.positive(factor, word + ".scale." + dtype);
+      }
+    }
+  }
+  if (object.contains("sources")) {
+    for (const auto& [figure, source] : object["sources"].items()) {
+      if (source.is_string()) spec.sources[figure] = source.get<std::string>();
+    }
+  }
+  return spec;
+}
+
+DeviceSpec DeviceSpec::read_file(const std::string& path) {
+  const std::string text = shadowgraph::read_file(path);
+  try {
+    return device_spec_from_json(json::parse(text), path);
+  } catch (const json::exception& error) {
+    throw ParseError(path + ": " + error.what(), 0, 0);
+  }
+}
+
+void DeviceSpec::write_file(const std::string& path) const {
+  shadowgraph::write_file(path, to_json(*this).dump(2) + "\n");
+}
+
+std::vector<std::string> DeviceSpec::names() {
+  std::vector<std::string> names;
+  for (const DeviceFile& file : device_files()) names.emplace_back(file.name);
+  return names;
+}
+
+DeviceSpec DeviceSpec::named(std::string_view name) {
+  for (const DeviceFile& file : device_files()) {
+    if (file.name == name) return device_spec_from_json(json::parse(file.text), std::string(name));
+  }
+  throw Error(
+      fmt::format("no device '{}' is known; there are {}, and files of your own", name, fmt::join(names(), ", ")));
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,81 @@
+#include <algorithm>
+
+#include "profiler/program_costs.h"
+#include "profiler/time/kernel_classes.h"
+#include "shadowgraph/time.h"
+
+namespace shadowgraph {
+namespace {
+
+// In what dtype a call computes: that of its first floating-point operand.
+c10::ScalarType compute_dtype(const Graph& graph, NodeId node) {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  graph.for_each_input(node, [&](ValueId value) {
+    const c10::ScalarType candidate = graph.value(value).dtype;
+    if (dtype == c10::ScalarType::Undefined && c10::isFloatingType(candidate)) dtype = candidate;
+  });
+  return dtype == c10::ScalarType::Undefined ? c10::kFloat : dtype;
+}
+
+}  // namespace
+
+StepTime StepTime::of(const Graph& graph, const DeviceSpec& spec, const MeasuredCalls* measured) {
+  return of(ProgramCosts(graph), spec, measured);
+}
+
+StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const MeasuredCalls* measured) {
+  StepTime time;
+  time.spec_ = spec.title.empty() ? spec.name : spec.title;
+  const Graph& graph = costs.graph;
+  const Flops& flops = costs.flops;
+  const Traffic traffic = Traffic::of(graph);
+  KernelClasses classes(graph);
+  const bool ask = measured != nullptr && measured->size() > 0;
+
+  double host = 0;    // when the host has issued the call
+  double device = 0;  // when the device is done with it
+  double possible = 0;
+  for (const NodeId node : costs.nodes) {
+    NodeTime at{.kind = classes.of(node)};
+    if (at.kind != KernelClass::kFree) {
+      ++time.calls_;
+      const NodeFlops& work = flops.of(node);
+      const c10::ScalarType dtype = compute_dtype(graph, node);
+      const double rate = spec.compute_rate(at.kind, static_cast<double>(work.matmul), dtype);
+      if (work.matmul > 0 && rate > 0) at.compute += static_cast<double>(work.matmul) / rate;
+      if (spec.vector > 0) at.compute += static_cast<double>(work.elementwise) / spec.vector;
+      if (spec.transcendental > 0) at.compute += static_cast<double>(work.transcendental) / spec.transcendental;
+      const auto bytes = static_cast<double>(traffic.of(node).total());
+      if (bytes > 0) at.memory = bytes / spec.memory_rate(at.kind, bytes);
+      const double fixed = spec.rates(at.kind).fixed;
+      at.seconds = fixed + std::max(at.compute, at.memory);
+      at.bound = fixed > std::max(at.compute, at.memory) ? TimeBound::kFixed
+                 : at.compute > at.memory                ? TimeBound::kCompute
+                                                         : TimeBound::kMemory;
+      if (ask) {
+        if (const MeasuredCall* call = measured->find(call_signature(graph, node));
+            call != nullptr && call->seconds > 0) {
+          at.seconds = call->seconds;
+          at.bound = TimeBound::kMeasured;
+        }
+      }
+      if (const double peak = spec.peak(at.kind, dtype); peak > 0) {
+        possible += static_cast<double>(work.matmul - work.beyond_pytorch) / peak;
+      }
+      at.issued = spec.host_call > 0 ? host : device;
+      host += spec.host_call;
+      at.start = std::max(device, host);
+      device = at.start + at.seconds;
+      time.busy_ += at.seconds;
+    }
+    time.by_phase_[graph.node(node).phase] += at.seconds;
+    time.by_class_[static_cast<size_t>(at.kind)] += at.seconds;
+    if (at.kind != KernelClass::kFree) time.by_node_[node] = at;
+  }
+  time.host_ = host;
+  time.seconds_ = device;
+  time.utilization_ = device > 0 ? possible / device : 0;
+  return time;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <vector>
+
+#include "profiler/time/kernel_classes.h"
+#include "shadowgraph/time.h"
+
+namespace shadowgraph {
+namespace {
+
+// Bytes of the elements that are different.
+int64_t element_bytes(const Graph& graph, ValueId id) {
+  const Value& value = graph.value(id);
+  const auto sizes = graph.sizes(id);
+  const auto strides = graph.strides(id);
+  int64_t count = 1;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0) return 0;
+    if (strides[d] != 0 || value.layout != c10::Layout::Strided) count = saturating_multiply(count, sizes[d]);
+  }
+  return saturating_multiply(count, static_cast<int64_t>(c10::elementSize(value.dtype)));
+}
+
+class TrafficOf {
+ public:
+  explicit TrafficOf(const Graph& graph) : graph_(graph), classes_(graph) {}
+
+  NodeTraffic node(NodeId id) {
+    const Target& target = graph_.target(id);
+    const OperatorFacts& facts = graph_.facts(id);
+    if (target.kind() == TargetKind::kBuiltin || facts.is_view) return {};
+    NodeTraffic traffic;
+    seen_.clear();
+    int64_t results = 0;
+    graph_.for_each_output(id, [&](ValueId value) {
+      if (graph_.value(value).kind != ValueKind::kTensor) return;
+      if (is_operand_storage(id, value)) return;  // in-place and out: among the operands
+      results = saturating_add(results, element_bytes(graph_, value));
+    });
+    if (!facts.uninitialised) traffic.written = results;
+
+    const auto arguments = graph_.arguments(id);
+    const bool takes_rows = classes_.of(id) == KernelClass::kGather;
+    for (size_t position = 0; position < arguments.size(); ++position) {
+      const auto among = [&](const std::vector<uint16_t>& positions) {
+        return std::find(positions.begin(), positions.end(), position) != positions.end();
+      };
+      const bool written = among(facts.written);
+      const bool read = !facts.geometry_only && (!written || !among(facts.overwritten));
+      each_value(arguments[position], [&](ValueId value) {
+        int64_t bytes = element_bytes(graph_, value);
+        if (written) traffic.written = saturating_add(traffic.written, bytes);
+        if (!read || std::find(seen_.begin(), seen_.end(), value) != seen_.end()) return;
+        if (seen_.size() < 64) seen_.push_back(value);
+        if (takes_rows && results > 0) bytes = std::min(bytes, results);
+        traffic.read = saturating_add(traffic.read, bytes);
+      });
+    }
+    return traffic;
+  }
+
+ private:
+  template <class Visit>
+  void each_value(const Argument& argument, const Visit& visit) {
+    if (argument.kind == ArgumentKind::kValue) {
+      if (graph_.value(argument.ref.value).kind == ValueKind::kTensor) visit(argument.ref.value);
+    } else if (argument.kind == ArgumentKind::kList) {
+      for (const Argument& element : graph_.list(argument)) each_value(element, visit);
+    }
+  }
+  bool is_operand_storage(NodeId node, ValueId result) {
+    const StorageId storage = graph_.value(result).storage;
+    return !storage.valid() || graph_.storage(storage).born != node;
+  }
+
+  const Graph& graph_;
+  KernelClasses classes_;
+  std::vector<ValueId> seen_;
+};
+
+}  // namespace
+
+NodeTraffic& NodeTraffic::operator+=(const NodeTraffic& other) {
+  read = saturating_add(read, other.read);
+  written = saturating_add(written, other.written);
+  return *this;
+}
+
+Traffic Traffic::of(const Graph& graph) {
+  Traffic traffic;
+  TrafficOf one(graph);
+  for (const NodeId node : graph.nodes()) {
+    const NodeTraffic bytes = one.node(node);
+    if (bytes == NodeTraffic()) continue;
+    traffic.by_node_[node] = bytes;
+    traffic.by_phase_[graph.node(node).phase] += bytes;
+  }
+  return traffic;
+}
+
+}  // namespace shadowgraph

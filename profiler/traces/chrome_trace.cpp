@@ -1,0 +1,135 @@
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+#include "profiler/module_tree.h"
+#include "shadowgraph/time.h"
+#include "shadowgraph/traces.h"
+
+namespace shadowgraph {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kProcess = 1;
+constexpr int kModules = 1;  // rows
+constexpr int kHost = 2;
+constexpr int kDevice = 3;
+
+// The modules around a node, outermost first.
+std::vector<std::string> path_of(const Graph& graph, NodeId node) {
+  const std::string path = module_path(graph, node);
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin < path.size();) {
+    const size_t dot = std::min(path.find('.', begin), path.size());
+    parts.push_back(path.substr(0, dot));
+    begin = dot + 1;
+  }
+  return parts;
+}
+
+json slice(std::string name, int row, double start, double seconds) {
+  return {{"name", std::move(name)}, {"ph", "X"},           {"pid", kProcess}, {"tid", row},
+          {"ts", start * 1e6},       {"dur", seconds * 1e6}};
+}
+
+// Consecutive nodes of one module are one slice, and so are those of its parents.
+class ModuleSlices {
+ public:
+  explicit ModuleSlices(json& events) : events_(events) {}
+
+  void see(const std::vector<std::string>& path, const std::string& phase, double start, double end) {
+    std::vector<std::string> wanted{phase};
+    wanted.insert(wanted.end(), path.begin(), path.end());
+    size_t same = 0;
+    while (same < wanted.size() && same < open_.size() && wanted[same] == open_[same].name) ++same;
+    close(same);
+    for (; same < wanted.size(); ++same) open_.push_back({wanted[same], start});
+    end_ = end;
+  }
+  void close(size_t down_to = 0) {
+    while (open_.size() > down_to) {
+      events_.push_back(
+          slice(open_.back().name, kModules, open_.back().start, std::max(0.0, end_ - open_.back().start)));
+      open_.pop_back();
+    }
+  }
+
+ private:
+  struct Open {
+    std::string name;
+    double start;
+  };
+  json& events_;
+  std::vector<Open> open_;
+  double end_ = 0;
+};
+
+}  // namespace
+
+json chrome_trace(const Profile& profile) {
+  const Graph& graph = profile.graph();
+  const StepTime* time = profile.time();
+  const MemoryTimeline& timeline = profile.timeline();
+  json events = json::array();
+  const auto name_row = [&](int row, const std::string& name) {
+    events.push_back(
+        {{"name", "thread_name"}, {"ph", "M"}, {"pid", kProcess}, {"tid", row}, {"args", {{"name", name}}}});
+    events.push_back(
+        {{"name", "thread_sort_index"}, {"ph", "M"}, {"pid", kProcess}, {"tid", row}, {"args", {{"sort_index", row}}}});
+  };
+  events.push_back({{"name", "process_name"},
+                    {"ph", "M"},
+                    {"pid", kProcess},
+                    {"args", {{"name", profile.model.value_or("step") + " on " + profile.device}}}});
+  name_row(kModules, "modules");
+  if (time != nullptr && time->host() > 0) name_row(kHost, "host calls");
+  name_row(kDevice, time != nullptr ? "kernels" : "nodes, a microsecond each");
+
+  ModuleSlices modules(events);
+  double now = 0;
+  uint32_t step = 0;
+  for (const NodeId id : graph.nodes()) {
+    const Node& node = graph.node(id);
+    const NodeTime at = time != nullptr ? time->of(id) : NodeTime{.start = now, .seconds = 1e-6};
+    if (at.seconds > 0 && graph.target(id).kind() != TargetKind::kBuiltin) {
+      json kernel = slice(graph.target(id).name(), kDevice, at.start, at.seconds);
+      json& about = kernel["args"] = {{"node", step}, {"phase", graph.phase_name(node.phase)}};
+      if (const std::string path = module_path(graph, id); !path.empty()) about["module"] = path;
+      if (node.source.valid()) about["source"] = graph.text(node.source);
+      if (profile.of(id).matmul > 0) about["flops"] = profile.of(id).matmul;
+      if (time != nullptr) about["class"] = std::string(to_string(at.kind));
+      events.push_back(std::move(kernel));
+      if (time != nullptr && time->host() > 0) {
+        events.push_back(
+            slice(graph.target(id).name(), kHost, at.issued, time->host() / static_cast<double>(time->calls())));
+      }
+      modules.see(path_of(graph, id), graph.phase_name(node.phase), at.start, at.start + at.seconds);
+      now = at.start + at.seconds;
+    }
+    json live = json::object();
+    for (int kind = 0; kind < kStorageKindCount; ++kind) {
+      const int64_t bytes = timeline.live(step)[static_cast<size_t>(kind)];
+      live[std::string(to_string(static_cast<StorageKind>(kind)))] = bytes;
+    }
+    if (step == 0 || timeline.live(step) != timeline.live(step - 1)) {
+      events.push_back(
+          {{"name", "live bytes"}, {"ph", "C"}, {"pid", kProcess}, {"ts", now * 1e6}, {"args", std::move(live)}});
+    }
+    if (const int64_t inside = profile.scratch(id).bytes; inside > 0) {
+      events.push_back(
+          {{"name", "scratch"}, {"ph", "C"}, {"pid", kProcess}, {"ts", at.start * 1e6}, {"args", {{"bytes", inside}}}});
+      events.push_back(
+          {{"name", "scratch"}, {"ph", "C"}, {"pid", kProcess}, {"ts", now * 1e6}, {"args", {{"bytes", 0}}}});
+    }
+    ++step;
+  }
+  modules.close();
+  json trace{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}};
+  trace["otherData"] = {
+      {"shadowgraph", "an estimate"},
+      {"times", time != nullptr ? "estimated for " + time->spec() : "none: every node takes a microsecond"}};
+  return trace;
+}
+
+}  // namespace shadowgraph

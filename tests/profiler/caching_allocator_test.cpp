@@ -1,0 +1,443 @@
+// The model of PyTorch's caching allocator: settings against libtorch's own parser, sums from its rules written out, and
+// invariants under random programs.
+#include <c10/core/AllocatorConfig.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "shadowgraph/device_memory.h"
+#include "shadowgraph/profile.h"
+#include "tests/profiler/test_graph.h"
+
+namespace shadowgraph {
+namespace {
+
+using shadowgraph::testing::TestGraph;
+using ::testing::HasSubstr;
+
+constexpr int64_t kMiB = kMebibyte;
+
+// ---- Settings
+
+struct SettingsText {
+  const char* text;
+};
+
+TEST(AllocatorSettings, MeanWhatLibtorchTakesThemFor) {
+  using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  for (const std::string text : {"max_split_size_mb:20", "max_split_size_mb:100,max_non_split_rounding_mb:64",
+                                 "expandable_segments:True", "garbage_collection_threshold:0.6",
+                                 "roundup_power2_divisions:4", "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
+                                 "roundup_power2_divisions:[64:8,>:16] , max_split_size_mb : 30",
+                                 "large_segment_size_mb:40,max_split_size_mb:60"}) {
+    // The parser keeps what it was told before: back to the defaults first.
+    Config::instance().parseArgs(
+        "large_segment_size_mb:20,expandable_segments:False,roundup_power2_divisions:[1:0,>:0]");
+    Config::instance().parseArgs(text);
+    const AllocatorSettings ours = AllocatorSettings::parse(text);
+    if (text.find("max_split_size") != text.npos) {
+      EXPECT_EQ(ours.max_split_size, static_cast<int64_t>(Config::max_split_size())) << text;
+    }
+    EXPECT_EQ(ours.max_non_split_rounding, static_cast<int64_t>(Config::max_non_split_rounding_size())) << text;
+    EXPECT_EQ(ours.large_segment_size, static_cast<int64_t>(Config::large_segment_size())) << text;
+    EXPECT_EQ(ours.expandable_segments, Config::use_expandable_segments()) << text;
+    if (ours.garbage_collection_threshold > 0) {
+      EXPECT_EQ(ours.garbage_collection_threshold, Config::garbage_collection_threshold()) << text;
+    }
+    const auto& divisions = Config::roundup_power2_divisions();
+    ASSERT_EQ(divisions.size(), ours.roundup_power2_divisions.size());
+    for (size_t i = 0; i < divisions.size(); ++i) {
+      EXPECT_EQ(ours.roundup_power2_divisions[i], static_cast<int64_t>(divisions[i])) << text << " at " << i;
+    }
+  }
+}
+
+TEST(AllocatorSettings, WhatLibtorchRefusesIsRefusedByName) {
+  using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  for (const std::string text :
+       {"max_split_size_mb:19", "large_segment_size_mb:10", "max_non_split_rounding_mb:1",
+        "garbage_collection_threshold:1.0", "roundup_power2_divisions:3", "roundup_power2_divisions:0",
+        "roundup_power2_divisions:[100:2]", "roundup_power2_divisions:[256:3]", "expandable_segments:true",
+        "max_split_size_mb:", "large_segment_size_mb:40,max_split_size_mb:30"}) {
+    EXPECT_ANY_THROW(Config::instance().parseArgs(text)) << text;
+    try {
+      AllocatorSettings::parse(text);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      const std::string last = text.substr(text.rfind(',') + 1);
+      EXPECT_THAT(error.what(), HasSubstr(last.substr(0, last.find(':'))));
+    }
+    Config::instance().parseArgs("large_segment_size_mb:20");
+  }
+}
+
+TEST(AllocatorSettings, OtherAllocatorsAndUnknownNamesAreRefused) {
+  EXPECT_THROW(AllocatorSettings::parse("backend:cudaMallocAsync"), Error);
+  EXPECT_THROW(AllocatorSettings::parse("max_splt_size_mb:100"), Error);
+  EXPECT_THROW(AllocatorSettings::parse("max_split_size_mb:100 expandable_segments:True"), Error);
+  EXPECT_THROW(AllocatorSettings::parse("max_split_size_mb:1x0"), Error);
+  EXPECT_THROW(AllocatorSettings::parse("roundup_power2_divisions:[256:2"), Error);
+  EXPECT_EQ(AllocatorSettings::parse(""), AllocatorSettings());
+  EXPECT_EQ(AllocatorSettings::parse("backend:native,pinned_use_background_threads:True"), AllocatorSettings());
+}
+
+// ---- Rules
+
+TEST(CachingAllocator, SmallRequestsShareSegmentsOfTwoMebibytes) {
+  CachingAllocator allocator;
+  const auto a = allocator.allocate(1);
+  const auto b = allocator.allocate(513);
+  EXPECT_EQ(allocator.stats().requested.now, 514);
+  EXPECT_EQ(allocator.stats().allocated.now, 512 + 1024);
+  EXPECT_EQ(allocator.stats().reserved.now, 2 * kMiB);
+  EXPECT_EQ(allocator.stats().inactive_split.now, 2 * kMiB - 1536);
+  EXPECT_EQ(allocator.address(b), allocator.address(a) + 512);
+  allocator.allocate(kMiB);  // still small, and fits beside them no more than once
+  allocator.allocate(kMiB);
+  EXPECT_EQ(allocator.stats().reserved.now, 4 * kMiB);
+  EXPECT_EQ(allocator.stats().segments.now, 2);
+}
+
+TEST(CachingAllocator, NothingIsAllocatedForNoBytes) {
+  CachingAllocator allocator;
+  const auto handle = allocator.allocate(0);
+  EXPECT_FALSE(handle.valid());
+  allocator.free(handle);
+  EXPECT_EQ(allocator.stats().reserved.peak, 0);
+}
+
+TEST(CachingAllocator, MiddlingRequestsTakeTwentyMebibytesAndLargeOnesTheirOwn) {
+  CachingAllocator allocator;
+  allocator.allocate(kMiB + 1);  // rounded to 1 MiB + 512
+  EXPECT_EQ(allocator.stats().reserved.now, 20 * kMiB);
+  allocator.allocate(9 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.now, 20 * kMiB);
+  allocator.allocate(10 * kMiB + 1);  // rounded up to 2 MiB
+  EXPECT_EQ(allocator.stats().reserved.now, 32 * kMiB);
+}
+
+TEST(CachingAllocator, ALargeBlockIsSplitOnlyIfMoreThanOneMebibyteIsLeft) {
+  CachingAllocator allocator;
+  const auto a = allocator.allocate(30 * kMiB);
+  allocator.free(a);
+  const auto b = allocator.allocate(29 * kMiB);
+  EXPECT_EQ(allocator.stats().allocated.now, 30 * kMiB) << "one mebibyte is not split off";
+  allocator.free(b);
+  const auto c = allocator.allocate(29 * kMiB - 512);
+  EXPECT_EQ(allocator.stats().allocated.now, 29 * kMiB - 512);
+  EXPECT_EQ(allocator.stats().inactive_split.now, kMiB + 512);
+  allocator.free(c);
+  EXPECT_EQ(allocator.stats().inactive_split.now, 0) << "the halves are one again";
+  EXPECT_EQ(allocator.stats().reserved.now, 30 * kMiB);
+}
+
+TEST(CachingAllocator, TheTightestBlockIsTakenAndNeighboursMerge) {
+  CachingAllocator allocator;
+  std::vector<CachingAllocator::Handle> blocks;
+  for (const int64_t size : {40, 24, 32}) blocks.push_back(allocator.allocate(size * kMiB));
+  const int64_t second = allocator.address(blocks[1]);
+  for (const auto block : blocks) allocator.free(block);
+  EXPECT_EQ(allocator.address(allocator.allocate(23 * kMiB)), second);
+  EXPECT_EQ(allocator.stats().reserved.now, 96 * kMiB);
+  EXPECT_EQ(allocator.stats().device_allocations, 3);
+}
+
+TEST(CachingAllocator, BlocksBeyondTheLimitAreNeitherSplitNorGivenToSmallerRequests) {
+  CachingAllocator allocator(AllocatorSettings::parse("max_split_size_mb:50"));
+  allocator.free(allocator.allocate(64 * kMiB));
+  allocator.allocate(30 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.now, 94 * kMiB) << "30 are below the limit, 64 above";
+  const auto big = allocator.allocate(60 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.now, 94 * kMiB) << "4 more than asked for are within the rounding";
+  EXPECT_EQ(allocator.stats().allocated.now, 94 * kMiB);
+  allocator.free(big);
+  allocator.free(allocator.allocate(100 * kMiB));
+  allocator.allocate(64 * kMiB);
+  allocator.allocate(60 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.now, (30 + 64 + 100 + 60) * kMiB) << "100 exceed 60 by more than 20";
+}
+
+// The very sizes of PyTorch's test of this setting (test_cuda.py, test_allocator_settings).
+TEST(CachingAllocator, SizesAreRoundedToPartsOfPowersOfTwo) {
+  const auto rounded = [](const char* settings, int64_t bytes) {
+    CachingAllocator allocator(AllocatorSettings::parse(settings));
+    allocator.allocate(bytes);
+    return allocator.stats().allocated.now;
+  };
+  const int64_t floats = 21 * kMiB * 4;          // 84 MiB: between 64 and 128
+  const int64_t many = int64_t{100} * kMiB * 4;  // 400 MiB: between 256 and 512
+  EXPECT_EQ(rounded("", floats), floats);
+  EXPECT_EQ(rounded("roundup_power2_divisions:4", floats), 96 * kMiB);
+  EXPECT_EQ(rounded("roundup_power2_divisions:8", floats), 88 * kMiB);
+  EXPECT_EQ(rounded("roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]", floats), 88 * kMiB);
+  EXPECT_EQ(rounded("roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]", many), 512 * kMiB);
+  EXPECT_EQ(rounded("roundup_power2_divisions:[64:1,128:2,256:4,512:2,1024:1,>:1]", many), 448 * kMiB);
+  EXPECT_EQ(rounded("roundup_power2_divisions:4", 5000), 5120) << "small ones too: 4096 and a quarter";
+  EXPECT_EQ(rounded("roundup_power2_divisions:4", 1025), 1536) << "but not where a part is less than a block";
+}
+
+TEST(CachingAllocator, StreamsDoNotShareBlocks) {
+  CachingAllocator allocator;
+  allocator.free(allocator.allocate(30 * kMiB, 0));
+  allocator.allocate(30 * kMiB, 1);
+  EXPECT_EQ(allocator.stats().reserved.now, 60 * kMiB);
+  allocator.allocate(30 * kMiB, 0);
+  EXPECT_EQ(allocator.stats().reserved.now, 60 * kMiB);
+}
+
+TEST(CachingAllocator, ABlockUsedOnAnotherStreamWaits) {
+  CachingAllocator allocator;
+  const auto a = allocator.allocate(30 * kMiB, 0);
+  allocator.record_stream(a, 1);
+  allocator.free(a);
+  EXPECT_EQ(allocator.stats().allocated.now, 0);
+  EXPECT_EQ(allocator.stats().active.now, 30 * kMiB);
+  allocator.allocate(30 * kMiB, 0);
+  EXPECT_EQ(allocator.stats().reserved.now, 60 * kMiB);
+  allocator.synchronize();
+  EXPECT_EQ(allocator.stats().active.now, 30 * kMiB);
+  allocator.allocate(30 * kMiB, 0);
+  EXPECT_EQ(allocator.stats().reserved.now, 60 * kMiB);
+}
+
+TEST(CachingAllocator, WithoutRoomTheCacheIsGivenBackAndThenItFails) {
+  CachingAllocator allocator({}, 100 * kMiB);
+  const auto a = allocator.allocate(60 * kMiB);
+  allocator.free(a);
+  allocator.allocate(80 * kMiB);
+  EXPECT_EQ(allocator.stats().retries, 1);
+  EXPECT_EQ(allocator.stats().reserved.now, 80 * kMiB);
+  EXPECT_EQ(allocator.stats().device_frees, 1);
+  try {
+    allocator.allocate(30 * kMiB);
+    FAIL();
+  } catch (const OutOfMemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("30.00 MiB asked for, of 100.00 MiB"));
+  }
+  EXPECT_EQ(allocator.stats().reserved.now, 80 * kMiB);
+}
+
+TEST(CachingAllocator, ASegmentThatIsHeldInPartCannotBeGivenBack) {
+  CachingAllocator allocator;
+  const auto a = allocator.allocate(5 * kMiB);
+  const auto b = allocator.allocate(5 * kMiB);
+  allocator.free(a);
+  allocator.empty_cache();
+  EXPECT_EQ(allocator.stats().reserved.now, 20 * kMiB);
+  EXPECT_EQ(allocator.stats().inactive_split.now, 15 * kMiB);
+  allocator.free(b);
+  allocator.empty_cache();
+  EXPECT_EQ(allocator.stats().reserved.now, 0);
+  EXPECT_EQ(allocator.stats().segments.now, 0);
+}
+
+TEST(CachingAllocator, GarbageIsCollectedBeyondTheThreshold) {
+  CachingAllocator allocator(
+      AllocatorSettings::parse("garbage_collection_threshold:0.5,per_process_memory_fraction:1.0"), 200 * kMiB);
+  for (const int64_t size : {30, 40, 50}) allocator.free(allocator.allocate(size * kMiB));
+  EXPECT_EQ(allocator.stats().reserved.now, 120 * kMiB);
+  allocator.allocate(60 * kMiB);  // 120 are more than 100: what is older than the average goes
+  EXPECT_LT(allocator.stats().reserved.now, 180 * kMiB);
+  EXPECT_EQ(allocator.stats().retries, 0);
+}
+
+TEST(CachingAllocator, ExpandableSegmentsGrowByPages) {
+  CachingAllocator allocator(AllocatorSettings::parse("expandable_segments:True"));
+  const auto a = allocator.allocate(30 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.now, 40 * kMiB) << "two pages of 20";
+  const auto b = allocator.allocate(30 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.now, 60 * kMiB) << "the rest of the second and a third";
+  EXPECT_EQ(allocator.address(b), allocator.address(a) + 30 * kMiB);
+  allocator.free(a);
+  allocator.free(b);
+  allocator.allocate(60 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.now, 60 * kMiB) << "one block again";
+  allocator.allocate(1024);
+  EXPECT_EQ(allocator.stats().reserved.now, 62 * kMiB) << "small ones have pages of 2";
+}
+
+TEST(CachingAllocator, FreePagesOfAnExpandableSegmentAreGivenBackFromItsMiddle) {
+  CachingAllocator allocator(AllocatorSettings::parse("expandable_segments:True"));
+  const auto a = allocator.allocate(20 * kMiB);
+  const auto b = allocator.allocate(50 * kMiB);
+  const auto c = allocator.allocate(10 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.now, 80 * kMiB);
+  allocator.free(b);
+  allocator.empty_cache();
+  EXPECT_EQ(allocator.stats().reserved.now, 40 * kMiB) << "50 free MiB hold two whole pages";
+  allocator.allocate(45 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.now, 80 * kMiB) << "and the gap is filled first";
+  allocator.free(a);
+  allocator.free(c);
+}
+
+// ---- Random programs
+
+struct Live {
+  CachingAllocator::Handle handle;
+  int64_t bytes;
+};
+
+void expect_consistent(const CachingAllocator& allocator, const std::vector<Live>& live, uint32_t seed) {
+  int64_t reserved = 0, allocated = 0, requested = 0, stuck = 0, end = 0;
+  size_t held = 0;
+  for (const auto& segment : allocator.snapshot()) {
+    ASSERT_GE(segment.address, end) << "segments overlap, seed " << seed;
+    end = segment.address + segment.bytes;
+    reserved += segment.bytes;
+    int64_t at = segment.address;
+    bool was_free = false;
+    for (const auto& block : segment.blocks) {
+      ASSERT_EQ(block.address, at) << "blocks leave a hole, seed " << seed;
+      at += block.bytes;
+      const bool is_free = !block.active;
+      ASSERT_FALSE(was_free && is_free) << "free neighbours are apart, seed " << seed;
+      was_free = is_free;
+      if (block.allocated) {
+        allocated += block.bytes;
+        requested += block.requested;
+        ++held;
+        ASSERT_GE(block.bytes, block.requested);
+      } else if (segment.blocks.size() > 1 && !segment.expandable) {
+        stuck += block.bytes;
+      }
+    }
+    ASSERT_EQ(at, end) << "seed " << seed;
+  }
+  const auto& stats = allocator.stats();
+  EXPECT_EQ(stats.reserved.now, reserved) << seed;
+  EXPECT_EQ(stats.allocated.now, allocated) << seed;
+  EXPECT_EQ(stats.requested.now, requested) << seed;
+  EXPECT_EQ(held, live.size()) << seed;
+  EXPECT_GE(stats.reserved.peak, stats.reserved.now);
+  EXPECT_EQ(stats.inactive_split.now, stuck) << seed;
+}
+
+TEST(CachingAllocator, RandomProgramsKeepItConsistent) {
+  const std::vector<std::string> settings = {"", "expandable_segments:True", "max_split_size_mb:32",
+                                             "roundup_power2_divisions:4",
+                                             "max_split_size_mb:64,max_non_split_rounding_mb:64"};
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    std::mt19937 random(seed);
+    CachingAllocator allocator(AllocatorSettings::parse(settings[seed % settings.size()]), 600 * kMiB);
+    std::vector<Live> live;
+    for (int i = 0; i < 400; ++i) {
+      if (live.size() > 30 || (!live.empty() && random() % 2 == 0)) {
+        const size_t at = random() % live.size();
+        allocator.free(live[at].handle);
+        live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
+      } else {
+        const int64_t bytes = 1 + static_cast<int64_t>(random() % (1u << (10 + random() % 16)));
+        try {
+          live.push_back({allocator.allocate(bytes), bytes});
+        } catch (const OutOfMemoryError&) {
+          for (const Live& one : live) allocator.free(one.handle);
+          live.clear();
+        }
+      }
+      if (random() % 40 == 0) allocator.empty_cache();
+      if (i % 20 == 0) expect_consistent(allocator, live, seed);
+      if (HasFatalFailure()) return;
+    }
+    for (const Live& one : live) allocator.free(one.handle);
+    allocator.empty_cache();
+    EXPECT_EQ(allocator.stats().reserved.now, 0) << "seed " << seed;
+    EXPECT_EQ(allocator.stats().active.now, 0);
+    EXPECT_EQ(allocator.stats().inactive_split.now, 0);
+  }
+}
+
+TEST(CachingAllocator, HistoryTellsWhatTheStatisticsTell) {
+  CachingAllocator allocator;
+  allocator.record_history();
+  const auto a = allocator.allocate(3 * kMiB, 0, 7);
+  allocator.free(a);
+  allocator.empty_cache();
+  using Action = CachingAllocator::Action;
+  std::vector<Action> actions;
+  for (const auto& event : allocator.history()) actions.push_back(event.action);
+  EXPECT_EQ(actions, (std::vector<Action>{Action::kSegmentAllocate, Action::kAllocate, Action::kFreeRequested,
+                                          Action::kFreeCompleted, Action::kSegmentFree}));
+  EXPECT_EQ(allocator.history()[1].tag, 7u);
+  EXPECT_EQ(allocator.history()[1].bytes, 3 * kMiB);
+}
+
+// ---- What a device holds while a graph runs
+
+// A step with one parameter of 30 MiB, an activation of 50 and a gradient of 30.
+struct Step {
+  TestGraph t;
+  TestGraph::Call w, x, y, gradient;
+  explicit Step(ProgramMode mode = ProgramMode::kTrain) {
+    t.device = c10::Device("cuda:0");
+    t.graph.metadata.device = t.device;
+    t.graph.metadata.mode = mode;
+    constexpr int64_t kMega = kMiB / 4;  // floats
+    w = t.parameter("w", {30 * kMega});
+    x = t.input("x", {12 * kMega});
+    y = t.call("aten::relu", {x}, {{50 * kMega}});
+    t.phase = Graph::kBackward;
+    gradient = t.call("aten::relu", {y}, {{30 * kMega}}, y.node);
+    t.gradient(w, gradient);
+    t.free_after(gradient.node, {t.storage(y)});
+  }
+};
+
+TEST(DeviceMemory, SumsOfAStepThatRepeats) {
+  const Step step;
+  const DeviceMemory memory = device_memory(step.t.graph);
+  // Parameter and input 42, then 50, then 30 beside them.
+  EXPECT_EQ(memory.allocated_peak, (30 + 12 + 50 + 30) * kMiB);
+  EXPECT_EQ(memory.reserved_after, (std::vector<int64_t>{122 * kMiB, 122 * kMiB, 122 * kMiB}));
+  EXPECT_EQ(memory.cublas_workspace, 0);
+  EXPECT_EQ(memory.footprint(), 122 * kMiB + DeviceAssumptions().context);
+  EXPECT_EQ(memory.fragmentation(), 0);
+}
+
+TEST(DeviceMemory, InferenceRunsOnce) {
+  const Step step(ProgramMode::kInfer);
+  EXPECT_EQ(device_memory(step.t.graph).reserved_after.size(), 1u);
+}
+
+TEST(DeviceMemory, WhatDoesNotFitIsToldWithTheNode) {
+  const Step step;
+  DeviceMemoryOptions options;
+  options.assumptions.context = 0;
+  options.capacity = 122 * kMiB;
+  EXPECT_NO_THROW(device_memory(step.t.graph, options));
+  options.capacity = 100 * kMiB;
+  try {
+    device_memory(step.t.graph, options);
+    FAIL();
+  } catch (const OutOfMemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("node 3, aten::relu"));
+  }
+  const Profile costs = profile(step.t.graph, {.memory = options});
+  EXPECT_FALSE(costs.device_memory.has_value());
+  EXPECT_THAT(to_text(costs), HasSubstr("does not fit: node 3, aten::relu"));
+}
+
+TEST(DeviceMemory, MatrixProductsTakeCublasWorkspaceOnce) {
+  TestGraph t;
+  t.device = c10::Device("cuda:0");
+  t.graph.metadata.device = t.device;
+  const auto a = t.input("a", {16, 16});
+  const auto b = t.call("aten::mm", {a, a}, {{16, 16}});
+  t.call("aten::mm", {b, b}, {{16, 16}});
+  DeviceMemoryOptions options;
+  EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 2 * kMiB + 32 * kMiB);
+  options.assumptions.cublas_workspace = 8519680;  // in a segment of 20 MiB, as all between 1 and 10
+  EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 22 * kMiB);
+}
+
+TEST(DeviceMemory, OtherSettingsAreTried) {
+  const Step step;
+  const auto outcomes = other_settings(step.t.graph);
+  ASSERT_EQ(outcomes.size(), 4u);
+  for (size_t i = 1; i < outcomes.size(); ++i) EXPECT_LE(outcomes[i - 1].reserved_peak, outcomes[i].reserved_peak);
+}
+
+}  // namespace
+}  // namespace shadowgraph

@@ -1,0 +1,215 @@
+// Memory inside kernels: rules against what libtorch's allocator is asked for on this machine, and sums written out for
+// CUDA's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+
+#include <filesystem>
+
+#include "models/program.h"
+#include "models/registry.h"
+#include "profiler/memory/scratch_rules.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/measure.h"
+#include "shadowgraph/operators.h"
+#include "shadowgraph/profile.h"
+#include "shadowgraph/text.h"
+#include "tests/profiler/test_graph.h"
+
+namespace shadowgraph {
+namespace {
+
+using shadowgraph::testing::TestGraph;
+using ::testing::HasSubstr;
+
+Graph step_of(const std::string& name, c10::ScalarType dtype = c10::kFloat) {
+  const FakeTensorMode mode({.device = at::kCPU});
+  const auto model = models::build(name, {.dtype = dtype, .tiny = true});
+  torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
+  return capture_training_step(models::program_of(model, &optimizer)).graph;
+}
+
+class ScratchOf : public ::testing::TestWithParam<std::string> {};
+
+// What no rule is asked for is measured; where there is a rule, or none is said to be taken, that must be what is measured,
+// but for the scalars that some calls make into tensors.
+TEST_P(ScratchOf, ARuleIsWhatTheKernelTakes) {
+  for (const c10::ScalarType dtype : {c10::kFloat, c10::kBFloat16}) {
+    const Graph graph = step_of(GetParam(), dtype);
+    MeasuredCalls calls;
+    const MeasureReport report = measure_calls(graph, calls, {.repeats = 0});
+    EXPECT_GT(report.measured, 20u);
+    const Scratch rules = Scratch::of(graph);
+    const Scratch measured = Scratch::of(graph, &calls);
+    std::set<std::string> told;
+    for (const NodeId node : graph.nodes()) {
+      const NodeScratch& rule = rules.of(node);
+      const NodeScratch& real = measured.of(node);
+      if (real.source != ScratchSource::kMeasured || rule.source == ScratchSource::kUnknown) continue;
+      const std::string& op = graph.target(node).name();
+      if (std::abs(real.bytes - rule.bytes) > 16 && told.insert(op).second) {
+        ADD_FAILURE() << call_signature(graph, node) << " takes " << real.bytes << " bytes, the rule says "
+                      << rule.bytes;
+      }
+    }
+    EXPECT_LE(measured.unknown_calls(), rules.unknown_calls());
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Zoo, ScratchOf,
+                         ::testing::Values("resnet18", "unet", "gpt2", "bert_base", "vit_b_16", "lstm_lm"),
+                         [](const auto& name) { return name.param; });
+
+TEST(Scratch, WhatIsNotKnownIsListedAndCounted) {
+  TestGraph t;
+  const auto x = t.input("x", {4, 4});
+  t.call("aten::relu", {x}, {{4, 4}});
+  t.call("aten::linalg_qr", {x}, {{4, 4}, {4, 4}});
+  t.call("aten::linalg_qr", {x}, {{4, 4}, {4, 4}});
+  const Scratch scratch = Scratch::of(t.graph);
+  EXPECT_EQ(scratch.unknown(), (std::vector<UncoveredOperator>{{"aten::linalg_qr", 2}}));
+  EXPECT_EQ(scratch.unknown_calls(), 2);
+  EXPECT_THAT(to_text(profile(t.graph)), HasSubstr("at least: what 2 calls of 1 operators take"));
+}
+
+TEST(Scratch, OperandsOfAnotherDtypeAreConvertedOnTheCpu) {
+  TestGraph t;
+  const auto x = t.input("x", {100});
+  t.dtype = c10::kHalf;
+  const auto y = t.input("y", {100});
+  t.dtype = c10::kFloat;
+  const auto sum = t.call("aten::add.Tensor", {x, y, Argument::of_int(1)}, {{100}});
+  const NodeScratch scratch = Scratch::of(t.graph).of(sum.node);
+  EXPECT_EQ(scratch.bytes, 400);
+  MeasuredCalls calls;
+  measure_calls(t.graph, calls);
+  EXPECT_NEAR(static_cast<double>(calls.find(call_signature(t.graph, sum.node))->scratch), 400, 64);
+}
+
+int64_t cuda_rule(const std::string& op, std::vector<Operand> arguments) {
+  for (const ScratchRow& row : scratch_rows(c10::kCUDA)) {
+    if (row.name == op) return row.bytes(OperandShapes{.arguments = arguments}).value_or(-1);
+  }
+  ADD_FAILURE() << "no row " << op;
+  return -2;
+}
+
+TEST(Scratch, CudaRulesByHand) {
+  const std::vector<int64_t> q{2, 16, 1000, 64}, k{2, 4, 1000, 64};
+  const auto tensor = [](const std::vector<int64_t>& sizes, int64_t bytes = 2) {
+    return Operand::of_tensor(sizes, bytes);
+  };
+  // 1000 rows become 1024: softmax sums 4*2*16*1024, dq 4*2*1024*16*64.
+  const int64_t dq = 4 * 2 * 16 * 1024 + 4 * 2 * 1024 * 16 * 64;
+  EXPECT_EQ(
+      cuda_rule("aten::_scaled_dot_product_flash_attention_backward", {tensor(q), tensor(q), tensor(q), tensor(q)}),
+      dq);
+  // Four heads of k for sixteen of q: dk and dv for sixteen, 2*2*1000*16*64*2.
+  EXPECT_EQ(
+      cuda_rule("aten::_scaled_dot_product_flash_attention_backward", {tensor(q), tensor(q), tensor(k), tensor(k)}),
+      dq + 2 * 2 * 1000 * 16 * 64 * 2);
+  // Enough blocks of rows for all multiprocessors: 2*16*16 = 512 of 264.
+  EXPECT_EQ(
+      cuda_rule("aten::_scaled_dot_product_flash_attention", {tensor(q), tensor(q), tensor(q), Operand::of_number(0)}),
+      0);
+  // One token of eight heads against 4096 keys: cut along the keys.
+  const std::vector<int64_t> one{1, 8, 1, 64}, keys{1, 8, 4096, 64};
+  EXPECT_GT(cuda_rule("aten::_scaled_dot_product_flash_attention",
+                      {tensor(one), tensor(keys), tensor(keys), Operand::of_number(0)}),
+            0);
+  // With few rows embedding's gradient needs nothing; with 8192 it sorts: 5 arrays of int64.
+  const std::vector<int64_t> gradient{100, 8}, few{100}, wide{8192, 8}, many{8192};
+  EXPECT_EQ(
+      cuda_rule("aten::embedding_dense_backward", {tensor(gradient, 4), tensor(few, 8), Operand::of_number(1000)}), 0);
+  const int64_t pieces = 819 + 1000;
+  EXPECT_EQ(cuda_rule("aten::embedding_dense_backward", {tensor(wide, 4), tensor(many, 8), Operand::of_number(1000)}),
+            std::max<int64_t>(5 * 8192 * 8, (3 * 8192 + 2000 + pieces) * 8 + pieces * 8 * 4));
+  // Norms of lists: a partial result for every 65536 elements of the largest, for each.
+  const std::vector<int64_t> big{200000}, small{10};
+  const std::vector<Shape> list{big, small};
+  EXPECT_EQ(cuda_rule("aten::_foreach_norm.Scalar", {Operand::of_tensors(list, 2)}), 2 * 4 * 4);
+  // 100000 rows of 64: 32768/2 blocks at most, 3125 of 32 rows; weight and bias.
+  const std::vector<int64_t> rows{100000, 64}, normalized{64}, mask{1, 1, 1};
+  EXPECT_EQ(
+      cuda_rule(
+          "aten::native_layer_norm_backward",
+          {tensor(rows, 4), tensor(rows, 4), Operand::of_ints(normalized), {}, {}, {}, {}, Operand::of_ints(mask)}),
+      2 * (3125 + 1) * 64 * 4);
+  const std::vector<int64_t> bench{4096, 768};
+  EXPECT_EQ(
+      cuda_rule(
+          "aten::native_layer_norm_backward",
+          {tensor(bench, 4), tensor(bench, 4), Operand::of_ints(normalized), {}, {}, {}, {}, Operand::of_ints(mask)}),
+      0);
+}
+
+TEST(MeasuredCalls, FilesGoThereAndBackForThisMachineAlone) {
+  TestGraph t;
+  const auto x = t.input("x", {8, 8});
+  const auto y = t.call("aten::mm", {x, x}, {{8, 8}});
+  MeasuredCalls calls;
+  const MeasureReport report = measure_calls(t.graph, calls);
+  EXPECT_EQ(report.measured, 1u);
+  EXPECT_EQ(measure_calls(t.graph, calls).known, 1u);
+  const std::string path = ::testing::TempDir() + "/calls/of/this.json";
+  calls.write_file(path);
+  const MeasuredCalls again = MeasuredCalls::read_file(path);
+  ASSERT_NE(again.find(call_signature(t.graph, y.node)), nullptr);
+  EXPECT_GT(again.find(call_signature(t.graph, y.node))->seconds, 0);
+  std::string text = read_file(path);
+  text.replace(text.find("libtorch"), 8, "elsewhere");
+  write_file(path, text);
+  EXPECT_EQ(MeasuredCalls::read_file(path).size(), 0u);
+  write_file(path, "{\"version\": 1}");
+  EXPECT_THROW(MeasuredCalls::read_file(path), ParseError);
+  write_file(path, "garbage");
+  EXPECT_THROW(MeasuredCalls::read_file(path), ParseError);
+  EXPECT_EQ(MeasuredCalls::read_file(path + ".none").size(), 0u);
+}
+
+TEST(MeasureCalls, WhatCannotRunIsLeftOutWithItsReason) {
+  TestGraph t;
+  const auto x = t.input("x", {8, 8});
+  const auto y = t.input("y", {7, 7});
+  t.call("aten::mm", {x, y}, {{8, 7}});
+  t.call("aten::add.Tensor", {x, x}, {{8, 8}});  // without alpha
+  t.device = c10::Device("cuda:0");
+  const auto z = t.input("z", {4});
+  t.call("aten::relu", {z}, {{4}});
+  MeasuredCalls calls;
+  const MeasureReport report = measure_calls(t.graph, calls);
+  EXPECT_EQ(report.measured, 0u);
+  ASSERT_EQ(report.left_out.size(), 3u);
+  EXPECT_THAT(report.left_out[0].reason, HasSubstr("an argument is missing"));
+  EXPECT_THAT(report.left_out[1].reason, HasSubstr("mat1 and mat2"));
+  EXPECT_THAT(report.left_out[2].reason, HasSubstr("cuda"));
+  const FakeTensorMode mode({.device = at::kCPU});
+  EXPECT_THROW(measure_calls(t.graph, calls), Error);
+}
+
+TEST(MeasureCalls, DrawsLeaveTheGeneratorAsItWas) {
+  TestGraph t;
+  const auto x = t.input("x", {1000});
+  t.view("aten::uniform_", {x, Argument::of_float(0), Argument::of_float(1)}, x.value(), {1000});
+  at::manual_seed(5);
+  const at::Tensor expected = at::rand({4});
+  at::manual_seed(5);
+  MeasuredCalls calls;
+  EXPECT_EQ(measure_calls(t.graph, calls).measured, 1u);
+  EXPECT_TRUE(at::equal(at::rand({4}), expected));
+}
+
+TEST(CallSignature, TellsCallsApartByWhatAKernelSees) {
+  TestGraph t;
+  const auto x = t.input("x", {4, 4});
+  const auto y = t.input("y", {4, 4});
+  const auto one = t.call("aten::add.Tensor", {x, y, Argument::of_int(1)}, {{4, 4}});
+  const auto same = t.call("aten::add.Tensor", {y, x, Argument::of_int(1)}, {{4, 4}});
+  const auto scaled = t.call("aten::add.Tensor", {x, y, Argument::of_int(2)}, {{4, 4}});
+  const auto doubled = t.call("aten::add.Tensor", {x, x, Argument::of_int(1)}, {{4, 4}});
+  EXPECT_EQ(call_signature(t.graph, one.node), call_signature(t.graph, same.node));
+  EXPECT_NE(call_signature(t.graph, one.node), call_signature(t.graph, scaled.node));
+  EXPECT_NE(call_signature(t.graph, one.node), call_signature(t.graph, doubled.node));
+}
+
+}  // namespace
+}  // namespace shadowgraph

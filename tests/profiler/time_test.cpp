@@ -1,0 +1,218 @@
+// What calls move, what kind of kernel they are, the figures of devices, and the time of a step: sums written out.
+#include "shadowgraph/time.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+
+#include "shadowgraph/text.h"
+#include "tests/profiler/test_graph.h"
+
+namespace shadowgraph {
+namespace {
+
+using shadowgraph::testing::TestGraph;
+using ::testing::HasSubstr;
+
+NodeTraffic traffic(const TestGraph& t, const TestGraph::Call& call) { return Traffic::of(t.graph).of(call.node); }
+
+TEST(Traffic, EveryOperandOnceAndEveryResultOnce) {
+  TestGraph t;
+  const auto a = t.input("a", {8, 16});
+  const auto b = t.input("b", {16});
+  EXPECT_EQ(traffic(t, t.call("aten::add.Tensor", {a, b}, {{8, 16}})), (NodeTraffic{512 + 64, 512}));
+  EXPECT_EQ(traffic(t, t.call("aten::mul.Tensor", {a, a}, {{8, 16}})), (NodeTraffic{512, 512}));
+  EXPECT_EQ(traffic(t, t.view("aten::t", {a}, a.value(), {16, 8})), NodeTraffic());
+  EXPECT_EQ(traffic(t, t.call("aten::empty_like", {a}, {{8, 16}})), NodeTraffic());
+  EXPECT_EQ(traffic(t, t.call("aten::zeros_like", {a}, {{8, 16}})).written, 512);
+}
+
+TEST(Traffic, InPlaceReadsAndWritesButOverwritingDoesNotRead) {
+  TestGraph t;
+  const auto a = t.input("a", {128});
+  const auto b = t.input("b", {128});
+  EXPECT_EQ(traffic(t, t.view("aten::add_.Tensor", {a, b}, a.value(), {128})), (NodeTraffic{1024, 512}));
+  EXPECT_EQ(traffic(t, t.view("aten::copy_", {a, b}, a.value(), {128})), (NodeTraffic{512, 512}));
+  EXPECT_EQ(traffic(t, t.view("aten::zero_", {a}, a.value(), {128})), (NodeTraffic{0, 512}));
+}
+
+TEST(Traffic, OfATableOnlyTheRowsTaken) {
+  TestGraph t;
+  const auto table = t.parameter("table", {1000, 64});
+  t.dtype = c10::kLong;
+  const auto rows = t.input("rows", {10});
+  t.dtype = c10::kFloat;
+  EXPECT_EQ(traffic(t, t.call("aten::embedding", {table, rows}, {{10, 64}})), (NodeTraffic{2560 + 80, 2560}));
+}
+
+TEST(KernelClass, ByNameAndOperands) {
+  TestGraph t;
+  const auto x = t.input("x", {1, 8, 4, 4});
+  const auto conv = [&](const TestGraph::Call& weight, int64_t groups) {
+    const auto call = t.call("aten::convolution",
+                             {x,
+                              weight,
+                              {},
+                              t.ints({1, 1}),
+                              t.ints({0, 0}),
+                              t.ints({1, 1}),
+                              Argument::of_bool(false),
+                              t.ints({0, 0}),
+                              Argument::of_int(groups)},
+                             {{1, 8, 4, 4}});
+    return kernel_class(t.graph, call.node);
+  };
+  EXPECT_EQ(conv(t.parameter("a", {8, 8, 3, 3}), 1), KernelClass::kConvolution);
+  EXPECT_EQ(conv(t.parameter("b", {8, 8, 1, 1}), 1), KernelClass::kPointwiseConvolution);
+  EXPECT_EQ(conv(t.parameter("c", {8, 1, 3, 3}), 8), KernelClass::kGroupedConvolution);
+  const auto of = [&](const char* op, std::vector<Argument> arguments) {
+    return kernel_class(t.graph, t.call(op, std::move(arguments), {{4, 4}}).node);
+  };
+  EXPECT_EQ(of("aten::mm", {x, x}), KernelClass::kMatmul);
+  EXPECT_EQ(of("aten::relu", {x}), KernelClass::kPointwise);
+  EXPECT_EQ(of("aten::_softmax", {x}), KernelClass::kSoftmax);
+  EXPECT_EQ(of("aten::sum.dim_IntList", {x}), KernelClass::kReduction);
+  EXPECT_EQ(of("aten::native_layer_norm", {x}), KernelClass::kNormalization);
+  EXPECT_EQ(of("aten::clone", {x}), KernelClass::kCopy);
+  EXPECT_EQ(of("aten::bernoulli_.float", {x}), KernelClass::kRandom);
+  EXPECT_EQ(of("aten::zeros_like", {x}), KernelClass::kFill);
+  EXPECT_EQ(kernel_class(t.graph, x.node), KernelClass::kFree);
+  for (int i = 0; i < kKernelClassCount; ++i) {
+    EXPECT_EQ(parse_kernel_class(to_string(static_cast<KernelClass>(i))), static_cast<KernelClass>(i));
+  }
+}
+
+// 1 TFLOP/s, 1 GB/s, 10 us a kernel.
+DeviceSpec simple() {
+  DeviceSpec spec;
+  spec.name = "simple";
+  spec.bandwidth = 1e9;
+  spec.matmul = {{"float32", 1e12}, {"bfloat16", 4e12}};
+  spec.classes[KernelClass::kOther].fixed = 1e-5;
+  return spec;
+}
+
+struct Product {
+  TestGraph t;
+  TestGraph::Call mm;
+  explicit Product(int64_t n, c10::ScalarType dtype = c10::kFloat) {
+    t.dtype = dtype;
+    const auto a = t.input("a", {n, n});
+    mm = t.call("aten::mm", {a, a}, {{n, n}});
+  }
+};
+
+TEST(StepTime, TheLongerOfComputingAndMoving) {
+  const Product large(8192);
+  const StepTime time = StepTime::of(large.t.graph, simple());
+  const double flops = 2.0 * 8192 * 8192 * 8192;
+  EXPECT_NEAR(time.seconds(), 1e-5 + flops / 1e12, 1e-9);
+  EXPECT_EQ(time.of(large.mm.node).bound, TimeBound::kCompute);
+  EXPECT_NEAR(time.flop_utilization(), flops / 1e12 / time.seconds(), 1e-9);
+  const Product small(64);
+  const StepTime short_time = StepTime::of(small.t.graph, simple());
+  EXPECT_NEAR(short_time.seconds(), 1e-5 + 2 * 64 * 64 * 4 / 1e9, 1e-9);
+  EXPECT_EQ(short_time.of(small.mm.node).bound, TimeBound::kMemory);
+}
+
+TEST(StepTime, AnotherDtypeByItsPeakOrItsScale) {
+  const Product product(8192, c10::kBFloat16);
+  const double flops = 2.0 * 8192 * 8192 * 8192;
+  EXPECT_NEAR(StepTime::of(product.t.graph, simple()).seconds(), 1e-5 + flops / 4e12, 1e-9);
+  DeviceSpec measured = simple();
+  measured.classes[KernelClass::kMatmul] = {.compute = {{1, 5e11}}};
+  EXPECT_NEAR(StepTime::of(product.t.graph, measured).seconds(), flops / 2e12, 1e-9);
+  measured.classes[KernelClass::kMatmul].scale["bfloat16"] = 8;
+  EXPECT_NEAR(StepTime::of(product.t.graph, measured).seconds(), flops / 4e12, 1e-9);
+}
+
+TEST(StepTime, AStepOfShortKernelsWaitsForTheHost) {
+  TestGraph t;
+  auto x = t.input("x", {4});
+  for (int i = 0; i < 10; ++i) x = t.call("aten::relu", {x}, {{4}});
+  DeviceSpec spec = simple();
+  spec.host_call = 5e-5;
+  const StepTime time = StepTime::of(t.graph, spec);
+  // The tenth call is issued at 500 us and takes 10 us and 32 ns.
+  EXPECT_NEAR(time.seconds(), 5e-4 + 1e-5 + 3.2e-8, 1e-9);
+  EXPECT_NEAR(time.busy(), 10 * (1e-5 + 3.2e-8), 1e-9);
+  EXPECT_EQ(time.calls(), 10);
+  spec.host_call = 0;
+  EXPECT_NEAR(StepTime::of(t.graph, spec).seconds(), 10 * (1e-5 + 3.2e-8), 1e-9);
+}
+
+TEST(StepTime, WhatWasMeasuredComesFirst) {
+  const Product product(64);
+  MeasuredCalls calls;
+  calls.set(call_signature(product.t.graph, product.mm.node), {.scratch = 100, .seconds = 0.25});
+  EXPECT_EQ(StepTime::of(product.t.graph, simple(), &calls).seconds(), 0.25);
+  EXPECT_EQ(profile(product.t.graph, {.measured = &calls}).peak_with_scratch.bytes, 2 * 64 * 64 * 4 + 100);
+}
+
+TEST(DeviceSpec, RatesAreInterpolatedInTheLogarithms) {
+  DeviceSpec spec = simple();
+  spec.classes[KernelClass::kCopy].memory = {{100, 1e6}, {10000, 1e8}};
+  EXPECT_NEAR(spec.memory_rate(KernelClass::kCopy, 1000), 1e7, 1);
+  EXPECT_NEAR(spec.memory_rate(KernelClass::kCopy, 1), 1e6, 1);
+  EXPECT_NEAR(spec.memory_rate(KernelClass::kCopy, 1e9), 1e8, 1);
+}
+
+TEST(DeviceSpec, EveryKnownDeviceReadsBackAndNamesItsSources) {
+  ASSERT_THAT(DeviceSpec::names(),
+              ::testing::IsSupersetOf({"a100", "h100", "h200", "b200", "v100", "l4", "rtx4090", "mi300x", "cpu"}));
+  for (const std::string& name : DeviceSpec::names()) {
+    const DeviceSpec spec = DeviceSpec::named(name);
+    EXPECT_EQ(spec.name, name);
+    EXPECT_GT(spec.memory, 0) << name;
+    EXPECT_FALSE(spec.sources.empty()) << name;
+    EXPECT_EQ(to_json(device_spec_from_json(to_json(spec), name)), to_json(spec)) << name;
+    if (spec.sources.contains("*")) continue;
+    for (const char* figure : {"memory_bytes", "bandwidth", "matmul", "vector", "transcendental", "host_call"}) {
+      EXPECT_TRUE(spec.sources.contains(figure)) << name << ": " << figure;
+    }
+  }
+  EXPECT_THROW(DeviceSpec::named("h1000"), Error);
+}
+
+TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
+  const std::string path = ::testing::TempDir() + "/spec.json";
+  simple().write_file(path);
+  EXPECT_EQ(to_json(DeviceSpec::read_file(path)), to_json(simple()));
+  const auto refused = [&](const std::string& text, const std::string& why) {
+    write_file(path, text);
+    try {
+      DeviceSpec::read_file(path);
+      ADD_FAILURE() << text;
+    } catch (const ParseError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(why)) << text;
+      EXPECT_THAT(error.what(), HasSubstr("spec.json"));
+    }
+  };
+  refused("{", "");
+  refused("[]", "no object");
+  refused(R"({"version": 2})", "version");
+  refused(R"({"version": 1, "device": "gpu"})", "'gpu'");
+  refused(R"({"version": 1})", "bandwidth");
+  refused(R"({"version": 1, "bandwidth": -1})", "bandwidth");
+  refused(R"({"version": 1, "bandwidth": 1})", "matmul");
+  refused(R"({"version": 1, "bandwidth": 1, "matmul": {}})", "float32");
+  refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"x": {}}})", "'x'");
+  refused(
+      R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"copy": {"memory": [[2, 1], [1, 1]]}}})",
+      "rise");
+  std::filesystem::remove(path);
+  EXPECT_THROW(DeviceSpec::read_file(path), FileError);
+}
+
+TEST(Calibrate, GivesASpecThatReadsBack) {
+  // A moment is enough for the first kernels; the rest of the classes fall back on them.
+  const DeviceSpec spec = calibrate({.seconds = 0.2});
+  EXPECT_GT(spec.matmul.at("float32"), 1e6);
+  EXPECT_EQ(spec.device, c10::kCPU);
+  EXPECT_FALSE(spec.classes.at(KernelClass::kMatmul).compute.empty());
+}
+
+}  // namespace
+}  // namespace shadowgraph

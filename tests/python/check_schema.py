@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""docs/*.schema.json against what the tool prints and reads: `profile --json` of some models and modes, device files, what
+`calibrate` writes; and documents that are damaged, which must fail. Wants jsonschema.
+
+    check_schema.py TOOL
+"""
+
+import concurrent.futures
+import copy
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import jsonschema
+
+TOOL = sys.argv[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCHEMAS = {name: json.loads((ROOT / "docs" / f"{name}.schema.json").read_text()) for name in ("profile", "device-spec")}
+failures = []
+
+
+def run(*arguments, cache):
+    # Measured calls and calibrations of whoever runs the tests stay out of it.
+    result = subprocess.run([TOOL, *map(str, arguments)], capture_output=True, text=True, timeout=300,
+                            env=os.environ | {"XDG_CACHE_HOME": str(cache)})
+    return result.returncode, result.stdout, result.stderr
+
+
+def output(*arguments, cache):
+    code, out, err = run(*arguments, cache=cache)
+    if code != 0:
+        failures.append(f"shadowgraph {' '.join(map(str, arguments))}: exit code {code}\n{err[:400]}")
+        return None
+    return json.loads(out) if out.startswith(("{", "[")) else out
+
+
+def errors(schema, document):
+    return list(jsonschema.Draft202012Validator(SCHEMAS[schema]).iter_errors(document))
+
+
+def expect_valid(schema, document, what):
+    for error in errors(schema, document)[:3]:
+        failures.append(f"{what}: at {error.json_path}: {error.message[:300]}")
+
+
+def expect_refused(schema, document, what):
+    if not errors(schema, document):
+        failures.append(f"{what}: the schema of {schema} lets it pass")
+
+
+def schemas_themselves(folder):
+    """They are schemas, and every key of a document is described in them."""
+    def keys(schema, path):
+        for name, value in schema.get("properties", {}).items():
+            # What is only a condition on a key (`if`) describes nothing.
+            if "description" not in value and not path.endswith("/if"):
+                failures.append(f"{path}: {name} has no description")
+        for name, value in schema.items():
+            parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+            for part, inner in [(name, value)] + [(f"{name}/{part}", inner) for part, inner in parts]:
+                if isinstance(inner, dict):
+                    keys(inner, f"{path}/{part}")
+
+    for name, schema in SCHEMAS.items():
+        jsonschema.Draft202012Validator.check_schema(schema)
+        keys(schema, name)
+
+
+def damages(document, path="$"):
+    """A document with one thing wrong, again and again: a key too many in every object that has a closed set of them, a
+    number below 0 or in words, text where a list should be."""
+    # Objects whose keys are names of the program's, or of anything.
+    named = ("operators", "flops", "elementwise_flops", "transcendental", "flops_beyond_pytorch", "sources")
+    maps = [[name] for name in named] + [["time", "phases"]]
+
+    def edited(steps, edit):
+        copied = copy.deepcopy(document)
+        at = copied
+        for step in steps:
+            at = at[step]
+        edit(at)
+        return copied
+
+    def walk(value, steps):
+        where = path + "".join(f"[{step!r}]" for step in steps)
+        if isinstance(value, dict):
+            if steps not in maps:
+                yield f"{where} with a key too many", edited(steps, lambda at: at.update(surprise=1))
+            for key in value:
+                yield from walk_item(value, key, steps)
+        elif isinstance(value, list):
+            for i in range(min(len(value), 2)):
+                yield from walk_item(value, i, steps)
+
+    def walk_item(container, key, steps):
+        value = container[key]
+        where = path + "".join(f"[{step!r}]" for step in [*steps, key])
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            for wrong in (-1, "1", None):
+                yield f"{where} = {wrong!r}", edited(steps, lambda at, wrong=wrong: at.update({key: wrong})
+                                                     if isinstance(at, dict) else at.__setitem__(key, wrong))
+        elif isinstance(value, (dict, list)):
+            yield f"{where} = 'text'", edited(steps, lambda at: at.__setitem__(key, "text"))
+        yield from walk(value, [*steps, key])
+
+    yield from walk(document, [])
+
+
+def without_required(document, required):
+    for key in required:
+        yield f"without {key}", {name: value for name, value in document.items() if name != key}
+
+
+def profiles(folder):
+    train = ("--mode", "train", "--batch", 2)
+    modes = (
+        ("resnet18", *train, "--device", "cuda"),
+        ("resnet18", *train, "--device", "cuda", "--device-memory", "1GiB", "--steady-state"),
+        ("resnet18", *train, "--device", "cuda", "--device-memory", "600MiB"),
+        ("resnet18", *train, "--device", "cpu", "--optimizer", "adamw"),
+        ("resnet18", "--batch", 2, "--device", "cpu", "--measure"),
+        ("gpt2", "--device", "cpu", "--batch", 1, "--seq", 64),
+        ("gpt2", *train, "--device", "cuda:3", "--dtype", "bf16", "--seq", 64, "--optimizer", "adamw", "--allocator",
+         "expandable_segments:True", "--spec", "a100"),
+        ("gpt2", *train, "--seq", 64, "--group", "operator", "--attention", "math", "--checkpoint", "auto"),
+        ("lstm_lm", *train, "--device", "cpu"),
+    )
+    for arguments in modes:
+        what = f"profile {' '.join(map(str, arguments))}"
+        profile = output("profile", *arguments, "--json", cache=folder)
+        if profile is None:
+            continue
+        expect_valid("profile", profile, what)
+        if "600MiB" in arguments and "out_of_memory" not in profile:
+            failures.append(f"{what}: it does not fit, and out_of_memory is absent")
+        if "time" not in profile:
+            failures.append(f"{what}: time is absent")
+        memory = profile.get("device_memory")
+        if memory and memory["footprint_bytes"] != memory["reserved_peak_bytes"] + memory["assumed"]["context_bytes"]:
+            failures.append(f"{what}: footprint_bytes is not the reserved bytes and the context")
+        if profile["static_plan"]["bytes"] < profile["static_plan"]["bound"]:
+            failures.append(f"{what}: the static plan is below its bound")
+    output("profile", "resnet18", *train, "-o", folder / "out", cache=folder)
+    expect_valid("profile", json.loads((folder / "out" / "profile.json").read_text()), "profile -o")
+    for arguments in (("--batch", "1..3", "--memory", "1KiB"), ("--batch", "2..3", "--mode", "train")):
+        rows = output("profile", "resnet18", *arguments, "--json", cache=folder)
+        expect_valid("profile", rows, f"profile resnet18 {' '.join(arguments)}")
+        for what, damaged in damages(rows):
+            if "['largest_batch'] = None" not in what:
+                expect_refused("profile", damaged, f"profile {' '.join(arguments)}: {what}")
+
+
+def damaged_profiles(folder):
+    profile = output("profile", "resnet18", "--mode", "train", "--batch", 1, "--device", "cuda", "--json", cache=folder)
+    # The modules below the first ones and the later storages say nothing new, and take long.
+    profile["modules"]["children"] = profile["modules"]["children"][-1:]
+    profile["top_at_peak"] = profile["top_at_peak"][:2]
+    profile["operators"] = dict(list(profile["operators"].items())[:2])
+    expect_valid("profile", profile, "the profile that is damaged next")
+    count = 0
+    for what, damaged in damages(profile):
+        expect_refused("profile", damaged, what)
+        count += 1
+    if count < 100:
+        failures.append(f"only {count} damaged profiles were made")
+    for what, damaged in without_required(profile, SCHEMAS["profile"]["$defs"]["profile"]["required"]):
+        expect_refused("profile", damaged, what)
+    for what, change in {
+        "a device that is none": {"device": "CUDA 0"},
+        "memory of a device and none": {"out_of_memory": "node 3"},
+        "device memory of a CPU": {"device": "cpu"},
+        "a class that is none": {"time": profile["time"] | {"classes": {"matmull": 1.0}}},
+        "a kind that is none": {"top_at_peak": [{"bytes": 1, "kind": "weight"}]},
+        "a shape without a dtype": {"top_at_peak": [{"bytes": 1, "kind": "input", "shape": [1]}]},
+        "half a byte": {"saved_bytes": 0.5},
+    }.items():
+        expect_refused("profile", profile | change, what)
+    expect_refused("profile", [profile], "a list of profiles")
+    expect_refused("profile", {name: value for name, value in profile.items() if name != "device_memory"},
+                   "neither device_memory nor out_of_memory")
+
+
+def device_specs(folder):
+    files = sorted((ROOT / "profiler" / "time" / "devices").glob("*.json"))
+    if len(files) < 2:
+        failures.append("no device files found")
+    for file in files:
+        spec = json.loads(file.read_text())
+        expect_valid("device-spec", spec, file.name)
+        if not spec.get("sources"):
+            failures.append(f"{file.name} names no sources")
+        for kind, rates in spec.get("classes", {}).items():
+            for points in (rates.get("compute", []), rates.get("memory", [])):
+                if any(a[0] >= b[0] for a, b in zip(points, points[1:])):
+                    failures.append(f"{file.name}: the work of {kind} does not rise")
+    for spec in output("devices", "--json", cache=folder):
+        expect_valid("device-spec", spec, f"devices --json: {spec.get('name')}")
+    h100 = json.loads((ROOT / "profiler" / "time" / "devices" / "h100.json").read_text())
+    h100["classes"] = {kind: h100["classes"][kind] for kind in ("other", "convolution")}
+    for what, damaged in damages(h100):
+        expect_refused("device-spec", damaged, f"h100.json: {what}")
+    for what, damaged in without_required(h100, SCHEMAS["device-spec"]["required"]):
+        expect_refused("device-spec", damaged, f"h100.json {what}")
+
+    # The least that docs/time.md shows, and what the tool refuses too.
+    least = {"version": 1, "bandwidth": 1e12, "matmul": {"float32": 1e13}}
+    file = folder / "spec.json"
+
+    def taken(spec):
+        file.write_text(json.dumps(spec))
+        return run("profile", "resnet18", "--batch", 1, "--spec", file, "--json", cache=folder)[0] == 0
+
+    expect_valid("device-spec", least, "the least device")
+    if not taken(least):
+        failures.append("the tool refuses the least device")
+    for change in ({"version": 2}, {"bandwidth": 0}, {"matmul": {"bfloat16": 1e13}}, {"host_call": -1},
+                   {"classes": {"matmull": {}}}, {"classes": {"copy": {"memory": [[1, 2, 3]]}}}):
+        expect_refused("device-spec", least | change, f"a device with {change}")
+        if taken(least | change):
+            failures.append(f"the tool takes a device with {change}")
+
+
+def calibrated(folder):
+    file = folder / "this-machine.json"
+    output("calibrate", "-o", file, cache=folder)
+    expect_valid("device-spec", json.loads(file.read_text()), "what calibrate writes")
+
+
+def main():
+    parts = (calibrated, profiles, device_specs, damaged_profiles, schemas_themselves)  # the longest first
+    with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        folders = [pathlib.Path(name) / part.__name__ for part in parts]
+        for folder in folders:
+            folder.mkdir()
+        for _ in pool.map(lambda part, folder: part(folder), parts, folders):
+            pass  # raises what a part raised
+    for failure in failures:
+        print(failure)
+    print(f"{len(failures)} failures")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
