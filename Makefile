@@ -10,7 +10,7 @@ CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTOR
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test python conformance nightly operator-coverage bench fuzz lint format format-check clean
+.PHONY: help setup build demo test python conformance nightly operator-coverage accuracy bench fuzz lint format format-check clean
 
 help: ## this list
 	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
@@ -65,6 +65,10 @@ operator-coverage: build ## write docs/operator-coverage.md: how each aten overl
 	$(BUILD)/bin/conformance $(BUILD)/fixtures/opinfo.pt --allow tests/conformance/allow_list.txt --jobs $(JOBS) \
 	  --table tests/conformance/counts.md
 	$(BUILD)/bin/operator_coverage docs/operator-coverage.md tests/conformance/counts.md tests/conformance/allow_list.txt
+
+accuracy: build ## predicted peaks and times against real steps on this CPU, into docs/accuracy.md
+	@scripts/setup.sh --test
+	@.venv/bin/python scripts/accuracy.py $(BUILD) --page docs/accuracy.md
 
 bench: build ## run the benchmarks
 	@for program in $$(find $(BUILD)/bench -maxdepth 1 -type f -executable | sort); do \

@@ -173,6 +173,11 @@ void profile(const ProfileRequest& request) {
   if (request.memory && !request.batches) throw Error("--memory needs a range of batches: --batch 1..512");
   if (request.batches) {
     if (!request.directory.empty()) throw Error("-o writes one graph; leave it out with a range of batches");
+    if (request.measure || !request.spec.empty() || !request.allocator.empty() || request.device_memory) {
+      throw Error(
+          "--measure, --spec, --allocator and --device-memory are for one batch, not for a range; 'shadowgraph fit' "
+          "finds the largest batch with an allocator's settings");
+    }
     profile_batches(request.capture, *request.batches, request.memory, request.json);
     return;
   }

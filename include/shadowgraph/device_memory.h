@@ -171,7 +171,7 @@ struct DeviceMemoryOptions {
 
 struct DeviceMemory {
   std::string device;
-  AllocatorSettings settings;
+  DeviceMemoryOptions options;  // that it was asked with
   // Bytes.
   int64_t requested_peak = 0;  // of live storages and known scratch
   int64_t allocated_peak = 0;  // rounded to blocks: torch.cuda.max_memory_allocated()

@@ -159,7 +159,7 @@ struct NodeTime {
 
 class StepTime {
  public:
-  // `measured`, if given, has the seconds of calls on the CPU that were measured.
+  // `measured`, if given, has the seconds of calls on the CPU that were measured; asked if the spec is a CPU's.
   static StepTime of(const Graph& graph, const DeviceSpec& spec, const MeasuredCalls* measured = nullptr);
   static StepTime of(const ProgramCosts& costs, const DeviceSpec& spec, const MeasuredCalls* measured = nullptr);
 
@@ -188,7 +188,8 @@ class StepTime {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// This machine's rates, from a few kernels of each class at several sizes, in under a minute on one core. Must not run in a
+// This machine's rates, from a few kernels of each class at several sizes, in under a minute, with libtorch's threads, on an idle
+// machine. Must not run in a
 // fake mode (throws Error).
 
 struct CalibrateOptions {

@@ -457,7 +457,9 @@ struct CachingAllocator::State {
         "segments that something else holds{}",
         human_bytes(bytes), human_bytes(allowed()), human_bytes(reserved), human_bytes(stats.allocated.now),
         human_bytes(stats.reserved.now - stats.active.now),
-        settings.expandable_segments ? "" : " (expandable_segments:True may avoid that)"));
+        settings.expandable_segments || stats.reserved.now - stats.active.now < bytes
+            ? ""
+            : " (expandable_segments:True may avoid that)"));
   }
 };
 

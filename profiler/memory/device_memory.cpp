@@ -29,7 +29,7 @@ class TrainingRun {
   TrainingRun(const ProgramCosts& costs, const AllocationOrder& order, const DeviceMemoryOptions& options,
               c10::Device device)
       : costs_(costs), order_(order), options_(options) {
-    result_.settings = options.allocator;
+    result_.options = options;
     result_.device = device.str();
     const bool cuda = device.is_cuda();
     if (cuda) {

@@ -157,9 +157,7 @@ class Search {
     const DeviceMemory& memory = *profile_.device_memory;
     const int64_t waste = memory.reserved_peak - memory.allocated_peak;
     if (share(waste, memory.reserved_peak) < 0.05 || waste < kWorthSaying) return;
-    DeviceMemoryOptions options;
-    options.allocator = memory.settings;
-    const auto others = other_settings(costs_, options);
+    const auto others = other_settings(costs_, memory.options);
     if (others.empty() || others.front().reserved_peak > memory.reserved_peak - waste / 4) return;
     const std::string& settings = others.front().settings;
     found_.push_back(

@@ -86,7 +86,7 @@ double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType 
   // A class without an entry computes as matrix products do; one with an entry that has no rates only moves.
   auto own = classes.find(kind);
   if (own == classes.end()) own = classes.find(KernelClass::kMatmul);
-  if (own == classes.end() || (kind == KernelClass::kMatmul && own->second.compute.empty())) {
+  if (own == classes.end() || (own->first == KernelClass::kMatmul && own->second.compute.empty())) {
     return peak > 0 ? peak : float32;
   }
   const double measured = interpolate(own->second.compute, flops);

@@ -4,6 +4,7 @@
 
 #include "core/replay/functional_call.h"
 #include "ir/operators/operator_name.h"
+#include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
 #include "profiler/time/kernel_classes.h"
 #include "shadowgraph/time.h"
@@ -157,7 +158,10 @@ TargetClass class_of(const Target& called) {
     if (contains(name, "pool") || contains(name, "upsample")) return K::kPooling;
     if (facts.random) return K::kRandom;
     if (facts.fills) return K::kFill;
-    if (facts.pointwise || name.starts_with("foreach_")) return K::kPointwise;
+    if (facts.pointwise || name.starts_with("foreach_")) {
+      const ElementwiseRow* row = find_elementwise_row(target.name());
+      return row != nullptr && row->each.transcendental > 0 ? K::kTranscendental : K::kPointwise;
+    }
     if (facts.geometry_only) return K::kFree;
     return K::kOther;
   }();

@@ -30,7 +30,8 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   const Flops& flops = costs.flops;
   const Traffic traffic = Traffic::of(graph);
   KernelClasses classes(graph);
-  const bool ask = measured != nullptr && measured->size() > 0;
+  // Seconds of this machine's kernels say nothing of another device.
+  const bool ask = measured != nullptr && measured->size() > 0 && spec.device == c10::kCPU;
 
   double host = 0;    // when the host has issued the call
   double device = 0;  // when the device is done with it

@@ -72,6 +72,7 @@ TEST(KernelClass, ByNameAndOperands) {
   };
   EXPECT_EQ(of("aten::mm", {x, x}), KernelClass::kMatmul);
   EXPECT_EQ(of("aten::relu", {x}), KernelClass::kPointwise);
+  EXPECT_EQ(of("aten::gelu", {x}), KernelClass::kTranscendental);
   EXPECT_EQ(of("aten::_softmax", {x}), KernelClass::kSoftmax);
   EXPECT_EQ(of("aten::sum.dim_IntList", {x}), KernelClass::kReduction);
   EXPECT_EQ(of("aten::native_layer_norm", {x}), KernelClass::kNormalization);
@@ -147,7 +148,10 @@ TEST(StepTime, WhatWasMeasuredComesFirst) {
   const Product product(64);
   MeasuredCalls calls;
   calls.set(call_signature(product.t.graph, product.mm.node), {.scratch = 100, .seconds = 0.25});
-  EXPECT_EQ(StepTime::of(product.t.graph, simple(), &calls).seconds(), 0.25);
+  DeviceSpec cpu = simple();
+  cpu.device = c10::kCPU;
+  EXPECT_EQ(StepTime::of(product.t.graph, cpu, &calls).seconds(), 0.25);
+  EXPECT_LT(StepTime::of(product.t.graph, simple(), &calls).seconds(), 0.01) << "not for another device";
   EXPECT_EQ(profile(product.t.graph, {.measured = &calls}).peak_with_scratch.bytes, 2 * 64 * 64 * 4 + 100);
 }
 

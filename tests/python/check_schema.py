@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""docs/*.schema.json against what the tool prints and reads: `profile --json` of some models and modes, device files, what
-`calibrate` writes; and documents that are damaged, which must fail. Wants jsonschema.
+"""docs/*.schema.json against what the tool prints and reads: `profile --json` of some models and modes, device files,
+what `calibrate` writes; and documents that are damaged, which must fail. Wants jsonschema.
 
     check_schema.py TOOL
 """
