@@ -10,7 +10,6 @@
 
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
-#include "core/fake/known_limit.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
