@@ -7,7 +7,6 @@
 
 #include "core/dispatch/pending_call.h"
 #include "core/fake/fake_tensor_impl.h"
-#include "core/fake/known_limit.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/storage_context.h"
 

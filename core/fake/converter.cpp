@@ -10,7 +10,6 @@
 
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
-#include "core/fake/known_limit.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -20,8 +19,8 @@ c10::Storage meta_storage_of(const at::Tensor& real, ModeState* mode) {
   const c10::Storage& storage = real.storage();
   if (mode == nullptr) return meta_storage(storage.nbytes());
   auto& entry = mode->memo.storages[storage.unsafeGetStorageImpl()];
-  // The address may have been reused since: the weak reference tells. So does another size: resize_.
-  if (!entry.meta || entry.real.expired() || entry.meta.nbytes() != storage.nbytes()) {
+  // The weak reference keeps the address from being used again, so it is the same storage; another size: resize_.
+  if (!entry.meta || entry.meta.nbytes() != storage.nbytes()) {
     entry.real = storage.getWeakStorageImpl();
     entry.meta = meta_storage(storage.nbytes());
   }
@@ -142,7 +141,7 @@ std::vector<int64_t> geometry_of(const at::Tensor& real) {
 uint32_t version_of(const at::Tensor& real) { return real.is_inference() ? 0 : static_cast<uint32_t>(real._version()); }
 
 bool still_describes(const ConversionMemo::TensorEntry& entry, const at::Tensor& real) {
-  return entry.fake.defined() && !entry.real.expired() && entry.storage == real.storage().unsafeGetStorageImpl() &&
+  return entry.fake.defined() && entry.storage == real.storage().unsafeGetStorageImpl() &&
          entry.geometry == geometry_of(real) && (!entry.has_contents || entry.version == version_of(real));
 }
 

@@ -13,7 +13,6 @@
 #include "core/fake/contents_memory.h"
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/fake_tensor_impl.h"
-#include "core/fake/known_limit.h"
 #include "core/fake/mode_state.h"
 
 namespace shadowgraph {

@@ -32,6 +32,13 @@ inline constexpr int64_t kMostKnownElements = int64_t{1} << 18;  // token ids an
 inline constexpr int64_t kMostFilledElements = 64;  // of what is filled with a number, as optimizer states begin
 inline constexpr size_t kMostKnownBytes = 8 * kMostKnownElements;
 
+// Token ids, masks and lengths decide which way a program goes; what is computed from floating-point tables (rotary
+// embeddings) does not, and would be computed for real with every capture.
+inline int64_t most_known_elements(c10::ScalarType dtype) {
+  constexpr int64_t kMostFloatingElements = 1024;
+  return c10::isIntegralType(dtype, /*includeBool=*/true) ? kMostKnownElements : kMostFloatingElements;
+}
+
 // Every element is this one.
 struct UniformContents {
   c10::ScalarType dtype = c10::ScalarType::Undefined;

@@ -105,7 +105,7 @@ Tensor nll_loss2d_backward(const Tensor& /*grad*/, const Tensor& input, const Te
   return result;
 }
 
-// ---- Margins: a loss for each sample of a batch
+// ---- Margins: a loss for each sample of a batch, or each target
 
 c10::DimVector per_sample(const Tensor& input) {
   return input.dim() < 2 ? c10::DimVector{} : c10::DimVector{input.size(0)};
@@ -130,7 +130,7 @@ Tensor multi_margin_loss(const Tensor& input, const Tensor& target, const Scalar
               "inconsistent weight size, expected ", classes, " but got ",
               given(weight) ? weight->sizes() : input.sizes());
   TORCH_CHECK(target.scalar_type() == c10::kLong, "expected scalar type Long but found ", target.scalar_type());
-  return reduced(rules::empty(per_sample(input), input), reduction);
+  return reduced(rules::empty(target.sizes(), input), reduction);
 }
 
 Tensor multi_margin_loss_backward(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,

@@ -107,6 +107,24 @@ TEST(IrInsertionPoint, AUseAfterTheDeathOfAStorageExtendsItsLife) {
   EXPECT_NO_THROW(verify(graph));
 }
 
+// What it stood at is erased, which frees the forward node to go elsewhere: behind the place it is nobody's.
+TEST(IrInsertionPoint, AForwardNodeThatMovedBehindThePlaceIsNotTakenOver) {
+  Graph graph = samples::graph_of(kChain);
+  const NodeId forward = InsertionPoint(graph, kRelu).insert(graph.node(kNeg).target, {value(1)});
+  mutable_node(graph, kNeg).forward = forward;
+  InsertionPoint at(graph, kNeg);
+  graph.replace_all_uses_with(ValueId(5), ValueId(4));
+  graph.erase(kNeg);
+  const NodeId before = at.insert(graph.node(forward).target, {value(4)});
+  EXPECT_EQ(graph.node(before).forward, forward);
+  graph.erase(before);
+  graph.move_before(forward, kOutput);
+  const NodeId now = at.insert(graph.node(forward).target, {value(4)});
+  EXPECT_TRUE(graph.is_before(now, forward));
+  EXPECT_FALSE(graph.node(now).forward.valid());
+  EXPECT_NO_THROW(verify(graph));
+}
+
 TEST(IrEdits, ErasedNodesHandOnBirthsAndDeaths) {
   Graph graph = samples::graph_of(kChain);
   // Another value in relu's storage, which then outlives relu.
@@ -217,6 +235,18 @@ TEST(IrEdits, ReplacingAnOperandMovesWhatAliasesIt) {
   EXPECT_EQ(graph.replace_all_uses_with(ValueId(5), ValueId(4)), 1U);
   EXPECT_EQ(graph.value(ValueId(6)).storage, StorageId(3));
   EXPECT_FALSE(graph.storage(StorageId(3)).freed_after.valid());
+  EXPECT_NO_THROW(verify(graph));
+}
+
+// add_ saves what it wrote as its result, under the name that was its operand's.
+TEST(IrEdits, WhatIsSavedAsAResultIsItWhereverTheResultGoes) {
+  Graph graph = samples::graph_of(kChain);
+  graph.set_saved(kAdd, std::vector<SavedTensor>{{ValueId(5), SavedRole::kResult, 0}});
+  EXPECT_NO_THROW(verify(graph));
+  graph.set_argument(kAdd, 0, value(4));
+  EXPECT_EQ(graph.value(ValueId(6)).storage, StorageId(3));
+  ASSERT_EQ(graph.saved(kAdd).size(), 1U);
+  EXPECT_EQ(graph.saved(kAdd)[0].value, ValueId(6));
   EXPECT_NO_THROW(verify(graph));
 }
 

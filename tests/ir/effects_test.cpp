@@ -72,6 +72,21 @@ TEST(IrEffects, ViewsAndEmptyLikeLookAtGeometryOnly) {
   EXPECT_EQ(effects.reads(NodeId(1)).size(), 1U);  // the storage must exist
 }
 
+// What an argument is that the graph cannot keep, nobody knows: nor what the call does with its operands.
+TEST(IrEffects, AViewThatIsGivenSomethingOpaqueReadsContents) {
+  const Graph graph = samples::graph_of(
+      "operator aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)\n"
+      "s0 = 16 cpu input\n"
+      "%0 = sg::input(name=\"x\") : f32[2,2] @s0\n"
+      "%1 = aten::select.int(self=%0, dim=0, index=0) : f32[2] @s0\n"
+      "%2 = aten::select.int(self=%0, dim=0, index=opaque(\"SymInt\")) : f32[2] @s0\n");
+  const Effects effects = Effects::of(graph);
+  EXPECT_TRUE(effects.geometry_only(NodeId(1)));
+  EXPECT_FALSE(effects.geometry_only(NodeId(2)));
+  EXPECT_EQ(describe(effects, NodeId(1)), "s0@0 ->");
+  EXPECT_EQ(describe(effects, NodeId(2)), "s0@0 -> s0:0-1");
+}
+
 TEST(IrEffects, CollectivesKeepTheirOrder) {
   const Graph graph = samples::graph_of(
       "operator _c10d_functional::all_reduce(Tensor input, str reduce_op, str group_name) -> Tensor\n"

@@ -268,7 +268,10 @@ TEST(IrVerifier, NoiseNeverCrashes) {
           if (graph.is_erased(n) || !graph.in_bounds(graph.node(n)) || graph.arguments(n).empty()) break;
           auto& argument = const_cast<Argument&>(graph.arguments(n)[0]);
           argument.kind = static_cast<ArgumentKind>(random() % 13);
-          if (argument.kind == ArgumentKind::kBool) break;  // a bool that is neither true nor false is no C++
+          if (argument.kind == ArgumentKind::kBool) {  // one that is neither true nor false is no C++
+            argument.b = random() % 2 == 0;
+            break;
+          }
           argument.run = {static_cast<uint32_t>(random() % 40), static_cast<uint32_t>(random() % 6)};
           break;
         }

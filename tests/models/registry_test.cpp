@@ -306,6 +306,21 @@ TEST(Models, RotaryAngles) {
   }
 }
 
+// GPT-2's paper, 2.3: what writes to the residual stream is scaled by one over the square root of how many do.
+TEST(Models, Gpt2StartsLayersOfTheResidualStreamSmaller) {
+  torch::manual_seed(7);
+  Gpt2Config config = gpt2_config();
+  config.layers = 8;
+  config.hidden = 128;
+  const Gpt2Block block(config);
+  constexpr double kResidual = 0.02 / 4;  // 4 = sqrt(2 * 8 layers)
+  // Of 16,384 samples and more: a standard deviation is within 2 % of its own.
+  EXPECT_NEAR(block.attn->c_attn->weight.std().item<double>(), 0.02, 0.02 / 50);
+  EXPECT_NEAR(block.attn->c_proj->weight.std().item<double>(), kResidual, kResidual / 50);
+  EXPECT_NEAR(block.mlp->c_fc->weight.std().item<double>(), 0.02, 0.02 / 50);
+  EXPECT_NEAR(block.mlp->c_proj->weight.std().item<double>(), kResidual, kResidual / 50);
+}
+
 TEST(Models, UnetKeepsTheImageSize) {
   for (const bool bilinear : {false, true}) {
     UnetConfig config = tiny(unet_config());

@@ -203,6 +203,11 @@ TEST(ViewModel, DepthIsChosenForReadability) {
   EXPECT_EQ(model.depth, 2);
   EXPECT_EQ(model.boxes.size(), 102U);
   EXPECT_THAT(model.notes, Contains("modules below level 2 are collapsed"));
+  // As many as are comfortable still are.
+  options.comfortable_boxes = 102;
+  EXPECT_EQ(ViewModel::of(encoder.t.graph, options).depth, 2);
+  options.comfortable_boxes = 101;
+  EXPECT_EQ(ViewModel::of(encoder.t.graph, options).depth, 1);
 }
 
 TEST(ViewModel, LimitsAreKeptAndSaid) {

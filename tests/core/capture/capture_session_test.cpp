@@ -13,6 +13,8 @@ namespace shadowgraph {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 std::vector<std::string> operators_of(const Graph& graph) {
   std::vector<std::string> names;
@@ -87,6 +89,31 @@ TEST(CaptureSession, ASizeCountedFromTheEndIsThatDimension) {
   EXPECT_EQ(graph.guards[1].observed, "8");
 }
 
+// Parameters are the model's own: what their sizes decide holds for every input.
+TEST(CaptureSession, ASizeOfAParameterIsNoDependency) {
+  const FakeTensorMode mode;
+  torch::nn::Linear linear(6, 4);
+  const at::Tensor x = at::empty({2, 6});
+  CaptureSession session;
+  session.name_module(*linear);
+  session.name_input(x, "x");
+  const at::Tensor y = x * linear->weight[0];
+  const Graph graph = session.finish({y * linear->weight.size(1)});
+  EXPECT_THAT(operators_of(graph), ElementsAre("aten::select.int", "aten::mul.Tensor", "aten::mul.Scalar"));
+  EXPECT_TRUE(graph.guards.empty());
+}
+
+TEST(CaptureSession, AStorageThatGrowsIsAsLargeAsItEverGets) {
+  CaptureSession session;
+  const at::Tensor x = at::zeros({2});
+  x.resize_({100});
+  x.resize_({3});
+  const Graph graph = session.finish({x});
+  verify(graph);
+  EXPECT_EQ(graph.storage(graph.value(graph.results(find_node(graph, "aten::resize_"))[0].ref.value).storage).bytes,
+            400);
+}
+
 TEST(CaptureSession, WrappedNumbersStayNumbers) {
   CaptureSession session;
   const at::Tensor x = at::empty({2});
@@ -156,6 +183,47 @@ TEST(CaptureSession, NodesKnowTheirModuleCompositeAndCall) {
   EXPECT_EQ(block.call, 0);
   const Region& block_again = graph.region(graph.region(graph.region(graph.node(again).region).parent).parent);
   EXPECT_EQ(block_again.call, 1);
+}
+
+// Two layers whose names begin alike, and the scope of one that uses the weight of the other.
+struct Borrower : torch::nn::Module {
+  Borrower() {
+    layer1 = register_module("layer1", torch::nn::Linear(4, 4));
+    layer10 = register_module("layer10", torch::nn::Linear(4, 4));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const ModuleScope scope(*layer1);
+    return x * layer10->weight;
+  }
+  torch::nn::Linear layer1{nullptr}, layer10{nullptr};
+};
+
+TEST(CaptureSession, ALayerIsNotInsideAnotherWhoseNameItBeginsWith) {
+  const FakeTensorMode mode;
+  Borrower net;
+  CaptureSession session;
+  session.name_module(net);
+  const Graph graph = session.finish({net.forward(at::empty({4, 4}))});
+  const NodeId mul = find_node(graph, "aten::mul.Tensor");
+  EXPECT_EQ(module_of(graph, mul), "layer1");
+  EXPECT_FALSE(graph.region(graph.node(mul).region).inferred);
+}
+
+TEST(CaptureSession, WhatUsesOneModulesParametersInARowIsOneCallOfIt) {
+  const FakeTensorMode mode;
+  Net net;
+  CaptureSession session;
+  session.name_module(net);
+  const at::Tensor x = at::empty({8, 8});
+  const auto& first = *net.block->first;
+  const at::Tensor y = x * first.weight + first.bias;
+  const Graph graph = session.finish({(y * net.block->second->weight) * first.weight});
+  const auto region_of_mul = [&](int skip) { return graph.node(find_node(graph, "aten::mul.Tensor", skip)).region; };
+  EXPECT_TRUE(graph.region(region_of_mul(0)).inferred);
+  EXPECT_EQ(graph.node(find_node(graph, "aten::add.Tensor")).region, region_of_mul(0));
+  EXPECT_NE(region_of_mul(2), region_of_mul(0));
+  EXPECT_EQ(graph.region(region_of_mul(0)).call, 0);
+  EXPECT_EQ(graph.region(region_of_mul(2)).call, 1);
 }
 
 TEST(CaptureSession, BackwardNodesLinkToTheirForwardNodes) {
@@ -255,6 +323,20 @@ TEST(CaptureSession, ASavedTensorChangedInPlaceIsRefusedInBackwardAsInEager) {
   EXPECT_THROW(program(), c10::Error);
   CaptureSession session;
   EXPECT_THROW(program(), c10::Error);
+}
+
+TEST(CaptureSession, AutogradSavesNoInferenceTensorAsInEager) {
+  const auto program = [] {
+    const at::Tensor x = [] {
+      const c10::InferenceMode inference;
+      return at::ones({4});
+    }();
+    return x * at::ones({4}).set_requires_grad(true);
+  };
+  const auto refused = ThrowsMessage<c10::Error>(HasSubstr("Inference tensors cannot be saved for backward"));
+  EXPECT_THAT(program, refused);
+  CaptureSession session;
+  EXPECT_THAT(program, refused);
 }
 
 TEST(CaptureSession, RealTensorsFromOutsideAreConstants) {

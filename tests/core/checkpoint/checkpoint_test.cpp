@@ -274,6 +274,18 @@ TEST(Checkpoint, InputsWrittenToBeforeBackwardAreRefused) {
   EXPECT_THROW(y.sum().backward(), c10::Error);
 }
 
+TEST(Checkpoint, AFunctionThatWritesToWhatItSavedIsRefusedAsInEager) {
+  const at::Tensor a = at::randn({6}).set_requires_grad(true);
+  const auto function = [](const at::Tensor& in) {
+    const at::Tensor kept = in.exp();
+    at::Tensor y = kept * in;
+    kept.add_(1);
+    return y * in;
+  };
+  EXPECT_THROW(function(a).sum().backward(), c10::Error);
+  EXPECT_THROW(checkpoint(function, a).sum().backward(), c10::Error);
+}
+
 TEST(Checkpoint, ErrorsOfTheFunctionPassThroughAndLeaveNothing) {
   const at::Tensor a = at::randn({6}).set_requires_grad(true);
   EXPECT_THROW(checkpoint([](const at::Tensor& x) -> at::Tensor { throw std::runtime_error("mine"); }, a),

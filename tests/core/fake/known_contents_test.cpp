@@ -383,6 +383,16 @@ TEST(FakeConstants, AnErrorOfTheCpuKernelIsNotOurs) {
   EXPECT_NO_THROW(half.mm(half));
 }
 
+// CUDA keeps the means of a half tensor in float32, the CPU, which computes what is known, in half: too few digits.
+TEST(FakeConstants, WhatTheCpuKeepsInAnotherTypeIsUnknown) {
+  const FakeTensorMode mode({.device = at::kCUDA});
+  const at::Tensor x = at::tensor({1.0, 2.0, 4.0}).to(at::kHalf);
+  const auto [y, mean, deviation] = at::native_layer_norm(x, {3}, {}, {}, 1e-5);
+  EXPECT_FALSE(is_unknown(y));
+  EXPECT_EQ(mean.scalar_type(), at::kFloat);
+  EXPECT_TRUE(is_unknown(mean));
+}
+
 // What they write to is no operand that is left unread.
 TEST(FakeConstants, TheOutOfALikeFactoryIsWritten) {
   const FakeTensorMode mode;

@@ -161,6 +161,24 @@ TEST(ConvolutionRules, AProcessorWithLowPrecisionHasOnednnsKernels) {
   at::set_num_threads(threads);
 }
 
+TEST(ConvolutionRules, AKernelAsLargeAsTheInputFits) {
+  const Program program = [](const Tensors& in) { return Tensors{at::conv2d(in[0], in[1])}; };
+  EXPECT_EQ(difference({at::rand({2, 3, 5, 4}), at::rand({4, 3, 5, 4}).requires_grad_(true)}, program), "");
+}
+
+// Doubles go through im2col one group at a time. A group's result of [2, 1, 1, 1] looks contiguous, whatever the format
+// it was made in, and so all of them together do.
+TEST(ConvolutionRules, GroupsAreJoinedAsEachOfThemLooks) {
+  const Program program = [](const Tensors& in) {
+    return Tensors{at::conv2d(in[0], in[1], {}, 1, at::IntArrayRef{0}, 1, 2)};
+  };
+  const at::Tensor weight = at::rand({2, 2, 3, 3}, at::kDouble).requires_grad_(true);
+  for (const int64_t size : {3, 5}) {
+    const at::Tensor x = at::rand({2, 4, size, size}, at::kDouble).contiguous(at::MemoryFormat::ChannelsLast);
+    EXPECT_EQ(difference({x, weight}, program), "");
+  }
+}
+
 TEST(ConvolutionRules, UnbatchedAndPaddedByNameAgreeWithEager) {
   const at::Tensor weight = at::rand({4, 3, 3, 3}).requires_grad_(true);
   EXPECT_EQ(difference({at::rand({3, 6, 7}).requires_grad_(true), weight},

@@ -63,8 +63,13 @@ TEST(RulesLoss, OfClasses) {
                         {.gradients = true, .same_error = true});
     }
     expect_like_eager([r](const Tensors& t) { return Tensors{at::cross_entropy_loss(t[0], t[1], {}, r)}; }, wrong);
-    expect_like_eager([r](const Tensors& t) { return Tensors{at::multi_margin_loss(t[0], t[1], 1, 1, {}, r)}; }, in,
-                      kWithGradients);
+    // A batch; batches of one, with and without the dimension in input and target; two targets for one sample.
+    for (const auto& operands :
+         {in, Tensors{at::ones({5}), at::zeros({}, at::kLong)}, Tensors{at::ones({5}), at::zeros({1}, at::kLong)},
+          Tensors{at::ones({1, 5}), at::zeros({}, at::kLong)}, Tensors{at::ones({2}), at::zeros({2}, at::kLong)}}) {
+      expect_like_eager([r](const Tensors& t) { return Tensors{at::multi_margin_loss(t[0], t[1], 1, 1, {}, r)}; },
+                        operands, {.gradients = true, .same_error = true});
+    }
   }
   expect_like_eager(
       [](const Tensors& t) {

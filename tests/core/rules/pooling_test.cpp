@@ -84,6 +84,9 @@ TEST(RulesPooling, Volumes) {
              return both(at::max_pool3d_with_indices(x, {2, 3, 3}));
            }},
           {"maximum, rounding up", [](at::Tensor x) { return both(at::max_pool3d_with_indices(x, 2, 2, 1, 1, true)); }},
+          // 9 in windows of 2: a fifth, which is half empty.
+          {"maximum, rounding up, without padding",
+           [](at::Tensor x) { return both(at::max_pool3d_with_indices(x, 2, 2, 0, 1, true)); }},
           {"maximum, dilated", [](at::Tensor x) { return both(at::max_pool3d_with_indices(x, 2, 1, 0, 2)); }},
           {"maximum, too much padding", [](at::Tensor x) { return both(at::max_pool3d_with_indices(x, 2, 1, 2)); }},
           {"maximum, too large", [](at::Tensor x) { return both(at::max_pool3d_with_indices(x, 30)); }},

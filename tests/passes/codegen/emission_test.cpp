@@ -10,6 +10,7 @@ namespace shadowgraph {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kTwice = R"(shadowgraph 1 libtorch 2.13.0
 operator aten::relu(Tensor self) -> Tensor
@@ -57,19 +58,63 @@ TEST(Emission, RefusesFunctionsWhoseOperatorsAreNotKnown) {
   }
 }
 
+std::string all_files(const GeneratedCode& code) {
+  std::string files;
+  for (const auto& [name, file] : code.files) files += file;
+  return files;
+}
+
+// relu of an input that is called `name`, as the text form spells it.
+Graph graph_of_input(const std::string& name) {
+  std::string text = kTwice;
+  text.replace(text.find("\"x\""), 3, name);
+  text.replace(text.find("%2 = my::twice(x=%1)"), 20, "%2 = aten::relu(self=%1)");
+  return parse(text);
+}
+
 // A hexadecimal escape would go on over the digits that follow it, in C++.
 TEST(Emission, EndsEscapesInStrings) {
-  std::string text = kTwice;
-  text.replace(text.find("\"x\""), 3, "\"a\\x01f\"");
-  text.replace(text.find("%2 = my::twice(x=%1)"), 20, "%2 = aten::relu(self=%1)");
-  const Graph graph = parse(text);
-  const auto all_files = [](const GeneratedCode& code) {
-    std::string files;
-    for (const auto& [name, file] : code.files) files += file;
-    return files;
-  };
-  EXPECT_THAT(all_files(emit_cpp(graph)), HasSubstr("\"a\\001f\""));
-  EXPECT_THAT(all_files(emit_python(graph)), HasSubstr("\"a\\x01f\""));
+  const Graph graph = graph_of_input(R"("a\x01f")");
+  EXPECT_THAT(all_files(emit_cpp(graph)), HasSubstr(R"("a\001f")"));
+  EXPECT_THAT(all_files(emit_python(graph)), HasSubstr(R"("a\x01f")"));
+}
+
+TEST(Emission, EscapesQuotesAndBackslashes) {
+  const Graph graph = graph_of_input(R"("a\"b\\c")");
+  EXPECT_THAT(all_files(emit_cpp(graph)), HasSubstr(R"("a\"b\\c")"));
+  EXPECT_THAT(all_files(emit_python(graph)), HasSubstr(R"("a\"b\\c")"));
+}
+
+// neg, in region r1, was recorded with gradients off.
+constexpr const char* kGradientsOff = R"(shadowgraph 1 libtorch 2.13.0
+operator aten::relu(Tensor self) -> Tensor
+operator aten::neg(Tensor self) -> Tensor
+s0 = 16 cpu input
+s1 = 16 cpu temporary
+s2 = 16 cpu temporary
+r1 = checkpoint "block" in r0
+%0 = sg::input(name="x") : f32[4] @s0
+%1 = aten::relu(self=%0) : f32[4] @s1 | grad_mode
+%2 = aten::neg(self=%1) : f32[4] @s2 | r1
+sg::output(values=[%2])
+)";
+
+// The first run of a checkpoint has gradients off whatever the program wants, and the second has them on: the mode is
+// that of whoever calls, and the function sets none.
+TEST(Emission, ACheckpointedFunctionLeavesTheGradModeToItsCaller) {
+  const CodegenOptions options{.autograd = true};
+  const Graph checkpoint = parse(kGradientsOff);
+  EXPECT_THAT(all_files(emit_cpp(checkpoint, options)), HasSubstr("at::Tensor run_block(at::Tensor relu) {\n"
+                                                                  "  at::Tensor neg = at::neg(relu);\n"
+                                                                  "  return neg;\n"
+                                                                  "}\n"));
+  EXPECT_THAT(all_files(emit_python(checkpoint, options)), Not(HasSubstr("set_grad_enabled(False)")));
+
+  std::string text = kGradientsOff;
+  text.replace(text.find("checkpoint"), 10, "scope");
+  const Graph scope = parse(text);
+  EXPECT_THAT(all_files(emit_cpp(scope, options)), HasSubstr("  c10::GradMode::set_enabled(false);\n"));
+  EXPECT_THAT(all_files(emit_python(scope, options)), HasSubstr("set_grad_enabled(False)"));
 }
 
 TEST(Emission, RefusesBodiesThatDoNotFit) {
