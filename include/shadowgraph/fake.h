@@ -198,6 +198,8 @@ class FakeTensorMode {
   // another mode gets a fake of its own. Nothing is allocated, and nothing read but the value of a CPU tensor of one
   // element (see RealTensors). Throws RealTensorError for layouts other than dense strided ones.
   at::Tensor from_real(const at::Tensor& real, std::optional<c10::Device> device = std::nullopt);
+  // Lets go of the fakes of a real tensor that is gone, or about to be: otherwise that happens now and then.
+  void forget(const c10::TensorImpl* real);
 
   // What the pretended device can do.
   const DeviceProfile& profile() const;
