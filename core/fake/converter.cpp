@@ -44,6 +44,21 @@ c10::Storage meta_storage_of(const c10::Storage& storage, ModeState* mode, c10::
   return entry->meta;
 }
 
+// Where a fake goes if nobody says: where the real tensor is, unless fakes of its memory were told to be elsewhere, and
+// only there.
+c10::Device device_of_memory(const c10::Storage& storage, ModeState* mode, c10::Device own) {
+  if (mode == nullptr) return own;
+  const std::lock_guard lock(mode->memo_mutex);
+  const auto [first, last] = mode->memo.storages.equal_range(storage.unsafeGetStorageImpl());
+  c10::Device found = own;
+  for (auto entry = first; entry != last; ++entry) {
+    if (entry->second.real.expired()) continue;
+    if (entry->second.device == own) return own;
+    found = entry->second.device;
+  }
+  return found;
+}
+
 // From within the engine, which hands on what Python knows.
 [[noreturn]] void refuse_in_backward(const std::string& words) {
   const RealTensorError error(words);
@@ -125,7 +140,7 @@ class ProgramLevel {
 
 // The same view of the fake of its base, known to autograd as one. Nothing if libtorch could not make it of the base in
 // one step: another dtype.
-at::Tensor view_of_fake_base(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device) {
+at::Tensor view_of_fake_base(const at::Tensor& real, ModeState* mode, c10::Device device) {
   if (mode == nullptr || real.is_inference() || !real.is_view()) return {};
   const at::Tensor base(real._base());
   if (base.dtype() != real.dtype() || base.is_conj() || base.is_neg()) return {};
@@ -230,8 +245,8 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
         "are not those of its data. Make the tensors fake first and transform the program with other means");
   }
   const FakeTensorImpl* other = as_fake(real);
-  const c10::Device pretended =
-      with_index(device.value_or(other != nullptr ? other->pretended_device() : real.device()));
+  const c10::Device own = other != nullptr ? other->pretended_device() : real.device();
+  const c10::Device pretended = with_index(device ? *device : device_of_memory(real.storage(), mode, own));
   if (mode == nullptr) {
     at::Tensor fake = detached_fake(real, nullptr, pretended);
     fake._set_conj(real.is_conj());
@@ -245,7 +260,7 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
     const auto* known = find_entry(mode->memo.tensors, key, pretended);
     if (known != nullptr && still_describes(*known, real)) return known->fake;
   }
-  at::Tensor fake = view_of_fake_base(real, mode, device);
+  at::Tensor fake = view_of_fake_base(real, mode, pretended);
   if (!fake.defined()) fake = detached_fake(real, mode, pretended);
   fake._set_conj(real.is_conj());
   fake._set_neg(real.is_neg());
@@ -282,7 +297,7 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
   }
   // Last: a gradient's gradient may lead back here.
   if (real.is_leaf() && real.requires_grad() && real.grad().defined() && real.grad().layout() == c10::Layout::Strided) {
-    fake.mutable_grad() = fake_of_real(real.grad(), mode, device);
+    fake.mutable_grad() = fake_of_real(real.grad(), mode, pretended);
   }
   return fake;
 }

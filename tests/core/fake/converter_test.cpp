@@ -325,6 +325,14 @@ TEST(FakeConverter, OneTensorHasAFakeOnEachDevice) {
   EXPECT_TRUE(mode.from_real(real).is_same(cpu));
   EXPECT_TRUE(mode.from_real(real, at::kCUDA).is_same(cuda));
   EXPECT_TRUE(mode.from_real(row, at::kCUDA).is_alias_of(cuda));
+  EXPECT_TRUE(mode.from_real(row).is_alias_of(cpu));
+  // If nobody says, where its fakes are already.
+  const at::Tensor other = [] {
+    const UnfakeGuard guard;
+    return at::ones({3});
+  }();
+  const at::Tensor moved = mode.from_real(other, at::kCUDA);
+  EXPECT_TRUE(mode.from_real(other).is_same(moved));
 }
 
 TEST(FakeConverter, WhatIsForgottenIsGone) {

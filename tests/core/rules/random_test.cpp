@@ -1,4 +1,6 @@
 // Dropout and random numbers on fakes against eager. Shapes only: nothing is drawn for fakes.
+#include <gmock/gmock.h>
+
 #include "tests/core/compare_with_eager.h"
 
 namespace shadowgraph::testing {
@@ -9,7 +11,7 @@ TEST(RulesRandom, NormalNumbers) {
   for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble, at::kComplexFloat, at::kLong, at::kInt,
                            at::kBool, at::kByte, at::kFloat8_e5m2}) {
     expect_like_eager([](const Tensors& t) { return Tensors{t[0].clone().normal_()}; }, {at::zeros({3, 4}, dtype)},
-                      {.same_error = true, .cuda = false});
+                      {.cuda = false, .same_error = true});
   }
   expect_like_eager([](const Tensors& t) { return Tensors{t[0].clone().normal_(0, -1)}; }, {at::zeros({3})},
                     {.same_error = true});
