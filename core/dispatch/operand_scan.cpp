@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <typeinfo>
 
 #include "core/fake/converter.h"
 #include "core/fake/meta_kernel.h"
@@ -73,7 +74,10 @@ bool writes_reach_real(const at::Tensor& fake, ModeState* mode) {
   const auto* view = torch::autograd::impl::get_view_autograd_meta(fake);
   if (view == nullptr || !view->has_bw_view()) return false;
   const at::Tensor& base = view->get_backward_view().base_;
-  return is_fake(base) ? has_version_of_real(base) : !is_adopted(base, mode);
+  if (is_fake(base)) return has_version_of_real(base);
+  // Materialised since (core/deferred): its descriptions of before have words of their own for a write.
+  const bool was_fake = typeid(*base.unsafeGetTensorImpl()) == typeid(FakeTensorImpl);
+  return was_fake ? as_fake(fake)->is_view_of_real() : !is_adopted(base, mode);
 }
 
 namespace {

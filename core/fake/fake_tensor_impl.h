@@ -74,6 +74,7 @@ class FakeTensorImpl final : public c10::TensorImpl {
   // A view kernel made this one of a real tensor: its memory is that of the real one's fake, and autograd goes on to give
   // it the real one for a base or, where it tracks no view (detach), the real one's version counter.
   void set_view_of_real() { view_of_real_ = true; }
+  bool is_view_of_real() const { return view_of_real_; }
   bool has_version_of_real() const { return version_of_real_; }
 
   // Whether a rule made this one and no call has returned it yet. Asking makes it known.
