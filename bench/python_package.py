@@ -3,10 +3,10 @@
 
     PYTHONPATH=build/python .venv/bin/python bench/python_package.py [gpt2 bert t5 resnet50]
 
-Times are CPU time of the thread, the least of several rounds, the first (cold) one left out. FakeTensorMode is on "cpu",
-ours on pretended CUDA. "recorded" is a whole capture, with module paths, saved tensors and source lines. make_fx traces
-forward and backward alone (tracing_mode="fake"), and is compared with our capture of those. The table in docs/benchmarks.md
-comes from here.
+Times are CPU time of the thread, the least of several rounds, the first (cold) one left out. FakeTensorMode is on
+"cpu", ours on pretended CUDA. "recorded" is a whole capture, with module paths, saved tensors and source lines.
+make_fx traces forward and backward alone (tracing_mode="fake"), and is compared with our capture of those. The table
+in docs/benchmarks.md comes from here.
 """
 
 import os
@@ -15,7 +15,7 @@ import time
 import types
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-# A torchvision built for another torch fails when it registers its operators' fake kernels; the models need none of them.
+# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 import torch  # noqa: E402
@@ -96,8 +96,9 @@ def compare(name):
 
         gradients = best(record_gradients, 8)
     traced = make_fx_seconds(make, inputs)
-    print(f"| {name} | {nodes} | {theirs * 1e3:.0f} | {fakes * 1e3:.1f} | {recorded * 1e3:.1f} | {theirs / fakes:.0f} x "
-          f"| {theirs / recorded:.0f} x | {traced * 1e3:.0f} | {traced / gradients:.0f} x |", flush=True)  # fmt: skip
+    print(f"| {name} | {nodes} | {theirs * 1e3:.0f} | {fakes * 1e3:.1f} | {recorded * 1e3:.1f} "
+          f"| {theirs / fakes:.0f} x | {theirs / recorded:.0f} x | {traced * 1e3:.0f} | {traced / gradients:.0f} x |",
+          flush=True)  # fmt: skip
 
 
 def make_fx_seconds(make, inputs):

@@ -61,7 +61,8 @@ def our_fake_operators(folder):
         [folder / "fake_operators", "--benchmark_filter=fake/", "--benchmark_format=json"],
         check=True, capture_output=True, text=True).stdout
     # The ratio table follows the JSON document.
-    document, _ = json.JSONDecoder().raw_decode(output[output.index("{"):]) if output.lstrip().startswith("{") else ({}, 0)
+    is_json = output.lstrip().startswith("{")
+    document, _ = json.JSONDecoder().raw_decode(output[output.index("{"):]) if is_json else ({}, 0)
     if not document:
         return table_of(output)
     times = {}
@@ -119,7 +120,8 @@ def make_fx_seconds(name):
 
 
 def our_capture_seconds(folder, name):
-    row = subprocess.run([folder / "capture_models", name, "--no-optimizer"], check=True, capture_output=True, text=True).stdout
+    command = [folder / "capture_models", name, "--no-optimizer"]
+    row = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
     return float(cells[2]) / 1e3, int(cells[1])
 
@@ -143,7 +145,8 @@ def main():
     for name in ("bert_base", "llama3_8b"):
         ours_seconds, ours_nodes = our_capture_seconds(folder, name)
         seconds, nodes = make_fx_seconds(name)
-        print(f"| {name} | {seconds:.2f} ({nodes}) | {ours_seconds:.3f} ({ours_nodes}) | {seconds / ours_seconds:.0f} x |")
+        ratio = seconds / ours_seconds
+        print(f"| {name} | {seconds:.2f} ({nodes}) | {ours_seconds:.3f} ({ours_nodes}) | {ratio:.0f} x |")
     print("\nbar 50 x")
 
 

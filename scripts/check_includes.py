@@ -7,9 +7,9 @@
 The rules: a layer includes itself and what is below it. models/ is included by cli/, tests/, bench/ and examples/ only;
 tests/ is included by nobody else. Inside core/ the rooms stand one upon the other (ROOMS). A public header
 (include/shadowgraph) belongs to a layer too (PUBLIC) and includes public headers alone, for no other is installed;
-models/, cli/ and examples/ are written as users would: with public headers alone. A project header is named from the root
-("ir/text/words.h") or as users name it ("shadowgraph/graph.h"). No header includes <torch/torch.h>, and headers outside
-models/ include nothing of the C++ frontend that pulls it in.
+models/, cli/ and examples/ are written as users would: with public headers alone. A project header is named from the
+root ("ir/text/words.h") or as users name it ("shadowgraph/graph.h"). No header includes <torch/torch.h>, and headers
+outside models/ include nothing of the C++ frontend that pulls it in.
 """
 
 import fnmatch
@@ -28,7 +28,7 @@ PUBLIC = {
     "viz": ["draw"],
     "umbrella": ["shadowgraph"],
 }
-# The folders of core/, each with those below it that it includes. A public header of the same name counts as of the room.
+# The folders of core/, each with those below it that it includes. A public header of the same name is of the room.
 ROOMS = {
     "fake": [],
     "rules": ["fake"],

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Draws the rooms of the tree, and which includes which, into docs/architecture.md (a Mermaid picture between two markers).
+"""Draws the rooms of the tree, and which includes which, into docs/architecture.md (a Mermaid picture between two
+markers).
 
     scripts/draw_architecture.py           writes it anew
     scripts/draw_architecture.py --check   fails if the page shows another tree than the one that is here
 
-A room is a folder with C++ in it; the public headers of a layer are with the files on its top. An arrow leads from a room
-to one that its files include; where a room reaches another also by a longer way, the direct arrow is left out, so that
-the picture shows the layers.
+A room is a folder with C++ in it; the public headers of a layer are with the files on its top. An arrow leads from a
+room to one that its files include; where a room reaches another also by a longer way, the direct arrow is left out, so
+that the picture shows the layers.
 """
 
 import pathlib
-import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from check_includes import INCLUDE, layer_of_public  # noqa: E402
+from check_includes import INCLUDE, layer_of_public
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/architecture.md"

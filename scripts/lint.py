@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Runs clang-tidy (.clang-tidy) on the sources, those that matter most first, within a time budget.
+"""Runs clang-tidy (.clang-tidy) on the sources, those that matter most first, within a time budget; or ruff on Python.
 
     scripts/lint.py              what changed since the merge base with --base, then, while the budget lasts, the rest
     scripts/lint.py --all        everything, however long it takes
     scripts/lint.py FILE...      these
+    scripts/lint.py --python     ruff (pyproject.toml) on all Python files and notebooks, in a second
 
 A source has changed when it or a header that it includes, directly or not, has. The rest is taken in an order that each
 commit rotates, so that every file comes round. A source on libtorch's headers takes 4 s, one on <torch/torch.h> 13 s
-(Debian's clang-tidy 14: 12 s and 35 s; scripts/setup.sh --lint installs a newer one that skips system headers). What was
-clean is remembered in build-lint/, by a hash of the source, its headers and the checks. How many files the budget left
-out is printed.
+(Debian's clang-tidy 14: 12 s and 35 s; scripts/setup.sh --lint installs a newer one that skips system headers). What
+was clean is remembered in build-lint/, by a hash of the source, its headers and the checks. How many files the budget
+left out is printed.
 """
 
 import argparse
@@ -32,16 +33,18 @@ def git(*arguments):
     return result.stdout.strip() if result.returncode == 0 else ""
 
 
-def find_clang_tidy():
-    own = ROOT / ".venv/bin/clang-tidy"
-    return str(own) if own.exists() else "clang-tidy"
+def find(program):
+    own = ROOT / ".venv/bin" / program
+    return str(own) if own.exists() else program
 
 
 def configure():
-    """compile_commands.json, each file alone, without precompiled headers: these are GCC's, and a missing include shows."""
+    """compile_commands.json, each file alone, without precompiled headers: GCC's are no use, missing includes show."""
     command = ["cmake", "--preset", "release", "-B", str(BUILD), "--log-level=WARNING",
                "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON", "-DSHADOWGRAPH_GROUP_BYTES=0",
                "-DSHADOWGRAPH_BUILD_BENCH=ON"]
+    if any(ROOT.glob(".venv/lib/python3*/site-packages/torch/lib/libtorch_python.so")):
+        command += ["-DSHADOWGRAPH_BUILD_PYTHON=ON", f"-DPython_EXECUTABLE={ROOT}/.venv/bin/python"]
     if os.environ.get("TORCH_DIR"):
         command.append(f"-DTORCH_DIR={os.environ['TORCH_DIR']}")
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
@@ -68,12 +71,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("files", nargs="*")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--python", action="store_true")
     parser.add_argument("--base", default=os.environ.get("LINT_BASE", "origin/main"))
     parser.add_argument("--budget", type=float, default=300, metavar="SECONDS")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
+    if arguments.python:
+        sys.exit(subprocess.run([find("ruff"), "check", "--no-cache", "--output-format", "concise", "."],
+                                cwd=ROOT).returncode)
 
-    clang_tidy = find_clang_tidy()
+    clang_tidy = find("clang-tidy")
     sources = configure()
     if arguments.files:
         wanted = {os.path.relpath(os.path.abspath(name), ROOT) for name in arguments.files}
@@ -111,8 +118,8 @@ def main():
         if limited and time.monotonic() > end:
             left_out.append(source)
             return source, 0, ""
-        run = subprocess.run([clang_tidy, "--quiet", "-p", str(BUILD), source], cwd=ROOT, capture_output=True, text=True,
-                             stdin=subprocess.DEVNULL)
+        run = subprocess.run([clang_tidy, "--quiet", "-p", str(BUILD), source], cwd=ROOT, capture_output=True,
+                             text=True, stdin=subprocess.DEVNULL)
         # stderr only counts warnings, unless clang-tidy could not run.
         output = run.stdout if run.stdout.strip() else run.stderr
         if run.returncode == 0:

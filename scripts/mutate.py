@@ -10,9 +10,10 @@ The mistakes are in tests/mutation/mistakes.txt:
     + used                             what it is by mistake
     ~ carried.finish(value_of);        a statement, which is left out
 
-All of them are compiled in at once, behind a switch, and put on one at a time by SHADOWGRAPH_MISTAKE=number, so that fifty
-cost one build. The files are put back afterwards (--keep leaves them, for another run with --only). The tests of each
-mistake's folder run until one program fails; random programs are SHADOWGRAPH_RANDOM_PROGRAMS a suite, 400 unless set.
+All of them are compiled in at once, behind a switch, and put on one at a time by SHADOWGRAPH_MISTAKE=number, so that
+fifty cost one build. The files are put back afterwards (--keep leaves them, for another run with --only). The tests of
+each mistake's folder run until one program fails; random programs are SHADOWGRAPH_RANDOM_PROGRAMS a suite, 400 unless
+set.
 """
 
 import argparse
@@ -137,7 +138,8 @@ def main():
         subprocess.run(["ninja", "-C", build, f"-j{arguments.jobs}", *programs], check=True, stdout=subprocess.DEVNULL)
         for program in programs:
             code, seconds = fails(build, program, 0)
-            print(f"without a mistake: {program} {'passes' if code == 0 else f'FAILS ({code})'}, {seconds:.0f} s", flush=True)
+            result = "passes" if code == 0 else f"FAILS ({code})"
+            print(f"without a mistake: {program} {result}, {seconds:.0f} s", flush=True)
 
         def try_out(mistake):
             for program in mistake.programs:

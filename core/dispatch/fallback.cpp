@@ -13,6 +13,8 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
+
 #include "core/dispatch/call.h"
 #include "core/dispatch/contents_of_call.h"
 #include "core/dispatch/lazy_outputs.h"
@@ -20,6 +22,7 @@
 #include "core/dispatch/operand_scan.h"
 #include "core/dispatch/out_form.h"
 #include "core/dispatch/zeros.h"
+#include "core/fake/converter.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -175,11 +178,23 @@ void wrap_results(Stack& stack, size_t begin, c10::Device device, const OperandD
   }
 }
 
+void mark_views_of_real(const Stack& stack, size_t begin) {
+  const auto mark = [](const c10::IValue& result) {
+    FakeTensorImpl* fake = result.isTensor() ? as_fake(result.toTensor()) : nullptr;
+    if (fake != nullptr) fake->set_view_of_real();
+  };
+  for (size_t i = begin; i < stack.size(); ++i) {
+    mark(stack[i]);
+    if (stack[i].isTensorList()) std::ranges::for_each(stack[i].toListRef(), mark);
+  }
+}
+
 // Whether the call computes from host scalars alone: real CPU tensors of one element, such as the sizes that a
-// TorchScript trace turns into tensors and back. Those keep their values, so the call runs for real.
-bool computes_on_host_scalars(const OperatorInfo& info, const ModeState* mode, const Stack& stack, size_t begin) {
-  if (mode != nullptr && mode->real_tensors() == RealTensors::kRefuse) return false;
+// TorchScript trace turns into tensors and back. Those keep their values, so the call runs for real. What is allocated like
+// such a number (new_empty) has no value: it is the program's first tensor of its own.
+bool computes_on_host_scalars(const OperatorInfo& info, const Stack& stack, size_t begin) {
   if (info.writes || info.random || info.lifts || info.tensor_arguments.empty()) return false;
+  if (info.target.facts().uninitialised) return false;
   bool any = false;
   const auto is_host_scalar = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return true;
@@ -202,6 +217,23 @@ bool computes_on_host_scalars(const OperatorInfo& info, const ModeState* mode, c
     if (device.isDevice() && !device.toDevice().is_cpu()) return false;
   }
   return any;
+}
+
+// Of those, the calls on numbers that the program never had as tensors: torch.div(3, 2). What they give is the program's
+// first tensor, and so a fake one.
+bool computes_on_plain_numbers(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  return std::ranges::all_of(info.tensor_arguments, [&](uint16_t position) {
+    const c10::IValue& argument = stack[begin + position];
+    return argument.isNone() ||
+           (argument.isTensor() &&
+            (!argument.toTensor().defined() || argument.toTensor().unsafeGetTensorImpl()->is_wrapped_number()));
+  });
+}
+
+void make_results_fake(Stack& stack, size_t begin, ModeState* mode) {
+  for (size_t i = begin; i < stack.size(); ++i) {
+    if (stack[i].isTensor() && stack[i].toTensor().defined()) stack[i] = fake_of_real(stack[i].toTensor(), mode);
+  }
 }
 
 void run_for_real(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* stack) {
@@ -349,6 +381,7 @@ class BoxedCall {
   void wrap(size_t results, c10::Device device, bool watch) {
     if (contents_->decides_results()) return;  // they are fakes, and their sizes are known for good
     wrap_results(stack_, results, device, scan_.devices(), watch);
+    if (C10_UNLIKELY(scan_.views_real())) mark_views_of_real(stack_, results);
     contents_->run_after(stack_, results);
   }
   void show_results(CallObserver& observer, size_t results) const {
@@ -414,9 +447,13 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     return;
   }
 
-  if (!keys.has(c10::DispatchKey::CUDA) && computes_on_host_scalars(info, mode, *stack, begin)) {
-    run_for_real(info, keys, stack);
-    return;
+  if (!keys.has(c10::DispatchKey::CUDA) && computes_on_host_scalars(info, *stack, begin)) {
+    const bool plain = mode != nullptr && computes_on_plain_numbers(info, *stack, begin);
+    if (plain || mode == nullptr || mode->real_tensors() != RealTensors::kRefuse) {
+      run_for_real(info, keys, stack);
+      if (plain) make_results_fake(*stack, stack->size() - info.return_count, mode);
+      return;
+    }
   }
   if (mode != nullptr && mode->reads_data && info.depends_on_data && observer->compute(info, *stack)) return;
   BoxedCall call(info, mode, *stack);

@@ -1,8 +1,10 @@
 #include "core/dispatch/operand_scan.h"
 
 #include <ATen/core/enum_tag.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <typeinfo>
 
 #include "core/fake/converter.h"
 #include "core/fake/meta_kernel.h"
@@ -12,7 +14,7 @@ namespace shadowgraph {
 
 void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device other) const {
   std::string words;
-  if (info_.op.hasTag(at::Tag::pointwise)) {
+  if (info_.op.hasTag(at::Tag::pointwise) || info_.device_rule == DeviceRule::kIndexedWrite) {
     if (common.is_cpu()) std::swap(common, other);
     words = "found at least two devices, " + common.str() + " and " + other.str() + "!";
   } else {
@@ -35,6 +37,21 @@ void OperandDevices::refuse_index_device() const {
                             common_.device.str() + ")");
 }
 
+// Argument 0 is what is written, 1 are the indices, which go where that is, and 2 the values. One number is taken
+// from anywhere if it has no dimension; of a CPU tensor also if a mask selects, for then the call is masked_fill_.
+void OperandDevices::see_indexed_write(const FakeTensorImpl& fake, c10::Device device, uint16_t position) {
+  if (position == 0) {
+    common_.known = true;
+    common_.device = device;
+  } else if (position == 1) {
+    const c10::ScalarType dtype = c10::typeMetaToScalarType(fake.dtype());
+    masked_ = indices_++ == 0 && (dtype == at::kBool || dtype == at::kByte) && device == common_.device;
+  } else if (position == 2 && device != common_.device) {
+    const bool fills = masked_ && device.is_cpu() && fake.numel() == 1;
+    if (fake.rank() != 0 && !fills) refuse(position, common_.device, device);
+  }
+}
+
 namespace {
 
 bool is_adopted(const at::Tensor& real, ModeState* mode) {
@@ -47,6 +64,29 @@ bool is_adopted(const at::Tensor& real, ModeState* mode) {
   return std::any_of(mode->memo.adopted.begin(), mode->memo.adopted.end(), [&](const auto& entry) {
     return entry.first->unsafe_storage().unsafeGetStorageImpl() == storage;
   });
+}
+
+}  // namespace
+
+bool writes_reach_real(const at::Tensor& fake, ModeState* mode) {
+  const auto has_version_of_real = [](const at::Tensor& tensor) { return as_fake(tensor)->has_version_of_real(); };
+  if (has_version_of_real(fake)) return true;
+  const auto* view = torch::autograd::impl::get_view_autograd_meta(fake);
+  if (view == nullptr || !view->has_bw_view()) return false;
+  const at::Tensor& base = view->get_backward_view().base_;
+  if (is_fake(base)) return has_version_of_real(base);
+  // Materialised since (core/deferred): its descriptions of before have words of their own for a write.
+  const bool was_fake = typeid(*base.unsafeGetTensorImpl()) == typeid(FakeTensorImpl);
+  return was_fake ? as_fake(fake)->is_view_of_real() : !is_adopted(base, mode);
+}
+
+namespace {
+
+[[noreturn]] void refuse_write_through_view(const OperatorInfo& info, const at::Tensor& fake) {
+  throw RealTensorError(info.name + " would write to a view (" + c10::str(fake.sizes()) +
+                        ") of a real tensor while fake tensors are in use; nothing was written. Take the view of the "
+                        "real tensor's fake, FakeTensorMode::from_real, convert its module with fakeify, or run this "
+                        "line under an UnfakeGuard");
 }
 
 }  // namespace
@@ -71,6 +111,7 @@ void OperandScan::visit_slot(c10::IValue& slot) {
   const at::Tensor& tensor = slot.toTensor();
   if (!tensor.defined()) return;
   if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
+    if (written_ && writes_reach_real(tensor, mode_)) refuse_write_through_view(info_, tensor);
     devices_.see(*fake, position_, 0, written_);
   } else if (auto converted = converted_operand(tensor)) {
     devices_.see(*as_fake(*converted), position_, 0, written_);
@@ -86,6 +127,7 @@ void OperandScan::visit_list(c10::IValue& slot) {
     const at::Tensor& tensor = element.toTensor();
     if (!tensor.defined()) continue;
     if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
+      if (written_ && writes_reach_real(tensor, mode_)) refuse_write_through_view(info_, tensor);
       devices_.see(*fake, position_, index, written_);
     } else {
       all_fake = false;
@@ -138,6 +180,10 @@ std::optional<at::Tensor> OperandScan::converted_operand(const at::Tensor& real)
     throw RealTensorError(info_.name + " got a real tensor (" + c10::str(real.sizes()) +
                           "), and this mode refuses them (RealTensors::kRefuse). Convert it with "
                           "FakeTensorMode::from_real, or run this line under an UnfakeGuard");
+  }
+  if (!adopted) {
+    views_real_ |= info_.is_view;
+    keep_gradients_from(real);
   }
   return fake_of_real(real, mode_);  // on the default device if the mode maps devices
 }

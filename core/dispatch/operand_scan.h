@@ -27,7 +27,9 @@ class OperandDevices {
     }
     if (info_.device_rule == DeviceRule::kPerSlot && common_.known) return;
     const bool first = !common_.known;
-    if (first || info_.device_rule == DeviceRule::kCommon) {
+    if (info_.device_rule == DeviceRule::kIndexedWrite) {
+      see_indexed_write(fake, device, position);
+    } else if (first || info_.device_rule == DeviceRule::kCommon) {
       common_.see(*this, device, position, cpu_scalar, written);
     } else if (info_.device_rule == DeviceRule::kFirstOrCpu && device != common_.device && !device.is_cpu()) {
       refuse_index_device();
@@ -53,6 +55,7 @@ class OperandDevices {
   // others.
   [[noreturn]] void refuse(uint16_t position, c10::Device common, c10::Device other) const;
   [[noreturn]] void refuse_index_device() const;
+  void see_indexed_write(const FakeTensorImpl& fake, c10::Device device, uint16_t position);
 
   struct Agreement {
     c10::Device device = c10::Device(c10::kCPU);
@@ -85,6 +88,8 @@ class OperandDevices {
   };
 
   const OperatorInfo& info_;
+  bool masked_ = false;  // an indexed write whose one index is a mask
+  int indices_ = 0;
   Agreement common_;
   std::vector<Agreement> slots_;
 };
@@ -95,6 +100,8 @@ class OperandScan {
 
   void run(torch::jit::Stack& stack, size_t begin);
   const OperandDevices& devices() const { return devices_; }
+  // Whether the call makes views of a real tensor.
+  bool views_real() const { return views_real_; }
 
  private:
   void visit_slot(c10::IValue& slot);
@@ -108,6 +115,15 @@ class OperandScan {
   OperandDevices devices_;
   uint16_t position_ = 0;
   bool written_ = false;
+  bool views_real_ = false;
 };
+
+// Whether a write to the fake would reach a real tensor's version and history: autograd made it a view of one. Those that
+// stand for their fakes (fakeify) do not count.
+bool writes_reach_real(const at::Tensor& fake, ModeState* mode);
+// A quick answer: false if they do not.
+inline bool writes_may_reach_real(const at::Tensor& fake) {
+  return fake.unsafeGetTensorImpl()->autograd_meta() != nullptr || as_fake(fake)->has_version_of_real();
+}
 
 }  // namespace shadowgraph

@@ -25,10 +25,10 @@ constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
     {"aten::_copy_from", kAnywhere},
     {"aten::index.Tensor", DeviceRule::kFirstOrCpu},
     {"aten::_unsafe_index.Tensor", DeviceRule::kFirstOrCpu},
-    {"aten::index_put_", DeviceRule::kFirstOrCpu},
-    {"aten::index_put", DeviceRule::kFirstOrCpu},
-    {"aten::_index_put_impl_", DeviceRule::kFirstOrCpu},
-    {"aten::_unsafe_index_put", DeviceRule::kFirstOrCpu},
+    {"aten::index_put_", DeviceRule::kIndexedWrite},
+    {"aten::index_put", DeviceRule::kIndexedWrite},
+    {"aten::_index_put_impl_", DeviceRule::kIndexedWrite},
+    {"aten::_unsafe_index_put", DeviceRule::kIndexedWrite},
     {"aten::resize_as_", kAnywhere},
     {"aten::slice_scatter", kAnywhere},
     {"aten::select_scatter", kAnywhere},
@@ -44,6 +44,18 @@ constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
     {"aten::_use_miopen_ctc_loss.Tensor", kAnywhere},
     {"aten::repeat_interleave.Tensor", kAnywhere},
     {"aten::is_same_size", kAnywhere},
+    // What libtorch generates for those: the functional form, and a copy to wherever `out` is.
+    {"aten::copy.out", kAnywhere},
+    {"aten::slice_scatter.out", kAnywhere},
+    {"aten::select_scatter.out", kAnywhere},
+    {"aten::diagonal_scatter.out", kAnywhere},
+    {"aten::as_strided_scatter.out", kAnywhere},
+    {"aten::index_put.out", DeviceRule::kIndexedWrite},
+    {"aten::_index_put_impl.out", DeviceRule::kIndexedWrite},
+    {"aten::_embedding_bag.out", kAnywhere},
+    {"aten::_embedding_bag_forward_only.out", kAnywhere},
+    {"aten::_pack_padded_sequence.out", kAnywhere},
+    {"aten::repeat_interleave.Tensor_out", kAnywhere},
 };
 
 // Not run for real on known contents: what they do is no result, or a tensor without memory.

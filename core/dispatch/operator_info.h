@@ -26,6 +26,7 @@ enum class DeviceRule : uint8_t {
   kCommon,          // all operands agree; 0-dim CPU tensors go with anything
   kFirst,           // the first tensor decides and the others may live anywhere: copy_, slice_scatter, ...
   kFirstOrCpu,      // the first tensor decides, the others may live on the CPU as well: index
+  kIndexedWrite,    // ... which its values agree with, of one number or not on its device; the indices live anywhere
   kPerSlot,         // element i of every list agrees, apart from the others: _foreach_*
   kDeviceArgument,  // an explicit device argument, otherwise as kCommon, otherwise the mode's default device
 };

@@ -28,6 +28,7 @@
 #include "core/dispatch/call.h"
 #include "core/dispatch/fallback.h"
 #include "core/dispatch/operand_copies.h"
+#include "core/dispatch/operand_scan.h"
 
 namespace shadowgraph {
 
@@ -215,7 +216,7 @@ class UnboxedCall<Operator, Return(Args...)> {
             MakesContents<Operator>::in(args...) ||
             (info->contents_rule != ContentsRule::kNone &&
              (operands.has_contents_among() || (mode != nullptr && mode->options.host_reads.finite))) ||
-            (kHasOperands && !operands.device().known()) ||
+            (kHasOperands && !operands.device().known()) || (reach_real<Args>(args) || ...) ||
             (mode != nullptr && (mode->kind == ModeKind::kObserve || (mode->reads_data && info->depends_on_data))) ||
             may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
@@ -315,6 +316,16 @@ class UnboxedCall<Operator, Return(Args...)> {
   }
   static bool may_be_printed(const at::Tensor& self, int64_t dimension, const c10::SymInt& index) {
     return thread_state.literal != nullptr && is_refused_to_print(self);
+  }
+
+  // Of an argument that is written.
+  template <class T>
+  static bool reach_real(const std::decay_t<T>& argument) {
+    if constexpr (std::is_same_v<T, at::Tensor&>) {
+      return argument.defined() && is_fake(argument) && writes_may_reach_real(argument) &&
+             writes_reach_real(argument, thread_state.mode);
+    }
+    return false;
   }
 
   template <c10::KernelFunction::BoxedKernelFunction_withDispatchKeys* function>

@@ -5,9 +5,14 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <utility>
+
+#include "core/fake/error_translation.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
 #include "shadowgraph/error.h"
@@ -15,27 +20,79 @@
 namespace shadowgraph {
 namespace {
 
-c10::Storage meta_storage_of(const at::Tensor& real, ModeState* mode) {
-  const c10::Storage& storage = real.storage();
-  if (mode == nullptr) return meta_storage(storage.nbytes());
-  auto& entry = mode->memo.storages[storage.unsafeGetStorageImpl()];
-  // The weak reference keeps the address from being used again, so it is the same storage; another size: resize_.
-  if (!entry.meta || entry.meta.nbytes() != storage.nbytes()) {
-    entry.real = storage.getWeakStorageImpl();
-    entry.meta = meta_storage(storage.nbytes());
-  }
-  return entry.meta;
+// The entry of the memo for `real` and a device, if there is one.
+template <class Entry, class Real>
+Entry* find_entry(std::unordered_multimap<const Real*, Entry>& entries, const Real* real, c10::Device device) {
+  const auto [first, last] = entries.equal_range(real);
+  const auto found = std::find_if(first, last, [&](const auto& each) { return each.second.device == device; });
+  return found == last ? nullptr : &found->second;
 }
+
+c10::Storage meta_storage_of(const c10::Storage& storage, ModeState* mode, c10::Device device) {
+  if (mode == nullptr) return meta_storage(storage.nbytes());
+  const c10::StorageImpl* key = storage.unsafeGetStorageImpl();
+  ConversionMemo::StorageEntry* entry = find_entry(mode->memo.storages, key, device);
+  if (entry == nullptr) {
+    entry = &mode->memo.storages.emplace(key, ConversionMemo::StorageEntry{.device = device})->second;
+  }
+  // The weak reference keeps the address from being used again, so it is the same storage; another size: resize_.
+  if (!entry->meta || entry->meta.nbytes() != storage.nbytes()) {
+    entry->real = storage.getWeakStorageImpl();
+    entry->meta = meta_storage(storage.nbytes());
+  }
+  return entry->meta;
+}
+
+// Where a fake goes if nobody says: where the real tensor is, unless fakes of its memory were told to be elsewhere, and
+// only there.
+c10::Device device_of_memory(const c10::Storage& storage, ModeState* mode, c10::Device own) {
+  if (mode == nullptr) return own;
+  const std::lock_guard lock(mode->memo_mutex);
+  const auto [first, last] = mode->memo.storages.equal_range(storage.unsafeGetStorageImpl());
+  c10::Device found = own;
+  for (auto entry = first; entry != last; ++entry) {
+    if (entry->second.real.expired()) continue;
+    if (entry->second.device == own) return own;
+    found = entry->second.device;
+  }
+  return found;
+}
+
+// From within the engine, which hands on what Python knows.
+[[noreturn]] void refuse_in_backward(const std::string& words) {
+  const RealTensorError error(words);
+  translate(error);
+  throw error;
+}
+constexpr const char* kRealHistory =
+    "backward has reached a real tensor that is not a leaf: its history is made of real tensors. Detach it before it "
+    "meets fakes, or run the part that made it on fake tensors too";
 
 // Stands for the history of a real tensor that is not a leaf. Gradients that arrive here would go on to real tensors.
 class RealHistory final : public torch::autograd::Node {
  public:
-  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override {
-    throw RealTensorError(
-        "backward has reached the fake of a real tensor that is not a leaf: its history is made of real tensors. "
-        "Detach it before it is converted, or run the part that made it on fake tensors too");
-  }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override { refuse_in_backward(kRealHistory); }
   std::string name() const override { return "RealHistory"; }
+};
+
+// Before the gradient of a real leaf, or before the history of a real tensor.
+class RefusesFakes final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit RefusesFakes(std::string leaf) : leaf_(std::move(leaf)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+    if (std::none_of(gradients.begin(), gradients.end(), [](const at::Tensor& each) { return is_fake(each); })) {
+      return gradients;
+    }
+    if (leaf_.empty()) refuse_in_backward(kRealHistory);
+    refuse_in_backward(
+        "backward would leave a fake gradient at a real tensor (" + leaf_ +
+        "), which is as it was. Make the module inside the mode, convert it (fakeify, or sg.capture and sg.profile in "
+        "Python) or the tensor (from_real, whose result gets the gradient), or ask for the gradient alone with "
+        "torch.autograd.grad");
+  }
+
+ private:
+  std::string leaf_;  // its sizes
 };
 
 // What libtorch does around a conversion is not the program's: nobody watches.
@@ -82,7 +139,7 @@ class ProgramLevel {
 
 // The same view of the fake of its base, known to autograd as one. Nothing if libtorch could not make it of the base in
 // one step: another dtype.
-at::Tensor view_of_fake_base(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device) {
+at::Tensor view_of_fake_base(const at::Tensor& real, ModeState* mode, c10::Device device) {
   if (mode == nullptr || real.is_inference() || !real.is_view()) return {};
   const at::Tensor base(real._base());
   if (base.dtype() != real.dtype() || base.is_conj() || base.is_neg()) return {};
@@ -99,8 +156,8 @@ at::Tensor view_of_fake_base(const at::Tensor& real, ModeState* mode, std::optio
 at::Tensor detached_fake(const at::Tensor& real, ModeState* mode, c10::Device device) {
   // An inference tensor gives one, and others do not, whatever is on now.
   const c10::InferenceMode inference(real.is_inference());
-  auto fake =
-      c10::make_intrusive<FakeTensorImpl>(meta_storage_of(real, mode), fake_key_set(device), real.dtype(), device);
+  auto fake = c10::make_intrusive<FakeTensorImpl>(meta_storage_of(real.storage(), mode, device), fake_key_set(device),
+                                                  real.dtype(), device);
   fake->set_sizes_and_strides(real.sizes(), real.strides(), real.storage_offset());
   return at::Tensor(std::move(fake));
 }
@@ -110,6 +167,14 @@ bool takes_contents(const at::Tensor& real, const ModeState* mode) {
   if (real.storage().nbytes() > kMostKnownBytes || real.storage().data() == nullptr) return false;
   return real.numel() == 1 ||
          (mode->real_tensors() == RealTensors::kConstant && real.numel() <= most_known_elements(real.scalar_type()));
+}
+
+// As takes_contents, where a dtype is not known: one number, or as many as are kept of the widest.
+bool keeps_contents_of(const c10::Storage& real, const ModeState& mode) {
+  if (!real.device().is_cpu() || real.nbytes() == 0 || real.data() == nullptr) return false;
+  const auto bytes = static_cast<int64_t>(sizeof(double));
+  const int64_t most = mode.real_tensors() == RealTensors::kConstant ? most_known_elements(at::kDouble) : 1;
+  return static_cast<int64_t>(real.nbytes()) <= most * bytes;
 }
 
 void take_contents(const at::Tensor& fake, const at::Tensor& real) {
@@ -179,8 +244,8 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
         "are not those of its data. Make the tensors fake first and transform the program with other means");
   }
   const FakeTensorImpl* other = as_fake(real);
-  const c10::Device pretended =
-      with_index(device.value_or(other != nullptr ? other->pretended_device() : real.device()));
+  const c10::Device own = other != nullptr ? other->pretended_device() : real.device();
+  const c10::Device pretended = with_index(device ? *device : device_of_memory(real.storage(), mode, own));
   if (mode == nullptr) {
     at::Tensor fake = detached_fake(real, nullptr, pretended);
     fake._set_conj(real.is_conj());
@@ -190,10 +255,11 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
   }
   const std::lock_guard lock(mode->memo_mutex);
   {
-    const auto known = mode->memo.tensors.find(real.unsafeGetTensorImpl());
-    if (known != mode->memo.tensors.end() && still_describes(known->second, real)) return known->second.fake;
+    const c10::TensorImpl* key = real.unsafeGetTensorImpl();
+    const auto* known = find_entry(mode->memo.tensors, key, pretended);
+    if (known != nullptr && still_describes(*known, real)) return known->fake;
   }
-  at::Tensor fake = view_of_fake_base(real, mode, device);
+  at::Tensor fake = view_of_fake_base(real, mode, pretended);
   if (!fake.defined()) fake = detached_fake(real, mode, pretended);
   fake._set_conj(real.is_conj());
   fake._set_neg(real.is_neg());
@@ -214,18 +280,23 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
     take_contents(fake, real);
   }
   sweep(mode->memo);
-  ConversionMemo::TensorEntry entry;
+  ConversionMemo::TensorEntry entry{.device = pretended};
   entry.real = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(real.getIntrusivePtr());
   entry.fake = fake;
   entry.storage = real.storage().unsafeGetStorageImpl();
   entry.geometry = geometry_of(real);
   entry.version = version_of(real);
   entry.has_contents = has_contents;
-  mode->memo.tensors.insert_or_assign(real.unsafeGetTensorImpl(), std::move(entry));
-  mode->memo.origins[fake.unsafeGetTensorImpl()] = real.unsafeGetTensorImpl();
+  const c10::TensorImpl* key = real.unsafeGetTensorImpl();
+  mode->memo.origins[fake.unsafeGetTensorImpl()] = key;
+  if (auto* older = find_entry(mode->memo.tensors, key, pretended)) {
+    *older = std::move(entry);
+  } else {
+    mode->memo.tensors.emplace(key, std::move(entry));
+  }
   // Last: a gradient's gradient may lead back here.
   if (real.is_leaf() && real.requires_grad() && real.grad().defined() && real.grad().layout() == c10::Layout::Strided) {
-    fake.mutable_grad() = fake_of_real(real.grad(), mode, device);
+    fake.mutable_grad() = fake_of_real(real.grad(), mode, pretended);
   }
   return fake;
 }
@@ -233,10 +304,57 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
 at::Tensor real_of_fake(const FakeTensorImpl& fake, const ModeState& mode) {
   const auto origin = mode.memo.origins.find(&fake);
   if (origin == mode.memo.origins.end()) return {};
-  const auto entry = mode.memo.tensors.find(origin->second);
-  if (entry == mode.memo.tensors.end() || entry->second.fake.unsafeGetTensorImpl() != &fake) return {};
+  const auto [first, last] = mode.memo.tensors.equal_range(origin->second);
+  const auto entry =
+      std::find_if(first, last, [&](const auto& each) { return each.second.fake.unsafeGetTensorImpl() == &fake; });
+  if (entry == last) return {};
   auto real = entry->second.real.lock();
   return real.defined() ? at::Tensor(std::move(real)) : at::Tensor();
+}
+
+c10::Storage fake_storage_of(const c10::Storage& real, ModeState* mode, c10::Device device) {
+  if (mode == nullptr) return meta_storage(real.nbytes());
+  const std::lock_guard lock(mode->memo_mutex);
+  const c10::StorageImpl* key = real.unsafeGetStorageImpl();
+  const ConversionMemo::StorageEntry* before = find_entry(mode->memo.storages, key, device);
+  const c10::StorageImpl* known = before != nullptr ? before->meta.unsafeGetStorageImpl() : nullptr;
+  c10::Storage meta = meta_storage_of(real, mode, device);
+  // Later the fake's own may differ, or no longer be known.
+  if (meta.unsafeGetStorageImpl() != known && keeps_contents_of(real, *mode)) {
+    // As a tensor of bytes: whatever dtype it is read as, these are its contents.
+    const auto bytes = [&](const c10::Storage& storage, c10::DispatchKeySet keys) {
+      auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), keys,
+                                                       caffe2::TypeMeta::Make<uint8_t>());
+      view->set_sizes_contiguous({static_cast<int64_t>(storage.nbytes())});
+      return at::Tensor(std::move(view));
+    };
+    const at::Tensor whole = bytes(real, c10::DispatchKeySet(c10::DispatchKey::CPU));
+    const at::Tensor fake(
+        c10::make_intrusive<FakeTensorImpl>(*bytes(meta, fake_key_set(device)).unsafeGetTensorImpl(), device));
+    take_contents(fake, whole);
+  }
+  return meta;
+}
+
+void forget_fakes_of(const c10::TensorImpl* real, ModeState& mode) {
+  const std::lock_guard lock(mode.memo_mutex);
+  const auto [first, last] = mode.memo.tensors.equal_range(real);
+  std::vector<at::Tensor> fakes;  // they die after the table is in order
+  for (auto entry = first; entry != last; ++entry) {
+    mode.memo.origins.erase(entry->second.fake.unsafeGetTensorImpl());
+    fakes.push_back(std::move(entry->second.fake));
+  }
+  mode.memo.tensors.erase(first, last);
+}
+
+void keep_gradients_from(const at::Tensor& real) {
+  if (!real.requires_grad()) return;
+  const bool leaf = real.is_leaf();
+  const auto node = leaf ? torch::autograd::impl::try_get_grad_accumulator(real) : real.grad_fn();
+  if (!node) return;
+  const auto is_ours = [](const auto& hook) { return dynamic_cast<const RefusesFakes*>(hook.get()) != nullptr; };
+  if (std::ranges::any_of(std::as_const(*node).pre_hooks(), is_ours)) return;
+  node->add_pre_hook(std::make_unique<RefusesFakes>(leaf ? c10::str(real.sizes()) : ""));
 }
 
 }  // namespace shadowgraph

@@ -14,6 +14,15 @@ at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c
 // The same, also for a fake of another mode.
 at::Tensor new_fake_of(const at::Tensor& tensor, ModeState* mode, std::optional<c10::Device> device = std::nullopt);
 
+// The storage that fakes on `device` of the tensors of a real storage share, with its contents where those are kept.
+c10::Storage fake_storage_of(const c10::Storage& real, ModeState* mode, c10::Device device);
+// Drops them from the memo. The tensor need not exist any more.
+void forget_fakes_of(const c10::TensorImpl* real, ModeState& mode);
+
+// Backward must not go on from fakes into a real tensor: its gradient, or the history that made it. To be called for a
+// real operand that autograd has seen, before the call runs: what autograd has put behind it then refuses fakes.
+void keep_gradients_from(const at::Tensor& real);
+
 // The real tensor that `fake` was made from, if it is still alive; otherwise undefined.
 class FakeTensorImpl;
 at::Tensor real_of_fake(const FakeTensorImpl& fake, const ModeState& mode);

@@ -137,6 +137,7 @@ at::Tensor FakeTensorImpl::view(c10::IntArrayRef sizes, c10::IntArrayRef strides
       c10::make_intrusive<FakeTensorImpl>(VIEW, c10::Storage(unsafe_storage()), key_set(), dtype(), pretended_device_);
   fake->set_sizes_and_strides(sizes, strides, offset);
   fake->fresh_ = true;
+  fake->view_of_real_ = version_of_real_;
   return at::Tensor(std::move(fake));
 }
 
@@ -191,6 +192,8 @@ c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::copy_and_detach(Version&& ve
   copy_tensor_metadata(this, copy.get(), std::forward<Version>(version_counter), allow_tensor_metadata_change);
   copy->set_custom_device(true);
   copy->bind(session_, value_);
+  // Autograd's copies that share a counter, by reference, are those of a view that it does not track.
+  copy->version_of_real_ = view_of_real_ && std::is_lvalue_reference_v<Version>;
   return copy;
 }
 

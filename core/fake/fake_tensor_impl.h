@@ -71,6 +71,12 @@ class FakeTensorImpl final : public c10::TensorImpl {
   const c10::intrusive_ptr<c10::intrusive_ptr_target>& recipe() const { return recipe_; }
   void forget_recipe() { recipe_.reset(); }
 
+  // A view kernel made this one of a real tensor: its memory is that of the real one's fake, and autograd goes on to give
+  // it the real one for a base or, where it tracks no view (detach), the real one's version counter.
+  void set_view_of_real() { view_of_real_ = true; }
+  bool is_view_of_real() const { return view_of_real_; }
+  bool has_version_of_real() const { return version_of_real_; }
+
   // Whether a rule made this one and no call has returned it yet. Asking makes it known.
   bool take_fresh() { return std::exchange(fresh_, false); }
 
@@ -87,6 +93,8 @@ class FakeTensorImpl final : public c10::TensorImpl {
 
   c10::Device pretended_device_;
   bool fresh_ = false;
+  bool view_of_real_ = false;
+  bool version_of_real_ = false;
   uint32_t mode_id_ = thread_state.mode_id;
   uint32_t session_ = 0;
   ValueId value_;

@@ -27,11 +27,13 @@ enum class ModeKind : uint8_t {
   kObserve,  // nothing is faked: real calls are shown to the observer (tests compare against this)
 };
 
-// Real tensors met so far and their fakes. Weak on the real side: nothing real is kept alive.
+// Real tensors met so far and their fakes. Weak on the real side: nothing real is kept alive. One real tensor may have
+// fakes on several devices, and they share nothing.
 struct ConversionMemo {
   struct StorageEntry {
     c10::weak_intrusive_ptr<c10::StorageImpl> real{c10::intrusive_ptr<c10::StorageImpl>()};
     c10::Storage meta;
+    c10::Device device;  // of the fakes
   };
   struct TensorEntry {
     // What the real tensor was like: `.data =`, t_() or a write (where contents were taken) since make another fake.
@@ -42,10 +44,11 @@ struct ConversionMemo {
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> real{
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
     at::Tensor fake;
+    c10::Device device;  // of the fake
   };
-  std::unordered_map<const c10::StorageImpl*, StorageEntry> storages;
-  std::unordered_map<const c10::TensorImpl*, TensorEntry> tensors;       // by the real tensor
-  std::unordered_map<const c10::TensorImpl*, c10::TensorImpl*> origins;  // fake -> real, same entries
+  std::unordered_multimap<const c10::StorageImpl*, StorageEntry> storages;
+  std::unordered_multimap<const c10::TensorImpl*, TensorEntry> tensors;        // by the real tensor, an entry a device
+  std::unordered_map<const c10::TensorImpl*, const c10::TensorImpl*> origins;  // fake -> real, same entries
   // Real tensors that stand for their fakes (fakeify): a write to one is a write to its fake. Counted.
   std::unordered_map<const c10::TensorImpl*, int> adopted;
 };

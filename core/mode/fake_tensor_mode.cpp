@@ -96,6 +96,8 @@ at::Tensor FakeTensorMode::from_real(const at::Tensor& real, std::optional<c10::
   return new_fake_of(real, state_.get(), device);
 }
 
+void FakeTensorMode::forget(const c10::TensorImpl* real) { forget_fakes_of(real, *state_); }
+
 FakeTensorModeScope::FakeTensorModeScope(FakeTensorMode& mode)
     : outer_(thread_state.mode),
       outer_multithreading_(c10::AutogradState::get_tls_state().get_multithreading_enabled()),

@@ -1,17 +1,22 @@
 #include "core/process/process_state.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/detach_ops.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 #include <torch/library.h>
 
 #include <mutex>
 
+#include "core/dispatch/call.h"
 #include "core/dispatch/fallback.h"
 #include "core/dispatch/lazy_outputs.h"
+#include "core/dispatch/operand_scan.h"
 #include "core/dispatch/unboxed_call.h"
 #include "core/fake/dispatch_keys.h"
+#include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "core/process/accelerator.h"
@@ -230,6 +235,26 @@ void check_key_is_free(c10::DispatchKey key) {
   }
 }
 
+// detach is a view that autograd does not track: that of a real tensor shares the real one's version counter, and with it
+// goes a mark (FakeTensorImpl) that refuses writes. Above autograd, because below it nobody knows whether autograd will be
+// asked: torch.nn.Parameter(data) is a detach without.
+at::Tensor detach_kernel(c10::DispatchKeySet keys, const at::Tensor& self) {
+  constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
+  at::Tensor result = at::_ops::detach::redispatch(keys & kBelow, self);
+  ModeState* mode = thread_state.mode;
+  if (!takes_composites(mode) || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView)) {
+    return result;
+  }
+  FakeTensorImpl* fake = as_fake(result);
+  // With a tangent of forward mode it is a tensor that must stay.
+  if (fake == nullptr || fake->is_inference() || fake->autograd_meta() != nullptr) return result;
+  if (is_fake(self)) {
+    if (C10_LIKELY(!writes_may_reach_real(self) || !writes_reach_real(self, mode))) return result;
+    fake->set_view_of_real();
+  }
+  return at::Tensor(fake->shallow_copy_and_detach(fake->version_counter(), fake->allow_tensor_metadata_change()));
+}
+
 void install_dispatch_keys() {
   check_key_is_free(kFakeKey);
   check_key_is_free(kCompositeKey);
@@ -244,6 +269,7 @@ void install_dispatch_keys() {
 
   static Library unboxed_composites(Library::IMPL, "aten", kCompositeKey, __FILE__, __LINE__);
   register_unboxed_composites(unboxed_composites);
+  unboxed_composites.impl("detach", CppFunction(TORCH_FN(detach_kernel)));
   static std::unordered_map<std::string, std::unique_ptr<Library>> composites;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findOp(name);

@@ -16,15 +16,16 @@
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
-namespace {
 
 using at::Tensor;
 
-int64_t data_size(const char* op, const std::string& question, const Tensor& tensor, int64_t most) {
+int64_t data_size(const std::string& op, const std::string& question, const Tensor& tensor, int64_t most) {
   static DataSizes* none = new DataSizes;  // outside a mode nothing is given
   ModeState* mode = thread_state.mode;
   return (mode != nullptr ? mode->data_sizes : *none).size(op, question, tensor, most);
 }
+
+namespace {
 
 // How many elements of a tensor with known contents (core/fake/known_contents.h) are not zero: the mask of an index
 // whose other operands are data.

@@ -147,6 +147,16 @@ Tensor& log_normal_(Tensor& self, double /*mean*/, double deviation, const Gener
   return written(self);
 }
 
+// No kernel is compiled for integers, bool or the 8-bit floating-point types.
+Tensor& normal_(Tensor& self, double /*mean*/, double deviation, const Generator& /*generator*/) {
+  TORCH_CHECK(deviation >= 0, "normal expects std >= 0.0, but found std ", deviation);
+  const at::ScalarType dtype = self.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::isComplexType(dtype) || (c10::isFloatingType(dtype) && !c10::isFloat8Type(dtype)),
+                              on_cuda() ? "\"normal_kernel_cuda\"" : "\"normal_kernel_cpu\"", " not implemented for '",
+                              dtype, "'");
+  return written(self);
+}
+
 }  // namespace
 
 void register_random(RuleRegistry& registry) {
@@ -172,6 +182,7 @@ void register_random(RuleRegistry& registry) {
   registry.add("aten::geometric_", &geometric_);
   registry.add("aten::cauchy_", &cauchy_);
   registry.add("aten::log_normal_", &log_normal_);
+  registry.add("aten::normal_", &normal_);
 }
 
 }  // namespace shadowgraph::rules

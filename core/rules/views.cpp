@@ -16,9 +16,14 @@
 #include <ATen/ops/view_ops.h>
 #include <c10/core/WrapDimMinimal.h>
 
+#include "core/fake/converter.h"
+#include "core/fake/fake_tensor_impl.h"
 #include "core/fake/meta_kernel.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/thread_state.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
+#include "shadowgraph/error.h"
 #include "shadowgraph/rules.h"
 
 namespace shadowgraph::rules {
@@ -169,8 +174,30 @@ Tensor& set_nothing(Tensor& self) {
   return keeping_strides(self, [&] { OnMeta<at::_ops::set_>::call(self); });
 }
 
+// A storage of real memory is converted as a tensor on it would be: what deepcopy and pickle make tensors with.
+c10::Storage storage_for(const Tensor& self, const c10::Storage& source) {
+  const FakeTensorImpl* fake = as_fake(self);
+  if (fake == nullptr || source.device_type() == c10::DeviceType::Meta) return source;
+  ModeState* mode = thread_state.mode;
+  const c10::Device device = fake->pretended_device();
+  if (device != source.device() && !(mode != nullptr && mode->maps_devices())) {
+    throw DeviceMismatchError("Attempted to set the storage of a tensor on device \"" + device.str() +
+                              "\" to a storage on different device \"" + source.device().str() +
+                              "\". This is no longer allowed; the devices must match. Make the tensor on " +
+                              source.device().str() + ", and move it afterwards with .to()");
+  }
+  return fake_storage_of(source, mode, device);
+}
+
 Tensor& set_storage(Tensor& self, c10::Storage source) {
+  source = storage_for(self, source);
   return keeping_strides(self, [&] { OnMeta<at::_ops::set__source_Storage>::call(self, source); });
+}
+
+Tensor& set_part_of_storage(Tensor& self, c10::Storage source, int64_t offset, IntArrayRef sizes, IntArrayRef strides) {
+  source = storage_for(self, source);
+  return OnMeta<at::_ops::set__source_Storage_storage_offset>::call(
+      self, source, offset, c10::fromIntArrayRefSlow(sizes), c10::fromIntArrayRefSlow(strides));
 }
 
 }  // namespace
@@ -192,6 +219,7 @@ void register_views(RuleRegistry& registry) {
   registry.add("aten::squeeze.dim", &squeeze);
   registry.add("aten::set_", &set_nothing);
   registry.add("aten::set_.source_Storage", &set_storage);
+  registry.add("aten::set_.source_Storage_storage_offset", &set_part_of_storage);
 }
 
 }  // namespace shadowgraph::rules

@@ -191,13 +191,16 @@ class FakeTensorMode {
   FakeTensorMode(const FakeTensorMode&) = delete;
   FakeTensorMode& operator=(const FakeTensorMode&) = delete;
 
-  // The fake of a real tensor, on `device` or else where the real one is: dtype, sizes, strides, offset, conjugate and
-  // negative bits, requires_grad, and the fake of its gradient. The same tensor gives the same fake, tensors that share
-  // a storage give fakes that share one, a view gives a view of its base's fake. A tensor with a history that requires
-  // grad gives one whose backward ends in an error: the history is real. A fake of this mode is its own fake; one of
-  // another mode gets a fake of its own. Nothing is allocated, and nothing read but the value of a CPU tensor of one
-  // element (see RealTensors). Throws RealTensorError for layouts other than dense strided ones.
+  // The fake of a real tensor, on `device` or else where the real one is, or where its fakes were told to be: dtype,
+  // sizes, strides, offset, conjugate and negative bits, requires_grad, and the fake of its gradient. The same tensor
+  // gives the same fake on a device, tensors that share a storage give fakes that share one, a view gives a view of its
+  // base's fake. A tensor with a history that requires grad gives one whose backward ends in an error: the history is
+  // real. A fake of this mode is its own fake; one of another mode gets a fake of its own. Nothing is allocated, and
+  // nothing read but the value of a CPU tensor of one element (see RealTensors). Throws RealTensorError for layouts other
+  // than dense strided ones.
   at::Tensor from_real(const at::Tensor& real, std::optional<c10::Device> device = std::nullopt);
+  // Lets go of the fakes of a real tensor that is gone, or about to be: otherwise that happens now and then.
+  void forget(const c10::TensorImpl* real);
 
   // What the pretended device can do.
   const DeviceProfile& profile() const;

@@ -123,6 +123,11 @@ at::Tensor& elementwise_into(at::Tensor& output, Operands inputs, const Elementw
 // The sizes of a reduction over `dims` (none or empty: all of them).
 c10::DimVector reduced_sizes(const at::Tensor& input, at::OptionalIntArrayRef dims, bool keepdim);
 
+// How many elements a result has that the data of `tensor` decides, as the user says (FakeTensorOptions::data_sizes):
+// the answer to `question` ("nonzero", asked as "nonzero0", "nonzero1", ...), from 0 to `most`. Throws
+// DataDependentError, which names the option, without one.
+int64_t data_size(const std::string& op, const std::string& question, const at::Tensor& tensor, int64_t most);
+
 // A tensor argument that may be absent.
 using OptionalTensor = std::optional<at::Tensor>;
 inline bool given(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }

@@ -21,8 +21,8 @@ if _torch.__version__.split("+")[0] != TORCH_VERSION:
         "shadowgraph of that version"
     )
 
-from ._capture import Capture, capture, capture_training_step, phase  # noqa: E402
-from ._deferred import (  # noqa: E402
+from ._capture import Capture, capture, capture_training_step, phase
+from ._deferred import (
     deferred_init,
     dematerialize,
     is_deferred,
@@ -31,11 +31,11 @@ from ._deferred import (  # noqa: E402
     materialize_tensor,
     save_weights,
 )
-from ._fake import fake, is_fake, unfake  # noqa: E402
-from ._fx import from_fx, to_fx  # noqa: E402
-from ._graph import CompiledGraph, Replay  # noqa: E402
-from ._report import Report, profile  # noqa: E402
-from ._shadowgraph import (  # noqa: E402
+from ._fake import fake, is_fake, unfake
+from ._fx import from_fx, to_fx
+from ._graph import CompiledGraph, Replay
+from ._report import Report, profile
+from ._shadowgraph import (
     AlreadyMaterializedError,
     CodegenError,
     CostRuleError,
@@ -71,9 +71,9 @@ from ._shadowgraph import (  # noqa: E402
     passes,
     register_cost,
 )
-from ._shadowgraph import version as __version__  # noqa: E402
-from ._sweep import Sweep, SweepRow, fit, sweep  # noqa: E402
-from ._weights import (  # noqa: E402
+from ._shadowgraph import version as __version__
+from ._sweep import Sweep, SweepRow, fit, sweep
+from ._weights import (
     Checkpoint,
     CheckpointError,
     MissingKeyError,
@@ -81,7 +81,6 @@ from ._weights import (  # noqa: E402
     UnexpectedKeyError,
 )
 
-
-setattr(Graph, "to_fx", to_fx)  # noqa: B010: the stub has it as a method
+setattr(Graph, "to_fx", to_fx)  # noqa: B010 - mypy knows it from the stub, as a method
 
 __all__ = [name for name in dir() if not name.startswith("_")]

@@ -1,36 +1,48 @@
-"""shadowgraph profile|capture some.module:factory, or hf:CONFIG.json: the tool's commands for Python models.
+"""shadowgraph: the tool, and its commands profile and capture for models in Python.
 
-`python -m shadowgraph` is the same.
+    shadowgraph profile resnet50 --mode train                       what the tool knows: its models, .pt, .pt2 and .sg
+    shadowgraph profile some.module:factory --input f32[8,16]       a function or class that makes a torch.nn.Module
+    shadowgraph profile hf:CONFIG.json --batch 4 --seq 512          a transformers configuration
 
-Exit codes are the tool's: 0 done, 1 the input's fault, 2 usage, 3 ours.
+`python -m shadowgraph` is the same. Exit codes: 0 done, 1 the input's fault, 2 usage, 3 ours.
 """
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
+import re
+import subprocess
 import sys
 import traceback
 
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+COMMANDS = {"profile": "memory, FLOPs and a summary by module", "capture": "writes the graph"}
+ALSO_PYTHON = """\
+Models in Python, for profile and capture:
+  shadowgraph profile some.module:factory --input 'f32[8,16]' --mode train
+  shadowgraph profile some.module:factory --input 'f32[batch,16]' --batch 1..256 --memory 24GiB
+  shadowgraph profile hf:CONFIG.json --batch 4 --seq 512 --mode train --optimizer adamw
+  shadowgraph profile some.module:factory --help
+
+some.module is looked for as `import` does, in the current folder first; factory takes no arguments and makes a
+torch.nn.Module. CONFIG.json is a configuration of transformers.
+"""
 
 
 def main(arguments=None):
-    given = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if not _is_for_python(given):
+        return _run_tool(given, replace=arguments is None)
+    given = _parser().parse_args(given)
     import shadowgraph as sg
 
     try:
-        report = _run(sg, given)
-        if given.command == "capture":
-            report.graph.save(given.output)
-            print(f"{given.output}: {len(report.graph)} nodes", file=sys.stderr)
-            return 0
-        print(json.dumps(report.dict(), indent=2) if given.json else report)
-        if given.output:
-            report.save(given.output)
-            print(f"wrote graph.sg, profile.json, graph.dot and graph.svg into {given.output}", file=sys.stderr)
-        return 0
+        _check(sg, given)
+        with _attention(given):
+            return _profile_batches(sg, given) if _is_range(given.batch) else _profile_or_capture(sg, given)
     except (sg.Error, OSError, ImportError, AttributeError) as error:
         print(f"shadowgraph: {error}", file=sys.stderr)
         return 1
@@ -41,53 +53,219 @@ def main(arguments=None):
         return 1
 
 
+# ---- The tool
+
+
+def _is_for_python(arguments):
+    """Whether this is profile or capture of what only Python can make: hf:CONFIG.json, some.module:factory."""
+    if not arguments or arguments[0] not in COMMANDS:
+        return False
+    parser = _parser().commands[arguments[0]]
+    takes_value = {name for action in parser._actions if action.nargs != 0 for name in action.option_strings}
+    rest = iter(arguments[1:])
+    for word in rest:
+        if word in takes_value:
+            next(rest, None)
+        elif not word.startswith("-"):
+            made_here = re.fullmatch(r"hf:.*|[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*", word) is not None
+            return made_here and not os.path.exists(word)
+    return False
+
+
+def _run_tool(arguments, replace):
+    """The exit code of the C++ tool. replace: it takes this process over, and this does not return."""
+    import torch
+
+    folder = os.path.dirname(os.path.abspath(__file__))
+    tool = os.path.join(folder, "bin", "shadowgraph")
+    if not os.path.exists(tool):
+        print("shadowgraph: this package was built without the tool (SHADOWGRAPH_BUILD_TOOL=OFF); it knows models in "
+              "Python alone: profile or capture of some.module:factory or hf:CONFIG.json", file=sys.stderr)  # fmt: skip
+        return 2
+    libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
+    paths = [libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
+    is_help = not arguments or (arguments[-1] in ("-h", "--help") and (len(arguments) == 1 or arguments[0] in COMMANDS))
+    if replace and not is_help:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(tool, [tool, *arguments], environment)
+    code = subprocess.run([tool, *arguments], env=environment).returncode
+    if is_help:
+        print("\n" + ALSO_PYTHON, end="", file=sys.stdout if code == 0 else sys.stderr)
+    return code
+
+
+# ---- Models in Python
+
+
 def _parser():
     parser = argparse.ArgumentParser(prog="shadowgraph", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (("profile", "memory, FLOPs and a summary by module"), ("capture", "writes the graph")):
-        command = commands.add_parser(name, help=text)
+    parser.commands = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
+    for name, command in parser.commands.items():
+        profile = name == "profile"
         command.add_argument("source", help="some.module:factory (a function or class without arguments that makes a "
                              "torch.nn.Module), or hf:CONFIG.json (a transformers configuration)")  # fmt: skip
         command.add_argument("--input", action="append", default=[], metavar="[NAME=]f32[8,3,224,224]",
-                             help="an input of forward: dtype and shape, once each, by position or name")  # fmt: skip
-        command.add_argument("--batch", type=int, default=1, help="hf: language models' batch size")
-        command.add_argument("--seq", type=int, default=512, help="hf: language models' sequence length")
+                             help="an input of forward: dtype and shape, once each, by position or name; batch and seq "
+                             "in a shape stand for --batch and --seq")  # fmt: skip
+        more = ", or a range: 1..512, 8..512:8 for a table" if profile else ""
+        command.add_argument("--batch", type=_batch if profile else _at_least(1), default=1, help="batch size" + more)
+        command.add_argument("--seq", type=_at_least(1), default=512, help="sequence length")
         command.add_argument("--mode", choices=["infer", "train"], default="infer")
         command.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
         command.add_argument("--steady-state", action="store_true", help="the second step, with optimizer state there")
-        command.add_argument("--device", default="cuda", help="cpu, cuda or cuda:i, pretended")
+        command.add_argument("--device", type=_device, default="cuda", help="cpu, cuda or cuda:i, pretended")
         command.add_argument("--dtype", choices=DTYPES, default="f32")
+        command.add_argument("--attention", choices=["auto", "math"], default="auto",
+                             help="auto: the kernel that the device would take; math: never a fused one")  # fmt: skip
         command.add_argument("--host-reads", action="append", default=[], metavar="NAME=VALUE|finite|mask-full",
                              help="what the program reads and data decides: item0=2.5 by name, bool=false for all of a "
                              "kind, finite, mask-full")  # fmt: skip
         command.add_argument("--data-sizes", action="append", default=[], metavar="NAME=N",
                              help="sizes of results that depend on data: nonzero0=17")  # fmt: skip
+        command.add_argument("--checkpoint", metavar="MODULES",
+                             help="activation checkpoints: modules whose activations backward computes again, "
+                             "'transformer.h.*', or auto for numbered layers")  # fmt: skip
         command.add_argument("--debug", action="store_true", help="show where the program raised")
-        command.add_argument("--json", action="store_true", help="the report as JSON")
-        command.add_argument("-o", "--output", required=name == "capture",
-                             help="a folder for graph and report" if name == "profile" else "the file")  # fmt: skip
+        command.add_argument("--json", action="store_true", help="the report, or the graph, as JSON")
+        command.add_argument("-o", "--output", required=not profile,
+                             help="a folder for graph and report" if profile else "the file")  # fmt: skip
+        if profile:
+            command.add_argument("--memory", type=_bytes, help="with a range of batches: memory of the device, 24GiB; "
+                                 "the largest batch within it is named")  # fmt: skip
+            command.add_argument("--group", choices=["module", "composite", "operator"], default="module",
+                                 help="rows of the table")  # fmt: skip
+            command.add_argument("--depth", type=_at_least(0), default=0,
+                                 help="module levels in the table; 0: what fits")  # fmt: skip
+            command.add_argument("--rows", type=_at_least(0), default=40, help="most rows of the table; 0: all")
     return parser
 
 
-def _run(sg, given):
+def _at_least(least):
+    def number(text):
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least {least}")
+        return int(text)
+
+    return number
+
+
+def _batch(text):
+    found = re.fullmatch(r"(\d+)\.\.(\d+)(?::(\d+))?", text)
+    if not found:
+        return _at_least(1)(text)
+    first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
+    if not 1 <= first <= last or step < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no range of batches such as 1..512 or 8..512:8")
+    return range(first, last + 1, step)
+
+
+def _is_range(batch):
+    return isinstance(batch, range)
+
+
+def _device(text):
+    if not re.fullmatch(r"cpu|cuda(:\d{1,2})?", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is not cpu, cuda or cuda:i")
+    return text
+
+
+def _bytes(text):
+    found = re.fullmatch(r"([\d.]+) *(?:([KMGT])(i?))?B?", text)
+    try:
+        number = float(found[1]) if found else 0
+    except ValueError:
+        number = 0
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no size such as 24GiB")
+    return int(number * (1024 if found[3] else 1000) ** " KMGT".index(found[2] or " "))
+
+
+def _check(sg, given):
+    if given.command == "profile" and given.memory and not _is_range(given.batch):
+        raise sg.Error("--memory needs a range of batches: --batch 1..512")
+    if _is_range(given.batch) and given.output:
+        raise sg.Error("-o writes one graph; leave it out with a range of batches")
+
+
+@contextlib.contextmanager
+def _attention(given):
+    if given.attention == "auto":
+        yield
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+def _how(given):
     import torch
 
+    train = given.mode == "train"
+    optimizer = getattr(torch.optim, OPTIMIZERS[given.optimizer]) if train else None
+    if train and given.optimizer == "sgd":
+        sgd = optimizer
+
+        def optimizer(parameters):
+            return sgd(parameters, lr=1e-2)
+
+    return dict(optimizer=optimizer, device=given.device, dtype=getattr(torch, DTYPES[given.dtype]), mode=given.mode,
+                steady_state=given.steady_state)  # fmt: skip
+
+
+def _profile_or_capture(sg, given):
     from . import _capture
     from ._report import Report
 
+    if given.command == "profile" and given.output:
+        os.makedirs(given.output, exist_ok=True)  # before the work
     program, inputs = _source(sg, given)
-    train = given.mode == "train"
-    args = tuple(value for name, value in inputs if name is None)
-    kwargs = {name: value for name, value in inputs if name is not None}
-    optimizer = None
-    if train:
-        kind = getattr(torch.optim, OPTIMIZERS[given.optimizer])
-        optimizer = kind if given.optimizer != "sgd" else lambda parameters: kind(parameters, lr=1e-2)
-    graph, seconds = _capture._run(program, args, kwargs, device=given.device,
-                                   dtype=getattr(torch, DTYPES[given.dtype]), train=train,
-                                   optimizer=optimizer, step=train, steady_state=given.steady_state,
-                                   options=_options(sg, given))  # fmt: skip
-    return Report(graph, capture_seconds=seconds)
+    graph, seconds = _capture.of_model(program, inputs(given.batch), options=_options(sg, given), **_how(given))
+    if given.checkpoint:
+        graph.run_passes(f"checkpoint{{modules={given.checkpoint}}}")
+    if given.command == "capture":
+        if given.json:
+            with open(given.output, "w") as file:
+                file.write(graph.json() + "\n")
+        else:
+            graph.save(given.output)
+        print(f"{given.output}: {len(graph)} nodes, captured in {seconds:.3f} s", file=sys.stderr)
+        return 0
+    report = Report(graph, capture_seconds=seconds)
+    print(json.dumps(report.dict(), indent=2) if given.json else report.text(given.group, given.depth, given.rows))
+    if given.output:
+        report.save(given.output)
+        folder = os.path.join(given.output, "")
+        print(f"wrote {folder}graph.sg, {folder}profile.json, {folder}graph.dot and {folder}graph.svg", file=sys.stderr)
+    return 0
+
+
+def _profile_batches(sg, given):
+    if given.checkpoint:
+        raise sg.Error("--checkpoint is of one graph; leave it out with a range of batches")
+    program, inputs = _source(sg, given)
+    table = sg.sweep(program, inputs, given.batch, options=_options(sg, given), **_how(given))
+    largest = table.largest(given.memory) if given.memory else None
+    if given.json:
+        figures = {"batches": table.dict()}
+        if table.symbolic is not None:
+            figures["flops_polynomials"] = dict(table.symbolic.flops)
+        if given.memory:
+            figures |= {"memory_limit": given.memory, "largest_batch": largest and largest.batch}
+        print(json.dumps(figures, indent=2))
+        return 0
+    print(table)
+    if given.memory:
+        human = sg._shadowgraph.human_bytes
+        limit = human(given.memory)
+        if largest is None:
+            print(f"no batch of the range fits into {limit}")
+        else:
+            print(f"largest batch within {limit}: {largest.batch}, with {human(largest.peak_bytes)} at the peak")
+    return 0
 
 
 def _options(sg, given):
@@ -121,42 +299,55 @@ def _number(sg, text, value):
 
 
 def _source(sg, given):
-    """(what makes the model, [(name or None, input)])."""
-    inputs = []
-    for text in given.input:
-        name, equals, spec = text.rpartition("=")
-        if not sg._inputs.is_spec(spec):
-            raise sg.Error(f"--input '{text}': dtype and shape are expected, for example f32[8,3,224,224]")
-        inputs.append((name if equals else None, spec))
-    kind, colon, rest = given.source.partition(":")
-    if not colon:
-        raise sg.Error(f"'{given.source}' is neither some.module:factory nor hf:CONFIG.json")
+    """(what makes the model, a function from the batch to its inputs)."""
+    kind, _, rest = given.source.partition(":")
+    texts = [(name if equals else None, spec) for name, equals, spec in (text.rpartition("=") for text in given.input)]
     if kind == "hf":
-        import transformers
+        program = _configuration(sg, rest)
+        if not texts:
+            names = ("input_ids", "labels") if given.mode == "train" else ("input_ids",)
+            texts = [(name, "i64[batch,seq]") for name in names]
+    else:
+        sys.path.insert(0, os.getcwd())
+        program = importlib.import_module(kind)
+        for name in rest.split("."):
+            program = getattr(program, name)
+        if not texts:
+            raise sg.Error(
+                "the inputs' dtypes and shapes are needed: one --input each, for example --input 'f32[8,3,224,224]'"
+            )
+    if _is_range(given.batch) and not any(re.search(r"\bbatch\b", spec) for _, spec in texts):
+        raise sg.Error("a range of batches needs to know where the batch is: --input 'f32[batch,3,224,224]'")
 
-        if not os.path.exists(rest):
-            raise sg.FileError(f"no file '{rest}'")
-        with open(rest) as file:
-            try:
-                described = json.load(file)
-            except ValueError as error:
-                raise sg.ParseError(f"{rest} is no JSON: {error}") from None
-        if "model_type" not in described:
-            raise sg.Error(f'{rest} has no "model_type": it is no transformers configuration')
-        config = transformers.AutoConfig.for_model(**described)
-        if not inputs:
-            size = f"i64[{given.batch},{given.seq}]"
-            inputs = [("input_ids", size)] + ([("labels", size)] if given.mode == "train" else [])
-        return config, inputs
-    sys.path.insert(0, os.getcwd())
-    factory = importlib.import_module(kind)
-    for name in rest.split("."):
-        factory = getattr(factory, name)
-    if not inputs:
-        raise sg.Error(
-            "the inputs' dtypes and shapes are needed: one --input each, for example --input 'f32[8,3,224,224]'"
-        )
-    return factory, inputs
+    def inputs(batch):
+        by_position, by_name = [], {}
+        for name, text in texts:
+            spec = re.sub(r"\bbatch\b", str(batch), re.sub(r"\bseq\b", str(given.seq), text))
+            if not sg._inputs.is_spec(spec):
+                raise sg.Error(f"--input '{text}': dtype and shape are expected, for example f32[8,3,224,224]")
+            if name is None:
+                by_position.append(spec)
+            else:
+                by_name[name] = spec
+        return sg._inputs.Call(tuple(by_position), by_name)
+
+    inputs(1)  # what is wrong with them is said before anything is made
+    return program, inputs
+
+
+def _configuration(sg, path):
+    import transformers
+
+    if not os.path.exists(path):
+        raise sg.FileError(f"no file '{path}'")
+    with open(path) as file:
+        try:
+            described = json.load(file)
+        except ValueError as error:
+            raise sg.ParseError(f"{path} is no JSON: {error}") from None
+    if "model_type" not in described:
+        raise sg.Error(f'{path} has no "model_type": it is no transformers configuration')
+    return transformers.AutoConfig.for_model(**described)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@ import time
 
 import torch
 
-from . import _inputs, _models, _process
+from . import _inputs, _models
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
-from ._shadowgraph import Graph
 
 __all__ = ["Capture", "capture", "capture_training_step", "phase"]
 
@@ -18,8 +17,8 @@ __all__ = ["Capture", "capture", "capture_training_step", "phase"]
 class _ModuleCalls:
     """torch.nn.Module.__call__ tells captures which module runs, while there are captures on any thread.
 
-    Meanwhile Python does not look for cycles: when it would is chance, and tensors in cycles would end in a graph wherever
-    that happened to be.
+    Meanwhile Python does not look for cycles: when it would is chance, and tensors in cycles would end in a graph
+    wherever that happened to be.
     """
 
     lock = threading.Lock()
@@ -187,8 +186,8 @@ def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mo
     if not train and (loss is not None or optimizer is not None):
         raise _C.Error("mode='infer' takes neither loss nor optimizer")
     args, kwargs = _inputs.as_call(inputs)
-    return _run(model, args, kwargs, device=device, dtype=dtype, train=train, loss=loss, optimizer=optimizer, step=train,
-                steady_state=steady_state and train, options=options)  # fmt: skip
+    return _run(model, args, kwargs, device=device, dtype=dtype, train=train, loss=loss, optimizer=optimizer,
+                step=train, steady_state=steady_state and train, options=options)  # fmt: skip
 
 
 _OF_MODE = ("profile", "real_tensors", "data_sizes", "host_reads", "contents_budget")
@@ -198,7 +197,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
          steady_state=False, options=None):  # fmt: skip
     """(graph, seconds of the recorded run)."""
     is_model = isinstance(program, torch.nn.Module) or step or train is not None
-    # The module, the optimizer and what steps before the recorded one leave behind are made in a mode around the capture.
+    # The module, the optimizer and what steps before the recorded one leave are made in a mode around the capture.
     options = dict(options or {})
     around = {name: options[name] for name in _OF_MODE if name in options}
     with fake(device, **around) as mode, contextlib.ExitStack() as stack:

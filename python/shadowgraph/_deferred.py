@@ -155,7 +155,8 @@ def _from_weights(module, weights, prefix, strict, buffers_only, check_fn, devic
                 f"the weights lack {_listed(missing)}{_nearest(missing[0], weights.keys())}; strict=False gives such "
                 "tensors their initial values"
             )
-        unexpected = [key for key in weights.keys() if key.startswith(prefix) and key[len(prefix) :] not in places]
+        given = [key for key in tuple(weights.keys()) if key.startswith(prefix)]
+        unexpected = [key for key in given if key[len(prefix) :] not in places]
         if unexpected:
             raise UnexpectedKeyError(
                 f"{type(module).__name__} has no place for {_listed(unexpected)} of the weights; give prefix= for a "

@@ -1,5 +1,9 @@
 """Fake tensors: programs run for their shapes, dtypes, strides, aliasing and devices, with no data and no memory."""
 
+import weakref
+
+import torch
+
 from . import _process
 from . import _shadowgraph as _C
 from ._shadowgraph import is_fake
@@ -63,8 +67,8 @@ class fake(Scope):
         a dict by name, {"item0": 2.5}; a function of (name, tensor, source) that gives a value or None; a dict by kind,
         {"bool": False, "int": 3, "float": 0.5}; "finite": no infinities and no NaNs, and a float that is read is 1.0.
         "mask full": inputs of dtype bool, and those of integers with "mask" in their names, are full of ones.
-    contents_budget: (bytes, seconds) that computing what the program reads from constants and sizes may take; by default
-        1 GiB and 10 s.
+    contents_budget: (bytes, seconds) that computing what the program reads from constants and sizes may take; by
+        default 1 GiB and 10 s.
 
     Raises EnvironmentError if torch in this process cannot be used so, Error for a device that cannot be pretended.
     """
@@ -72,6 +76,26 @@ class fake(Scope):
     def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None, host_reads=None,
                  contents_budget=None):  # fmt: skip
         self._made_with = (str(device), profile, real_tensors, dict(data_sizes or {}), host_reads, contents_budget)
+        self._real = {}  # weak references to tensors that were converted, by address
+
+    def from_real(self, tensor, device=None):
+        fake = super().from_real(tensor, device)
+        # A mode keeps the fake as long as the real tensor lives, whose end C++ is told of by nobody.
+        if isinstance(tensor, torch.Tensor) and not is_fake(tensor):
+            inside, real, address = self._inside, self._real, tensor._cdata
+
+            def gone(reference):
+                if real.get(address) is reference:
+                    del real[address]
+                    inside.forget(address)
+
+            if address not in real or real[address]() is not tensor:
+                real[address] = weakref.ref(tensor, gone)
+        return fake
+
+    def __exit__(self, *exception):
+        self._real.clear()
+        super().__exit__(*exception)
 
     def _make(self):
         return _C.Mode(*self._made_with)

@@ -1,6 +1,7 @@
 """What a program is called with: tensors in nested structures, or texts such as "f32[8,3,224,224]" in their place."""
 
 import re
+from typing import NamedTuple
 
 import torch
 
@@ -26,8 +27,17 @@ def made(spec, device):
     return torch.zeros([int(size) for size in sizes.split(",") if size.strip()], dtype=_DTYPES[dtype], device=device)
 
 
+class Call(NamedTuple):
+    """Arguments by position and by name at once."""
+
+    args: tuple
+    kwargs: dict
+
+
 def as_call(inputs):
     """(args, kwargs) of what a user gave: a tensor, a sequence of arguments, or a dict of keyword arguments."""
+    if isinstance(inputs, Call):
+        return inputs
     if isinstance(inputs, dict) or hasattr(inputs, "items"):
         return (), dict(inputs.items())
     if isinstance(inputs, torch.Tensor) or is_spec(inputs):

@@ -1,16 +1,19 @@
 """What torch's Python side is told while a fake mode is active on the calling thread; otherwise it is as torch made it.
 
-All that this package changes in torch is in this file. Wrapped functions ask whether a mode is active and pass through if
-none is; two flags of the process (`_Flags`) are set while any thread is in a mode.
+All that this package changes in torch is in this file. Wrapped functions ask whether a mode is active and pass through
+if none is; two flags of the process (`_Flags`) are set while any thread is in a mode.
 """
 
 import contextlib
 import functools
 import os
+import sys
 import threading
 import zipfile
 
 import torch
+import torch._library.fake_impl
+import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 import torch.utils.data
 
@@ -38,15 +41,25 @@ def install():
         _tell_captures_of_checkpoints()
         _read_files_for_real()
         _replace_what_reads_its_own_results()
+        _leave_real_storages_real()
+        _give_sizes_to_custom_operators()
+        _run_control_flow()
+        _explain_failed_backward()
         _installed = True
 
 
 # What of torch is private and relied on here. The C++ side checks its own: the engine, hooks, kernels of operators.
 _PRIVATE_PARTS = {
     "torch._C": ("_only_lift_cpu_tensors", "_set_only_lift_cpu_tensors", "_DisableTorchDispatch"),
+    "torch._higher_order_ops.utils": ("_hop_compile_and_call",),
+    "torch._library.fake_impl": ("set_ctx_getter",),
+    "torch._ops.HigherOrderOperator": ("dispatch",),
     "torch.UntypedStorage": ("_share_fd_cpu_", "_share_filename_cpu_", "_write_file"),
+    "torch.autograd.graph": ("_engine_run_backward",),
     "torch.cuda": ("_exchange_device", "_lazy_init", "_maybe_exchange_device"),
+    "torch.nn.attention.flex_attention": ("_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG",),
     "torch.nn.init": ("_no_grad_trunc_normal_",),
+    "torch.storage.TypedStorage": ("_getitem", "_setitem"),
     "torch.utils.checkpoint": ("CheckpointFunction", "_checkpoint_without_reentrant_generator", "_recomputation_hook"),
 }
 
@@ -59,8 +72,8 @@ def _check_private_parts():
         for name in names:
             if not hasattr(part, name):
                 raise _C.EnvironmentError(
-                    f"this torch ({torch.__version__}) has no {owner}.{name}, which shadowgraph {_C.version} relies on: it "
-                    f"is made for {_C.torch_version}; nothing was changed"
+                    f"this torch ({torch.__version__}) has no {owner}.{name}, which shadowgraph {_C.version} needs: "
+                    f"it is made for {_C.torch_version}; nothing was changed"
                 )
 
 
@@ -293,8 +306,8 @@ def _guard_reads_of_data():
         setattr(torch.UntypedStorage, name, read)
 
     for name in (
-        "__getitem__", "__reduce__", "__setitem__", "byteswap", "cpu", "pin_memory", "share_memory_", "tolist", "_share_cuda_",
-        "_share_fd_cpu_", "_share_filename_cpu_", "_write_file",
+        "__getitem__", "__reduce__", "__setitem__", "byteswap", "cpu", "pin_memory", "share_memory_", "tolist",
+        "_share_cuda_", "_share_fd_cpu_", "_share_filename_cpu_", "_write_file",
     ):  # fmt: skip
         if hasattr(torch.UntypedStorage, name):
             guarded_storage(name)
@@ -353,7 +366,7 @@ def _fake_on(tensor, device):
 
 
 def _read_files_for_real():
-    """torch.load, safetensors and DataLoaders make real tensors out of files and data; inside a mode those become fakes."""
+    """torch.load, safetensors and DataLoaders make real tensors of files and data; inside a mode those become fakes."""
     load = torch.load
 
     @functools.wraps(load)
@@ -551,3 +564,143 @@ def _replace_what_reads_its_own_results():
         return torch.empty(*(args or (0,)), **how)
 
     torch.Tensor.new = new
+
+
+def _leave_real_storages_real():
+    """Storages are no tensors, but these make tensors to read and write them, which a mode would make fake."""
+
+    def for_real(owner, name, storage_of):
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def call(self, *args, **kwargs):
+            if not _C.is_active() or storage_of(self).device.type == "meta":
+                return original(self, *args, **kwargs)
+            with _Unfaked():
+                return original(self, *args, **kwargs)
+
+        setattr(owner, name, call)
+
+    for name in ("_getitem", "_setitem"):
+        for_real(torch.storage.TypedStorage, name, lambda typed: typed._untyped_storage)
+    for_real(torch.UntypedStorage, "copy_", lambda storage: storage)
+
+
+class _CustomOperatorSizes:
+    """What torch.library.get_ctx() gives to a fake kernel: sizes that depend on data are those the mode was given."""
+
+    def __init__(self, operator, arguments):
+        self._operator = operator
+        self._tensor = next((each for each in arguments if isinstance(each, torch.Tensor)), None)
+        self._asked = 0
+
+    def new_dynamic_size(self, *, min=0, max=None):
+        # By the operator's name: nonzero0, then nonzero1 at its next call; a call's second size is nonzero_size2_0.
+        self._asked += 1
+        question = self._operator.partition("::")[2].partition(".")[0]
+        if self._asked > 1:
+            question += f"_size{self._asked}_"
+        about = torch.empty(0) if self._tensor is None else self._tensor
+        size = _C.data_size(self._operator, question, about, sys.maxsize if max is None else max)
+        if size < min:
+            raise _C.Error(f"{self._operator}: the size given as {question}, {size}, is less than its least, {min}")
+        return size
+
+    create_unbacked_symint = new_dynamic_size
+
+
+def _give_sizes_to_custom_operators():
+    module = torch._library.fake_impl
+    original = module.set_ctx_getter
+
+    @functools.wraps(original)
+    def set_ctx_getter(getter):
+        # Called by the Meta kernel that torch.library makes of a fake one: the operator is among its variables.
+        kernel = sys._getframe(1).f_locals
+        arguments = (*kernel.get("args", ()), *kernel.get("kwargs", {}).values())
+        if "qualname" not in kernel or not any(isinstance(x, torch.Tensor) and _C.is_fake(x) for x in arguments):
+            return original(getter)
+        sizes = _CustomOperatorSizes(kernel["qualname"], arguments)
+        return original(lambda: sizes)
+
+    module.set_ctx_getter = set_ctx_getter
+
+
+class _FlagOrActive:
+    """A flag of a module, which is set besides while a mode is active on the thread that asks."""
+
+    def __init__(self, flag):
+        self._flag = flag
+
+    def __bool__(self):
+        return bool(self._flag) or _C.is_active()
+
+
+def _run_control_flow():
+    """torch.cond, while_loop, scan, map and flex_attention run what eager runs in the end, without torch's compiler."""
+    utils = torch._higher_order_ops.utils
+    compile_and_call = utils._hop_compile_and_call
+
+    @functools.wraps(compile_and_call)
+    def call(fn, args, kwargs=None):
+        return fn(*args, **(kwargs or {})) if _C.is_active() else compile_and_call(fn, args, kwargs)
+
+    utils._hop_compile_and_call = call
+    flex = torch.nn.attention.flex_attention
+    flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = _FlagOrActive(flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG)
+
+    keys = torch._C.DispatchKey
+    known_keys = frozenset(int(key) for key in keys.__members__.values())
+    dispatch = torch._ops.HigherOrderOperator.dispatch
+
+    @functools.wraps(dispatch)
+    def dispatch_ours(self, dispatch_key, /, *args, **kwargs):
+        # The key of a mode or of a fake has no name in Python.
+        if int(dispatch_key) in known_keys:
+            return dispatch(self, dispatch_key, *args, **kwargs)
+        kernel = self.py_kernels.get(keys.CompositeExplicitAutograd)
+        if kernel is None:
+            raise _C.NoRuleError(
+                f"the higher-order operator {self.name()} has no form that runs on fake tensors; call what it is made "
+                "of instead, without torch.compile around it"
+            )
+        return kernel(*args, **kwargs)
+
+    torch._ops.HigherOrderOperator.dispatch = dispatch_ours
+
+
+def _explain_failed_backward():
+    """Outside a mode no device is pretended, and autograd's engine asserts that there is the one of a gradient."""
+    original = torch.autograd.graph._engine_run_backward
+
+    @functools.wraps(original)
+    def run_backward(outputs, *args, **kwargs):
+        try:
+            return original(outputs, *args, **kwargs)
+        except RuntimeError as error:
+            missing = None if isinstance(error, _C.Error) or _C.is_active() else _missing_device(outputs)
+            if missing is None:
+                raise
+            raise _C.EnvironmentError(
+                f"backward over fake tensors on {missing} outside a mode: autograd's engine finds no such device in "
+                "this process. Run it inside `with shadowgraph.fake(...)`, which may be another one than made them"
+            ) from error
+
+    torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = run_backward
+
+
+def _missing_device(outputs):
+    """The kind of accelerator that the graph behind `outputs` is on, if this machine has none."""
+    here = torch.accelerator.current_accelerator()
+    waiting = [each.node if hasattr(each, "node") else each.grad_fn for each in outputs]
+    seen = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for kind in (each.device.type for each in node._input_metadata):
+            if kind not in ("cpu", "meta") and (here is None or here.type != kind):
+                return kind
+        waiting.extend(each for each, _ in node.next_functions)
+    return None

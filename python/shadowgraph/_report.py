@@ -30,8 +30,16 @@ class Report:
         """Every figure as plain dicts and lists; docs/profiling.md says what each is. What is unknown is absent."""
         return self._costs.dict()
 
+    def text(self, group="module", depth=0, rows=40):
+        """The tables that the tool prints.
+
+        group: what a row is, "module", "composite" or "operator". depth: module levels; 0: what fits. rows: at most so
+        many; 0: all.
+        """
+        return self._costs.summary_text(group, depth, rows) + "\n" + self._costs.text()
+
     def __str__(self):
-        return self._costs.summary_text() + "\n" + self._costs.text()
+        return self.text()
 
     def __repr__(self):
         return f"<shadowgraph.Report: {len(self.graph)} nodes, peak {self.peak_bytes} bytes>"

@@ -80,7 +80,8 @@ def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, l
         table = sg.sweep(Net, lambda batch: f"f32[{batch},3,224,224]", batches=range(8, 257, 8), loss=torch.mean)
         print(table, table.largest(24 << 30))
 
-    model, loss, optimizer, device, dtype, mode, options: as for `profile`. steady_state: as for `capture_training_step`.
+    model, loss, optimizer, device, dtype, mode, options: as for `profile`.
+    steady_state: as for `capture_training_step`.
     inputs: a function from a batch size to what `profile` takes as inputs.
     batches: positive ints. More than five are answered from a few captures (`fit`), compared with a capture at the
         largest; batches that the fit does not answer, or all if the program is another one there, are captured.

@@ -21,6 +21,10 @@ class Mode {
     return mode_->from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt);
   }
 
+  void forget(uintptr_t tensor) {
+    if (mode_) mode_->forget(reinterpret_cast<const c10::TensorImpl*>(tensor));
+  }
+
  private:
   FakeTensorOptions options_;
   std::unique_ptr<FakeTensorMode> mode_;
@@ -132,7 +136,9 @@ void bind_modes(py::module_& m) {
       .def("enter", &Mode::enter)
       .def("leave", &Mode::leave)
       .def("from_real", &Mode::from_real, py::arg("tensor"), py::arg("device") = std::nullopt,
-           py::call_guard<CppCall>());
+           py::call_guard<CppCall>())
+      .def("forget", &Mode::forget, py::arg("tensor"),
+           "Lets go of the fakes of a real tensor that dies, named by its _cdata.");
   py::class_<Unfake>(m, "Unfake").def(py::init<>()).def("enter", &Unfake::enter).def("leave", &Unfake::leave);
 }
 

@@ -29,6 +29,13 @@ void bind_passes(py::module_& m) {
       "Every pass: name -> (one line, {option: (default, one line)}).");
 }
 
+SummaryGrouping grouping_of(const std::string& name) {
+  if (name == "module") return SummaryGrouping::kModule;
+  if (name == "composite") return SummaryGrouping::kComposite;
+  if (name == "operator") return SummaryGrouping::kOperator;
+  throw Error("group='" + name + "'; rows are by module, composite or operator");
+}
+
 void bind_profile(py::module_& m) {
   struct GraphProfile {
     std::shared_ptr<Graph> graph;
@@ -49,7 +56,12 @@ void bind_profile(py::module_& m) {
            py::arg("capture_seconds") = std::nullopt, py::call_guard<CppCall>())
       .def("dict", [](const GraphProfile& p) { return to_python(to_json(p.costs)); })
       .def("text", [](const GraphProfile& p) { return to_text(p.costs); })
-      .def("summary_text", [](const GraphProfile& p) { return to_text(p.costs.summary()); })
+      .def(
+          "summary_text",
+          [](const GraphProfile& p, const std::string& group, int depth, size_t rows) {
+            return to_text(p.costs.summary({.grouping = grouping_of(group), .depth = depth, .max_rows = rows}));
+          },
+          py::arg("group") = "module", py::arg("depth") = 0, py::arg("rows") = 40)
       .def_property_readonly("peak_bytes", [](const GraphProfile& p) { return p.costs.peak.bytes; })
       .def_property_readonly("graph", [](const GraphProfile& p) { return p.graph; });
 }

@@ -63,6 +63,10 @@ void bind_process(py::module_& m) {
       "the "
       "mode's contents_budget.",
       py::arg("tensor"), py::call_guard<CppCall>());
+  m.def("data_size", &rules::data_size,
+        "The size that the mode was given for a result that depends on the data of `tensor`, asked as question0, "
+        "question1, ... Raises DataDependentError, which names the option, without one.",
+        py::arg("op"), py::arg("question"), py::arg("tensor"), py::arg("most"));
   m.def(
       "describe", [](const at::Tensor& tensor) { return to_string(tensor); },
       "\"fake Float[2, 3] on cuda:0, requires_grad\".", py::arg("tensor"));

@@ -4,8 +4,8 @@
     export_samples.py FILE            the samples that CI runs
     export_samples.py FILE --whole    all of them
 
-FILE becomes a link into a cache, ~/.cache/shadowgraph or what --cache names, where samples are kept by torch's version and
-this script's contents: only the first time takes minutes. Every sample of OpInfo's database
+FILE becomes a link into a cache, ~/.cache/shadowgraph or what --cache names, where samples are kept by torch's version
+and this script's contents: only the first time takes minutes. Every sample of OpInfo's database
 (torch.testing._internal), of its foreach lists and of its modules is run on the CPU, forward and backward, with two
 dispatch modes on: one above autograd, which sees what the program called (aten::conv2d), one below it, which sees what
 is left of it there (aten::convolution, aten::convolution_backward). Each call is kept once: two calls are the same if
@@ -22,7 +22,7 @@ FILE is for torch::pickle_load: a dict of
                 number where the schema says Tensor, ("c", re, im), ("d",) the schema's default;
                 dtype, layout and memory format are their integers
                 tensors: list of [alias, storage, dtype, flags, offset, sizes..., strides...]; those of one alias share
-                a storage, which begins with the contents of `storage`; flags: 1 requires grad, 2 conj, 4 neg, 8 not a leaf
+                a storage, which begins with the contents of `storage`; flags: 1 requires grad, 2 conj, 4 neg, 8 no leaf
     skipped     why calls were left out, and how many
 
 What the smaller set leaves out: every sample of float32 is in it; of each other dtype, and of the non-contiguous
@@ -31,6 +31,7 @@ variants, up to FEW samples an operator, evenly spaced over OpInfo's list.
 
 import argparse
 import collections
+import contextlib
 import hashlib
 import math
 import os
@@ -247,10 +248,8 @@ DEFAULT = Default()
 def copied(tensor):
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     if tensor.untyped_storage().nbytes() and copy.numel():
-        try:
+        with contextlib.suppress(RuntimeError):  # elements that overlap
             copy.copy_(tensor)
-        except RuntimeError:  # elements that overlap
-            pass
     return copy.requires_grad_(tensor.requires_grad)
 
 
@@ -286,7 +285,7 @@ def forms_of(op):
             continue
         for overload_name in packet.overloads():
             other = getattr(packet, overload_name)
-            writes = [i for i, a in enumerate(other._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+            writes = [i for i, a in enumerate(other._schema.arguments) if a.alias_info and a.alias_info.is_write]
             theirs = [(a.name, str(a.type)) for a in other._schema.arguments]
             if not writes or other is op:
                 continue
@@ -296,7 +295,7 @@ def forms_of(op):
                 rest = [t for i, t in enumerate(theirs) if i not in writes]
                 # Factories take dtype and device, their out= form does not.
                 needed = [o for o in ours if o[0] not in ("dtype", "layout", "device", "pin_memory")]
-                if len(writes) == len(schema.returns) and (rest == ours or rest == needed):
+                if len(writes) == len(schema.returns) and rest in (ours, needed):
                     found.append((other, writes))
     FORMS[op] = found
     return found
@@ -357,7 +356,7 @@ def tensors_in(value):
 
 
 def run(calls, function, inputs, gradients):
-    """One sample: the call, then backward from ones. What it raises, it raises on fake tensors too: that is recorded."""
+    """One sample: the call, then backward from ones. What it raises, it raises on fake tensors too, as is recorded."""
     try:
         with enable_python_dispatcher(), Above(calls), Below(calls):
             results = [t for t in tensors_in(function()) if t.requires_grad]

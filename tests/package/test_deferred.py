@@ -5,9 +5,9 @@ import types
 
 import pytest
 import torch
+from test_capture import Net
 
 import shadowgraph as sg
-from test_capture import Net
 
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 

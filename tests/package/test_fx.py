@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from test_capture import Net
 
 import shadowgraph as sg
-from test_capture import Net
 
 
 def run(graph, **tensors):

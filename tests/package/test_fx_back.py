@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-
-import shadowgraph as sg
 from test_capture import Net
 from test_deferred import gpt2
+
+import shadowgraph as sg
 
 
 def lines(graph):

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 import torch
-
-import shadowgraph as sg
 from test_capture import Net
 from test_deferred import gpt2
+
+import shadowgraph as sg
 
 
 class Convolutional(torch.nn.Module):

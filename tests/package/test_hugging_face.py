@@ -1,7 +1,7 @@
 """Hugging Face models, as people make them: small configurations, every kind of architecture, nothing downloaded.
 
-Each is captured as a training step with AdamW and for inference on pretended CUDA, made by a factory and converted from a
-real model, verified, and compared with a real step on the CPU: FLOPs with FlopCounterMode's, shapes of the outputs.
+Each is captured as a training step with AdamW and for inference on pretended CUDA, made by a factory and converted from
+a real model, verified, and compared with a real step on the CPU: FLOPs with FlopCounterMode's, shapes of the outputs.
 """
 
 import sys
@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import shadowgraph as sg
 
-# A torchvision built for another torch fails when it registers its operators' fake kernels; the models need none of them.
+# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 transformers = pytest.importorskip("transformers")
 
@@ -93,7 +93,8 @@ MODELS = {
              lambda: {"input_ids": tokens(), "pixel_values": torch.zeros(2, 3, 32, 32), "return_loss": True}),
     # state space
     "mamba": ("MambaForCausalLM", "MambaConfig", dict(hidden_size=32, num_hidden_layers=2, vocab_size=128,
-                                                      state_size=8), lambda: {"input_ids": tokens(), "labels": tokens()}),
+                                                      state_size=8),
+     lambda: {"input_ids": tokens(), "labels": tokens()}),
     "mamba2": ("Mamba2ForCausalLM", "Mamba2Config", dict(hidden_size=32, num_hidden_layers=2, vocab_size=128,
                                                          state_size=8, num_heads=8, head_dim=8, n_groups=1,
                                                          chunk_size=8),

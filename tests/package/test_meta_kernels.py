@@ -1,4 +1,4 @@
-"""Graphs are the same text whether C++ computes shapes or torch's Python functions, which `import torch` puts before it."""
+"""Graphs are the same text whether C++ computes shapes or torch's Python functions, which `import torch` puts first."""
 
 import os
 import pathlib

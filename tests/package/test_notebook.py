@@ -19,5 +19,5 @@ def test_cells_run(path, tmp_path, monkeypatch, capsys):
         assert cell["cell_type"] in ("markdown", "code") and isinstance(cell["source"], list)
         if cell["cell_type"] == "code":
             assert cell["outputs"] == [] and cell["execution_count"] is None
-            exec(compile("".join(cell["source"]), f"{path.name}:{cell['id']}", "exec"), scope)  # noqa: S102
+            exec(compile("".join(cell["source"]), f"{path.name}:{cell['id']}", "exec"), scope)
     assert capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Peaks of Hugging Face models against real training steps on the CPU: the allocator's events, second step with AdamW."""
+"""Peaks of Hugging Face models against real training steps on the CPU: the allocator's, second step with AdamW."""
 
 import functools
 

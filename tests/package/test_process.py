@@ -1,14 +1,15 @@
 """The package in a process: orders of import, thread-local storage, memory over many captures."""
 
+import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
 import torch
+from test_capture import Net
 
 import shadowgraph as sg
-from test_capture import Net
 
 USE = """
 import torch, shadowgraph as sg
@@ -18,7 +19,8 @@ assert not torch.cuda.is_available()
 """
 
 
-@pytest.mark.parametrize("before", ["", "import shadowgraph", "import torch", "import numpy", "import transformers, torch",
+@pytest.mark.parametrize("before", ["", "import shadowgraph", "import torch", "import numpy",
+                                    "import transformers, torch",
                                     "import torch._dynamo, torch.testing", "import torch; torch.cuda.is_available()",
                                     "import torch; torch.ones(2, requires_grad=True).sum().backward()"])  # fmt: skip
 def test_orders_of_import(before):
@@ -32,7 +34,7 @@ def test_another_torch_is_refused_in_one_sentence():
 
 
 def test_thread_local_storage_fits_into_what_is_left_for_libraries_loaded_late():
-    (library,) = {match for match in re.findall(r"\S+/libshadowgraph\.so\S*", open("/proc/self/maps").read())}
+    (library,) = set(re.findall(r"\S+/libshadowgraph\.so\S*", pathlib.Path("/proc/self/maps").read_text()))
     headers = subprocess.run(["readelf", "-lW", library], check=True, capture_output=True, text=True).stdout
     (size,) = re.findall(r"^\s+TLS(?:\s+0x\w+){4}\s+(0x\w+)", headers, re.M)
     assert int(size, 16) < 512

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
+from test_capture import Net
 from torch.utils.flop_counter import FlopCounterMode
 
 import shadowgraph as sg
-from test_capture import Net
 
 
 def test_flops_are_those_of_flop_counter_mode():

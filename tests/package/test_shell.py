@@ -1,14 +1,17 @@
-"""python -m shadowgraph from outside."""
+"""python -m shadowgraph from outside: the tool itself, and its commands for models in Python."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import types
 
 import pytest
+import torch
 
-from shadowgraph.__main__ import main
+import shadowgraph as sg
+from shadowgraph.__main__ import _is_for_python, main
 
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
@@ -16,7 +19,7 @@ CONFIG = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 
           "vocab_size": 128}  # fmt: skip
 
 
-# A torchvision built for another torch fails when it registers its operators' fake kernels; the models need none of them.
+# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
 STUB = """
 import sys, types
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
@@ -31,8 +34,8 @@ def run(*arguments, cwd=None, first=None):
 
 
 def test_a_factory_of_a_module(tmp_path):
-    done = run("profile", "test_capture:Net", "--input", "f32[8,16]", "--mode", "train", "--optimizer", "adamw", "--json",
-               "-o", str(tmp_path / "out"))  # fmt: skip
+    done = run("profile", "test_capture:Net", "--input", "f32[8,16]", "--mode", "train", "--optimizer", "adamw",
+               "--json", "-o", str(tmp_path / "out"))  # fmt: skip
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["model"] == "Net" and figures["mode"] == "train" and figures["device"] == "cuda:0"
@@ -42,12 +45,102 @@ def test_a_factory_of_a_module(tmp_path):
 def test_a_transformers_configuration(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "sitecustomize.py").write_text(STUB)
-    done = run("profile", f"hf:{tmp_path}/config.json", "--mode", "train", "--batch", "2", "--seq", "16", "--dtype", "bf16",
-               first=tmp_path)  # fmt: skip
+    done = run("profile", f"hf:{tmp_path}/config.json", "--mode", "train", "--batch", "2", "--seq", "16", "--dtype",
+               "bf16", first=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "GPT2LMHeadModel" in done.stdout and "peak" in done.stdout
     done = run("capture", f"hf:{tmp_path}/config.json", "--seq", "16", "-o", str(tmp_path / "g.sg"), first=tmp_path)
     assert done.returncode == 0 and (tmp_path / "g.sg").read_text().startswith("shadowgraph 1")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """net.pt, net.pt2 and net.sg of one module."""
+    folder = tmp_path_factory.mktemp("files")
+    net = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU()).eval()
+    torch.jit.trace(net, torch.ones(4, 16)).save(folder / "net.pt")
+    torch.export.save(torch.export.export(net, (torch.ones(4, 16),)), folder / "net.pt2")
+    sg.capture(net, "f32[4,16]", train=False).save(str(folder / "net.sg"))
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_commands_of_the_tool(files):
+    done = run("models", "--json")
+    assert done.returncode == 0, done.stderr
+    assert {"resnet50", "llama3_8b"} <= {model["name"] for model in json.loads(done.stdout)}
+    for source in ("net.pt", "net.pt2", "net.sg"):
+        given = ["--input", "f32[4,16]"] if source == "net.pt" else []
+        done = run("profile", source, *given, "--json", "--device", "cpu", cwd=files)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["parameters"] == 16 * 8 + 8, source
+    done = run("opt", "net.sg", "--pass", "dce", cwd=files)
+    assert done.returncode == 0 and done.stdout.startswith("shadowgraph 1")
+    done = run("print", "nowhere.sg", cwd=files)
+    assert done.returncode == 1 and "nowhere.sg" in done.stderr
+    done = run("profil")
+    assert done.returncode == 2 and "did you mean profile" in done.stderr
+    done = run("--help")
+    assert done.returncode == 0 and "materialize" in done.stdout and "hf:CONFIG.json" in done.stdout
+
+
+def options_of(help_text):
+    return set(re.findall(r"^\s+(?:-\w+(?: \w+)?, *)?(--[a-z-]+)", help_text, re.M))
+
+
+@pytest.mark.parametrize("command", ["profile", "capture"])
+def test_options_are_those_of_the_tool(command, capsys):
+    tool = options_of(run(command, "--help").stdout)
+    with pytest.raises(SystemExit):
+        main([command, "a:b", "--help"])
+    assert {"--batch", "--checkpoint"} < tool <= options_of(capsys.readouterr().out)
+
+
+def test_which_words_are_models_in_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words, python in (
+        (["profile", "mine:Net"], True),
+        (["profile", "--device", "cuda:1", "package.mine:made.by"], True),
+        (["capture", "-o", "a:b", "hf:config.json"], True),
+        (["profile", "resnet50", "--checkpoint", "a:b"], False),
+        (["profile", "--host-reads", "item0=1", "net.pt"], False),
+        (["profile", "--steady-state", "gpt2"], False),
+        (["print", "mine:Net"], False),
+        (["profile", "C:/net.pt"], False),
+        ([], False),
+    ):
+        assert _is_for_python(words) == python, words
+    (tmp_path / "a:b").write_text("")
+    assert not _is_for_python(["profile", "a:b"])
+
+
+def test_options_do_what_they_do_in_the_tool(tmp_path, capsys):
+    def ran(*arguments):
+        assert main([*arguments]) == 0
+        return capsys.readouterr()
+
+    net = ["test_capture:Net", "--input", "f32[batch,16]", "--mode", "train"]
+    table = ran("profile", *net, "--batch", "4..8:2", "--memory", "1GiB").out
+    assert [line.split()[0] for line in table.splitlines()[:4]] == ["BATCH", "4", "6", "8"]
+    assert "largest batch within 1.00 GiB: 8" in table
+    figures = json.loads(ran("profile", *net, "--batch", "4..5", "--memory", "1", "--json").out)
+    assert [row["batch"] for row in figures["batches"]] == [4, 5] and figures["largest_batch"] is None
+    by_operator = ran("profile", *net, "--group", "operator", "--rows", "0").out
+    assert "operator x3   aten::relu" in by_operator and "aten::relu" not in ran("profile", *net, "--depth", "1").out
+    ran("capture", *net, "--batch", "3", "--json", "-o", str(tmp_path / "g.json"))
+    assert json.loads((tmp_path / "g.json").read_text())["metadata"]["model"] == "Net"
+    plain = json.loads(ran("profile", *net, "--batch", "64", "--json").out)
+    again = json.loads(ran("profile", *net, "--batch", "64", "--json", "--checkpoint", "*").out)
+    assert again["flops"]["backward"] > plain["flops"]["backward"]
+    attention = ["test_shell:Attention", "--input", "f32[2,4,64,32]", "-o", str(tmp_path / "a.sg")]
+    for kind, operator in (("auto", "_scaled_dot_product_efficient_attention"), ("math", "_safe_softmax")):
+        ran("capture", *attention, "--attention", kind)
+        assert f"aten::{operator}" in (tmp_path / "a.sg").read_text()
+
+
+class Attention(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
 
 
 def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys):
@@ -58,7 +151,9 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys):
         (["profile", "test_capture:Net", "--input", "f32"], "dtype and shape"),
         (["profile", "test_capture:Nothing", "--input", "f32[1]"], "Nothing"),
         (["profile", "no_such_module:Net", "--input", "f32[1]"], "no_such_module"),
-        (["profile", "resnet50"], "some.module:factory"),
+        (["profile", "test_capture:Net", "--input", "f32[8,16]", "--batch", "1..9"], "f32[batch,"),
+        (["profile", "test_capture:Net", "--input", "f32[8,16]", "--memory", "1GiB"], "range of batches"),
+        (["profile", "test_capture:Net", "--input", "f32[batch,16]", "--batch", "1..9", "-o", "x"], "one graph"),
         (["profile", "hf:nowhere.json"], "nowhere.json"),
         (["profile", f"hf:{tmp_path}/bad.json"], "no JSON"),
         (["profile", f"hf:{tmp_path}/empty.json"], "model_type"),
@@ -68,6 +163,8 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys):
         out, error = capsys.readouterr()
         assert code == 1 and said in error and error.count("\n") == 1, error
         assert out == ""
-    with pytest.raises(SystemExit) as usage:
-        main(["profile"])
-    assert usage.value.code == 2
+    for wrong in (["--batch", "0"], ["--batch", "9..1"], ["--device", "tpu"], ["--memory", "many"], ["--depth", "-1"]):
+        with pytest.raises(SystemExit) as usage:
+            main(["profile", "test_capture:Net", *wrong])
+        assert usage.value.code == 2
+    assert main(["profile"]) == 2

@@ -26,7 +26,7 @@ def named_in(body):
 
 
 def test_the_stub_has_what_the_module_has():
-    stub = {name: inside for name, inside in named_in(ast.parse(STUB.read_text()).body).items()}
+    stub = dict(named_in(ast.parse(STUB.read_text()).body))
     module = {name for name in dir(_shadowgraph) if not name.startswith("_")}
     assert set(stub) - module == set(), "in the stub alone"
     assert module - set(stub) == set(), "in the module alone"

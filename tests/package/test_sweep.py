@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from test_capture import Net
 
 import shadowgraph as sg
-from test_capture import Net
 
 STEP = dict(loss=lambda out: out.sum(), optimizer=torch.optim.SGD, device="cuda")
 

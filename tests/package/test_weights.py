@@ -5,11 +5,11 @@ import re
 
 import pytest
 import torch
+from test_capture import Net
+from test_deferred import assert_same, gpt2
 
 import shadowgraph as sg
 from shadowgraph import _weights
-from test_capture import Net
-from test_deferred import assert_same, gpt2
 
 safetensors = pytest.importorskip("safetensors.torch")
 

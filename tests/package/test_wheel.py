@@ -35,7 +35,8 @@ def test_what_is_in_the_wheel():
     libraries = {name for name in names if ".so" in name}
     assert {name.split("/")[1].split(".")[0] for name in libraries} == {"libshadowgraph", "_shadowgraph"}
     assert len(libraries) == 2 and "shadowgraph/libshadowgraph.so.0" in libraries
-    assert {"shadowgraph/py.typed", "shadowgraph/_shadowgraph.pyi", "shadowgraph/__main__.py"} <= set(names)
+    expected = {"py.typed", "_shadowgraph.pyi", "__main__.py", "bin/shadowgraph"}
+    assert {f"shadowgraph/{name}" for name in expected} <= set(names)
     assert not [name for name in names if "__pycache__" in name or name.endswith((".cpp", ".h"))]
     assert "Requires-Dist: torch==2.13.0" in metadata and f"Version: {sg.__version__}" in metadata
     assert path.stat().st_size < 20 << 20
@@ -43,9 +44,11 @@ def test_what_is_in_the_wheel():
 
 @installed
 def test_libraries_are_found_beside_one_another_and_torch_by_whoever_imported_it():
-    for library in pathlib.Path(sg.__file__).parent.glob("*.so*"):
-        dynamic = subprocess.run(["readelf", "-dW", library], check=True, capture_output=True, text=True).stdout
-        assert re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", dynamic) == ["$ORIGIN"]
+    folder = pathlib.Path(sg.__file__).parent
+    for file in (*folder.glob("*.so*"), folder / "bin" / "shadowgraph"):
+        dynamic = subprocess.run(["readelf", "-dW", file], check=True, capture_output=True, text=True).stdout
+        own_folder = "$ORIGIN" if ".so" in file.name else "$ORIGIN/.."
+        assert re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", dynamic) == [own_folder]
         needed = set(re.findall(r"NEEDED.*\[(.*?)\.so", dynamic))
         assert not {name for name in needed if "gvc" in name or "graph" in name} - {"libshadowgraph"}, needed
 
@@ -57,6 +60,11 @@ def test_the_tool_is_there(tmp_path):
     done = subprocess.run([tool, "profile", "mine:net", "--input", "f32[8,16]", "--json"], cwd=tmp_path,
                           capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0 and '"parameters": 68' in done.stdout, done.stderr
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    calls = (["models"], "llama3_8b"), (["profile", "resnet18", "--batch", "1"], "temporary"), (["passes"], "dce")
+    for arguments, said in calls:
+        done = subprocess.run([tool, *arguments], cwd=tmp_path, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0 and said in done.stdout, done.stderr
 
 
 def imported_again():

@@ -81,7 +81,8 @@ def check_tool(tool):
         for name in ("net.cpp", "net.h", "CMakeLists.txt"):
             if not (folder / "cpp" / name).is_file():
                 wrong.append(f"{name} was not written")
-        expect(0, "half.py", "codegen", graph, "--lang", "python", "--name", "half", "--only", "output0", "-o", folder / "py")
+        expect(0, "half.py", "codegen", graph, "--lang", "python", "--name", "half", "--only", "output0", "-o",
+               folder / "py")
         expect(1, "is called 'nothing.*'", "codegen", graph, "--only", "nothing.*", "-o", folder / "none")
         expect(1, "no value %99999", "codegen", graph, "--only", "%99999", "-o", folder / "none")
         expect(2, "not cpu", "codegen", graph, "--device", "abacus", "-o", folder / "none")
@@ -94,7 +95,8 @@ def check_tool(tool):
         expect(1, "my::relu_", "codegen", broken, "-o", folder / "none")
         expect(1, "function of the user's own", "codegen", broken, "--lang", "python", "-o", folder / "none")
         expect(2, "NAME=CALLEE", "codegen", broken, "--function", "my::relu_", "-o", folder / "none")
-        expect(0, "broken.cpp", "codegen", broken, "--function", "my::relu_=mine::relu@mine/relu.h", "-o", folder / "named")
+        expect(0, "broken.cpp", "codegen", broken, "--function", "my::relu_=mine::relu@mine/relu.h", "-o",
+               folder / "named")
         named = (folder / "named" / "broken.cpp").read_text()
         if "#include <mine/relu.h>" not in named or "mine::relu(" not in named:
             wrong.append("--function is not in the code")

@@ -3,7 +3,7 @@
 
     check_emitted_build.py CMAKE CXX FOLDER     FOLDER as make_fixtures (tests/passes/codegen/fixtures) left it
 
-FOLDER/project is the emitted folder of the program `literals`; FOLDER/literals_case.pt holds what goes in and comes out.
+FOLDER/project is the emitted folder of the program `literals`; FOLDER/literals_case.pt has what goes in and comes out.
 """
 
 import pathlib

@@ -14,7 +14,6 @@ import re
 import subprocess
 import sys
 
-
 LINKER = {"__bss_start", "_edata", "_end"}  # every library has these
 
 
@@ -26,7 +25,7 @@ def exported(nm, library):
 
 
 def name_of(symbol):
-    """shadowgraph::Graph of "vtable for shadowgraph::Graph", of its members and of what their parameters mention; else None."""
+    """shadowgraph::Graph of "vtable for shadowgraph::Graph", its members and what parameters mention; else None."""
     symbol = re.sub(r"^(?:vtable|typeinfo|typeinfo name|VTT|guard variable|construction vtable) for ", "", symbol)
     symbol = re.sub(r"^(?:non-)?virtual thunk to ", "", symbol)
     head = symbol.split("(")[0]
@@ -50,7 +49,7 @@ def main():
         if name and name.rsplit("::", 1)[1] in declared:
             if kind not in "WVuw":  # which weak ones there are depends on what the compiler inlines
                 names.add(name)
-        elif symbol not in LINKER and kind not in "WVuw" or (name and name.startswith("shadowgraph::")):
+        elif (symbol not in LINKER and kind not in "WVuw") or (name and name.startswith("shadowgraph::")):
             foreign.append(f"{kind} {symbol}")
     for symbol in foreign:
         print(f"exported, but no public header declares it: {symbol}")

@@ -72,7 +72,8 @@ def calls_of(graph):
         call = {
             "op": node["target"],
             "phase": node["phase"],
-            "args": [argument(node["arguments"][name]) for name, keyword in order.get(node["target"], []) if not keyword],
+            "args": [argument(node["arguments"][name])
+                     for name, keyword in order.get(node["target"], []) if not keyword],
             "kwargs": {name: argument(node["arguments"][name])
                        for name, keyword in order.get(node["target"], []) if keyword},
             "out": [remember(result) for result in node.get("results", [])],
@@ -91,7 +92,7 @@ def check_formulas(tool):
             json.dumps(call) for call in calls_of(graph)
             if flop_reference.flop_registry.get(flop_reference.packet(call["op"])) is not None)
         profile = json.loads(run(tool, "profile", *arguments, "--json"))
-        ours = {phase: count for phase, count in profile["flops"].items()}
+        ours = dict(profile["flops"])
         beyond = profile.get("flops_beyond_pytorch", {})
         for phase in ("forward", "backward", "optimizer"):
             counted = ours.get(phase, 0) - beyond.get(phase, 0)
@@ -106,10 +107,10 @@ def check_formulas(tool):
 
 
 def check_counter(tool):
-    import make_torchscript_fixtures
+    import fixture_files
     import torch
 
-    make_torchscript_fixtures.stub_torchvision_operators()
+    fixture_files.stub_torchvision_operators()
     import transformers
     from torch.utils.flop_counter import FlopCounterMode
 

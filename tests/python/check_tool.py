@@ -99,7 +99,7 @@ def round_trip(folder):
     json.loads(expect(0, "print", graph, "--json"))
     expect(0, "print", graph, "--preset", "short")
     expect(0, "dot", graph, prints=("digraph",))
-    svg = expect(0, "dot", graph, "--svg", prints=("<svg", "</svg>"))
+    expect(0, "dot", graph, "--svg", prints=("<svg", "</svg>"))
     expect(0, "dot", graph, "--svg", "--all-phases", "-o", folder / "g.svg")
     expect(1, "capture", graph, "-o", folder / "h.sg", says=("not a model",))
     expect(2, "dot", graph, "--depth", "-3")
@@ -244,7 +244,8 @@ def passes(folder):
         ("partition{merge=some}", "all, linked"),
     ):
         expect(1, "opt", graph, "--pass", refused, "-o", absent, says=(why,))
-    expect(0, "opt", graph, "--pass", "partition{operators=aten::nope}", "-o", small, prints=("not in the graph: aten::nope",))
+    expect(0, "opt", graph, "--pass", "partition{operators=aten::nope}", "-o", small,
+           prints=("not in the graph: aten::nope",))
     expect(1, "opt", absent, "--pass", "dce", says=("absent.sg",))
     if absent.exists():
         failures.append("a failed opt wrote its output")

@@ -64,7 +64,7 @@ def training_problems(report):
 
 
 def profile_of_graph(tool, module, facts):
-    """A training step as a file, whose lines name sources, and its profile: check_tool.py holds it equal to the module's."""
+    """A training step as a file, whose lines name sources, and its profile, which check_tool.py compares."""
     with tempfile.TemporaryDirectory() as folder:
         graph = pathlib.Path(folder) / "graph.sg"
         _, error = run(tool, "capture", module, *inputs_of(facts), "--mode", "train", "-o", graph)

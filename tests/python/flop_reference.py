@@ -2,9 +2,11 @@
 """FLOPs by PyTorch's own formulas (torch.utils.flop_counter.flop_registry), to hold ours against.
 
     flop_reference.py calls FILE|-        one JSON object a line: {"op": "aten::mm", "phase": "forward", "args": [...],
-                                          "kwargs": {...}, "out": [...]}; prints {phase: flops, ..., "no_formula": {op: n}}
-    flop_reference.py counter [NAME ...]  FlopCounterMode over a forward and a backward pass of the torch.nn models below,
-                                          attention on the math path; prints {name: {"forward": n, "backward": n}}
+                                          "kwargs": {...}, "out": [...]}; prints {phase: flops, ..., "no_formula":
+                                          {op: n}}
+    flop_reference.py counter [NAME ...]  FlopCounterMode over a forward and a backward pass of the torch.nn models
+                                          below, attention on the math path; prints {name: {"forward": n, "backward":
+                                          n}}
 
 An argument is a tensor {"shape": [...], "dtype": "float32"}, a list, a number, a bool, a string or null. `out` is one
 tensor or a list of them. Nothing is computed: the tensors are meta tensors.

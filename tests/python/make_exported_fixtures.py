@@ -3,8 +3,8 @@
 
     make_exported_fixtures.py build/fixtures/exported [--only NAME ...] [--list]
 
-NAME.pt2 is the program, NAME.json what a real run of the *original module* on the CPU showed; NAME.pt is the same module
-traced by TorchScript, where it is traced: both must give the same figures.
+NAME.pt2 is the program, NAME.json what a real run of the *original module* on the CPU showed; NAME.pt is the same
+module traced by TorchScript, where it is traced: both must give the same figures.
 
     name, training, traced
     runs         [{inputs, outputs}]: first with the inputs that it was exported with, then with other sizes; inputs are
@@ -17,13 +17,9 @@ traced by TorchScript, where it is traced: both must give the same figures.
 The files are made again when a package version or this script has changed.
 """
 
-import argparse
 import json
-import os
-import pathlib
-import sys
-import warnings
 
+import fixture_files
 import make_torchscript_fixtures as torchscript
 
 FIXTURES = {}
@@ -80,8 +76,10 @@ def _residual():
             y += self.down(x)
             return self.relu(y)
 
-    stem = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2))
-    return nn.Sequential(stem, Block(8, 8, 1), Block(8, 16, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    stem = nn.Sequential(
+        nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+    return nn.Sequential(
+        stem, Block(8, 8, 1), Block(8, 16, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
 
 
 @fixture("f32[4,3,32,32]", other=["f32[6,3,32,32]"], shapes=batch, training=True)
@@ -181,7 +179,8 @@ def size_arithmetic():
             rows, columns = x.shape
             pad = (rows + 3) // 4 * 4 - rows
             whole = torch.cat([x, x.new_zeros(pad, columns)]).view(-1, 4, columns)
-            return {"whole": whole, "parts": [torch.zeros(max(rows, 5), columns % 3 + 1), rows * 2, None], "x": x / rows}
+            parts = [torch.zeros(max(rows, 5), columns % 3 + 1), rows * 2, None]
+            return {"whole": whole, "parts": parts, "x": x / rows}
 
     return Padded()
 
@@ -312,7 +311,8 @@ def classes_of(module, run):
 
         return hook
 
-    hooks = [part.register_forward_hook(note(path)) for path, part in module.named_modules() if not list(part.children())]
+    leaves = [(path, part) for path, part in module.named_modules() if not list(part.children())]
+    hooks = [part.register_forward_hook(note(path)) for path, part in leaves]
     run()
     for hook in hooks:
         hook.remove()
@@ -370,37 +370,11 @@ def make(name, folder):
     return facts
 
 
-def fingerprint():
-    return torchscript.fingerprint() + pathlib.Path(__file__).read_text()
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--only", nargs="+", choices=FIXTURES, metavar="NAME")
-    parser.add_argument("--list", action="store_true")
-    arguments = parser.parse_args()
-    if arguments.list:
-        print("\n".join(FIXTURES))
-        return
-    stamp = arguments.folder / "fingerprint"
-    names = arguments.only or list(FIXTURES)
-    made = all((arguments.folder / f"{name}.{end}").exists() for name in names for end in ("pt2", "json"))
-    if made and not arguments.only and stamp.exists() and stamp.read_text() == fingerprint():
-        return
-    warnings.simplefilter("ignore")
-    os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1")
-    torchscript.stub_torchvision_operators()
-    import torch
-
-    torch.set_num_threads(2)
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        facts = make(name, arguments.folder)
-        print(f"fixture {name}: {facts['parameters']:,} parameters, {len(facts['gradients'])} gradients", flush=True)
-    if not arguments.only:
-        stamp.write_text(fingerprint())
+def make_and_tell(name, folder):
+    facts = make(name, folder)
+    return f"{facts['parameters']:,} parameters, {len(facts['gradients'])} gradients"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    current = fixture_files.fingerprint_of(torchscript.PACKAGES, __file__, torchscript.__file__)
+    fixture_files.make_all(__doc__.split("\n")[0], FIXTURES, ("pt2", "json"), current, make_and_tell)

@@ -21,24 +21,12 @@ downloaded. NAME.pt is the module, NAME.json what a real run on the CPU showed:
 The files are made again when a package version or this script has changed.
 """
 
-import argparse
-import hashlib
-import importlib.metadata
 import json
-import os
-import pathlib
 import re
-import sys
-import warnings
+
+import fixture_files
 
 PACKAGES = ["torch", "transformers", "torchvision"]
-
-
-def fingerprint():
-    digest = hashlib.sha256(pathlib.Path(__file__).read_bytes())
-    for package in PACKAGES:
-        digest.update(f"{package} {importlib.metadata.version(package)}\n".encode())
-    return digest.hexdigest()
 
 
 FIXTURES = {}
@@ -203,7 +191,8 @@ def cnn_scripted():
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1, groups=2), nn.GroupNorm(4, 32), nn.SiLU(), nn.AvgPool2d(2), nn.Dropout(0.1),
-        nn.ConvTranspose2d(32, 16, 2, stride=2), nn.Hardswish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+        nn.ConvTranspose2d(32, 16, 2, stride=2), nn.Hardswish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(16, 10))
 
 
 @fixture("trace", "f32[16,2,24]", training=True)
@@ -347,43 +336,12 @@ def make(name, folder):
     return facts
 
 
-def stub_torchvision_operators():
-    """torchvision's wheel of another build (CUDA beside a CPU torch) cannot load its own operators and then fails to
-    register fake kernels for them. The models need none of them: leave that part out."""
-    import types
-
-    sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--only", nargs="+", choices=FIXTURES, metavar="NAME")
-    parser.add_argument("--list", action="store_true")
-    arguments = parser.parse_args()
-    if arguments.list:
-        print("\n".join(FIXTURES))
-        return
-    stamp = arguments.folder / "fingerprint"
-    current = fingerprint()
-    names = arguments.only or list(FIXTURES)
-    made = all((arguments.folder / f"{name}.{end}").exists() for name in names for end in ("pt", "json"))
-    if made and not arguments.only and stamp.exists() and stamp.read_text() == current:
-        return
-    warnings.simplefilter("ignore")
-    os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1")
-    stub_torchvision_operators()
-    import torch
-
-    torch.set_num_threads(2)
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        facts = make(name, arguments.folder)
-        print(f"fixture {name}: {facts['kind']} of {facts['origin']}, {facts['parameters']:,} parameters, "
-              f"{len(facts['gradients'])} gradients, {facts['device_constants']} device constants", flush=True)
-    if not arguments.only:
-        stamp.write_text(current)
+def make_and_tell(name, folder):
+    facts = make(name, folder)
+    return (f"{facts['kind']} of {facts['origin']}, {facts['parameters']:,} parameters, {len(facts['gradients'])} "
+            f"gradients, {facts['device_constants']} device constants")  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    current = fixture_files.fingerprint_of(PACKAGES, __file__)
+    fixture_files.make_all(__doc__.split("\n")[0], FIXTURES, ("pt", "json"), current, make_and_tell)

@@ -255,7 +255,8 @@ TEST(FakeConverter, RealTensorsAreNeverChangedInsideAMode) {
   EXPECT_THAT([&] { real.t_(); }, ThrowsMessage<RealTensorError>(HasSubstr("nothing was changed")));
   EXPECT_THROW(real.squeeze_(), RealTensorError);
   EXPECT_THROW(real.add_(1), RealTensorError);
-  EXPECT_TRUE(is_fake(real[0].zero_()));  // a view made here is a fake
+  EXPECT_THAT([&] { real[0].zero_(); }, ThrowsMessage<RealTensorError>(HasSubstr("a view ([3]) of a real tensor")));
+  EXPECT_TRUE(is_fake(real[0].mul(2)));  // a view made here is a fake
   EXPECT_THROW(real.resize_({7}), RealTensorError);
   EXPECT_THROW(at::add_out(real, at::ones({2, 3}), 1), RealTensorError);
   EXPECT_THROW(at::_foreach_add_({real}, 1), RealTensorError);
@@ -263,6 +264,111 @@ TEST(FakeConverter, RealTensorsAreNeverChangedInsideAMode) {
   const UnfakeGuard guard;
   EXPECT_EQ(real.sizes(), at::IntArrayRef({2, 3}));
   EXPECT_TRUE(real.equal(at::ones({2, 3})));
+}
+
+TEST(FakeConverter, WritesThroughViewsOfRealTensorsAreRefused) {
+  const at::Tensor real = at::ones({2, 3});
+  const int64_t version = real._version();
+  {
+    FakeTensorMode mode;
+    const at::Tensor grown = at::ones({3}).requires_grad_();
+    const std::vector<at::Tensor> views = {
+        real[0],       real.t(),         real.view(6).slice(0, 1, 3), real.unbind()[1],
+        real.detach(), real.detach()[0], real.detach().detach(),      at::alias(real)};
+    for (const at::Tensor& view : views) {
+      EXPECT_TRUE(is_fake(view));
+      EXPECT_THROW(view.zero_(), RealTensorError);          // unboxed
+      EXPECT_THROW(view.bernoulli_(0.5), RealTensorError);  // boxed
+      EXPECT_THROW(at::_foreach_add_({view}, 1), RealTensorError);
+      EXPECT_THROW(view.add_(grown.sum()), std::exception);  // of unbind's autograd's own, which comes first
+    }
+    const at::NoGradGuard no_grad;
+    EXPECT_THROW(real[0].zero_(), RealTensorError);
+    // Its fake is the program's.
+    EXPECT_NO_THROW(mode.from_real(real)[0].zero_());
+    EXPECT_NO_THROW(real[0].clone().zero_());
+  }
+  EXPECT_FALSE(real.requires_grad());
+  EXPECT_FALSE(real.grad_fn());
+  EXPECT_EQ(real._version(), version);
+}
+
+TEST(FakeConverter, NoFakeGradientIsLeftAtARealTensor) {
+  const at::Tensor weight = at::ones({3}).requires_grad_();
+  const at::Tensor product = weight * 2;
+  {
+    FakeTensorMode mode;
+    const auto leaves_a_gradient = ThrowsMessage<RealTensorError>(HasSubstr("a fake gradient at a real tensor ([3])"));
+    const at::Tensor x = at::ones({3}).requires_grad_();
+    EXPECT_THAT([&] { (x * weight).sum().backward(); }, leaves_a_gradient);
+    EXPECT_THAT([&] { weight.view({1, 3}).sum().backward(); }, leaves_a_gradient);
+    EXPECT_THAT([&] { (product * x).sum().backward(); }, ThrowsMessage<RealTensorError>(HasSubstr("history is made")));
+    EXPECT_TRUE(is_fake(torch::autograd::grad({(x * weight).sum()}, {weight})[0]));  // nothing is left anywhere
+    const at::Tensor fake = mode.from_real(weight);
+    (fake * x).sum().backward();
+    EXPECT_TRUE(fake.grad().defined());
+  }
+  EXPECT_FALSE(weight.grad().defined());
+  product.sum().backward();  // its history is as it was
+  EXPECT_TRUE(weight.grad().equal(at::full({3}, 2.0)));
+}
+
+TEST(FakeConverter, OneTensorHasAFakeOnEachDevice) {
+  const at::Tensor real = at::ones({2, 3});
+  const at::Tensor row = real[0];
+  FakeTensorMode mode({.device = at::kCUDA});
+  const at::Tensor cpu = mode.from_real(real);
+  const at::Tensor cuda = mode.from_real(real, at::Device(at::kCUDA, 0));
+  EXPECT_TRUE(cpu.is_cpu());
+  EXPECT_TRUE(cuda.is_cuda());
+  EXPECT_FALSE(cpu.is_alias_of(cuda));
+  EXPECT_TRUE(mode.from_real(real).is_same(cpu));
+  EXPECT_TRUE(mode.from_real(real, at::kCUDA).is_same(cuda));
+  EXPECT_TRUE(mode.from_real(row, at::kCUDA).is_alias_of(cuda));
+  EXPECT_TRUE(mode.from_real(row).is_alias_of(cpu));
+  // If nobody says, where its fakes are already.
+  const at::Tensor other = [] {
+    const UnfakeGuard guard;
+    return at::ones({3});
+  }();
+  const at::Tensor moved = mode.from_real(other, at::kCUDA);
+  EXPECT_TRUE(mode.from_real(other).is_same(moved));
+}
+
+TEST(FakeConverter, WhatIsForgottenIsGone) {
+  at::Tensor real = at::ones({2});
+  FakeTensorMode mode;
+  const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> fake(mode.from_real(real).getIntrusivePtr());
+  EXPECT_FALSE(fake.expired());
+  mode.forget(real.unsafeGetTensorImpl());
+  EXPECT_TRUE(fake.expired());
+  EXPECT_TRUE(is_fake(mode.from_real(real)));
+}
+
+TEST(FakeConverter, RealStoragesBecomeFakeOnes) {
+  const at::Tensor real = at::arange(4);
+  const at::Tensor large = at::ones({5000});
+  FakeTensorMode mode({.real_tensors = RealTensors::kConstant});
+  at::Tensor first = at::empty({0}, at::kLong);
+  first.set_(real.storage());
+  EXPECT_TRUE(is_fake(first));
+  EXPECT_EQ(first.sizes(), at::IntArrayRef({4}));
+  EXPECT_EQ(first.sum().item<int64_t>(), 6);
+  at::Tensor second = at::empty({0}, at::kLong);
+  second.set_(real.storage(), 1, {2}, {2});
+  EXPECT_TRUE(second.is_alias_of(first));
+  EXPECT_EQ(second.sum().item<int64_t>(), 4);
+  first.zero_();
+  EXPECT_EQ(second.sum().item<int64_t>(), 0);
+  at::Tensor third = at::empty({0}, at::kLong);
+  third.set_(real.storage());  // what was written since is not read again
+  EXPECT_EQ(third.sum().item<int64_t>(), 0);
+  at::Tensor unknown = at::empty({0});
+  EXPECT_THROW(unknown.set_(large.storage()).sum().item(), DataDependentError);
+  EXPECT_THAT([&] { at::empty({0}, at::kCUDA).set_(large.storage()); },
+              ThrowsMessage<DeviceMismatchError>(HasSubstr("the devices must match")));
+  const UnfakeGuard guard;
+  EXPECT_EQ(real.sum().item<int64_t>(), 6);
 }
 
 TEST(FakeConverter, RealTensorsCanBeRefused) {

@@ -25,6 +25,30 @@ class FakeDevices : public ::testing::Test {
   at::Tensor gpu1_ = at::rand({2, 2}, kGpu1);
 };
 
+TEST_F(FakeDevices, AnIndexedWriteTakesIndicesFromAnywhereAndValuesFromItsOwnDevice) {
+  const at::Tensor on_gpu = at::tensor({1}, at::device(kGpu0).dtype(at::kLong));
+  EXPECT_EQ(cpu_.index_put_({on_gpu}, cpu_[0]).device(), at::kCPU);
+  EXPECT_EQ(at::index_put(cpu_, {on_gpu}, at::rand({}, kGpu0)).device(), at::kCPU);
+  for (const bool accumulate : {false, true}) {
+    EXPECT_THAT([&] { gpu_.index_put_({on_gpu}, cpu_[0], accumulate); },
+                ThrowsMessage<DeviceMismatchError>(HasSubstr("two devices, cuda:0 and cpu!")));
+    EXPECT_THROW(cpu_.index_put_({on_gpu}, gpu_[0], accumulate), DeviceMismatchError);
+  }
+  // masked_fill_, in eager: one mask and one number of the CPU's.
+  const at::Tensor one = at::rand({1});
+  const at::Tensor mask = at::ones({2}, at::device(kGpu0).dtype(at::kBool));
+  EXPECT_EQ(at::index_put(gpu_, {mask}, one).device(), kGpu0);
+  EXPECT_THROW(at::index_put(gpu_, {on_gpu}, one), DeviceMismatchError);
+  EXPECT_THROW(at::index_put(gpu_, {mask, mask}, one), DeviceMismatchError);
+}
+
+TEST_F(FakeDevices, WhatIsCopiedIntoAnOutGoesAnywhere) {
+  at::Tensor out = at::empty({2, 2});
+  EXPECT_EQ(at::copy_out(out, gpu_, gpu1_).device(), at::kCPU);
+  EXPECT_EQ(at::slice_scatter_out(out, gpu_, cpu_[0].unsqueeze(0), 0, 0, 1).device(), at::kCPU);
+  EXPECT_THROW(at::add_out(out, gpu_, gpu_), DeviceMismatchError);
+}
+
 TEST_F(FakeDevices, CpuScalarsGoWithAnything) {
   EXPECT_EQ((gpu_ * scalar_).device(), kGpu0);
   EXPECT_EQ((scalar_ * gpu_).device(), kGpu0);

@@ -1,8 +1,25 @@
 // Dropout and random numbers on fakes against eager. Shapes only: nothing is drawn for fakes.
+#include <gmock/gmock.h>
+
 #include "tests/core/compare_with_eager.h"
 
 namespace shadowgraph::testing {
 namespace {
+
+// Only floating-point and complex kernels are compiled; libtorch's shape function takes any dtype.
+TEST(RulesRandom, NormalNumbers) {
+  for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble, at::kComplexFloat, at::kLong, at::kInt,
+                           at::kBool, at::kByte, at::kFloat8_e5m2}) {
+    expect_like_eager([](const Tensors& t) { return Tensors{t[0].clone().normal_()}; }, {at::zeros({3, 4}, dtype)},
+                      {.cuda = false, .same_error = true});
+  }
+  expect_like_eager([](const Tensors& t) { return Tensors{t[0].clone().normal_(0, -1)}; }, {at::zeros({3})},
+                    {.same_error = true});
+  const FakeTensorMode mode({.device = at::kCUDA});
+  EXPECT_THAT([] { at::empty({3}, at::kLong).normal_(); },
+              ::testing::ThrowsMessage<c10::NotImplementedError>(
+                  ::testing::HasSubstr("\"normal_kernel_cuda\" not implemented for 'Long'")));
+}
 
 TEST(RulesRandom, Dropout) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
