@@ -47,11 +47,6 @@ std::string grouped(int64_t number) {
   return digits;
 }
 
-// Where `calibrate` leaves this machine's rates.
-std::string calibration_file() {
-  return std::filesystem::path(MeasuredCalls::default_file()).replace_filename("this-machine.json");
-}
-
 // What a profile is told beside the graph.
 class Estimates {
  public:
@@ -59,15 +54,7 @@ class Estimates {
     options_.memory.allocator = AllocatorSettings::parse(request.allocator);
     if (request.device_memory) options_.memory.capacity = *request.device_memory;
     const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCPU));
-    const std::string file = calibration_file();
-    if (!request.spec.empty()) {
-      spec_ =
-          std::filesystem::exists(request.spec) ? DeviceSpec::read_file(request.spec) : DeviceSpec::named(request.spec);
-    } else if (device.is_cpu()) {
-      spec_ = std::filesystem::exists(file) ? DeviceSpec::read_file(file) : DeviceSpec::named("cpu");
-    } else if (device.is_cuda()) {
-      spec_ = DeviceSpec::named("h100");
-    }
+    spec_ = DeviceSpec::find(request.spec, device.type());
     if (device.is_cpu()) measured_ = MeasuredCalls::read_file(MeasuredCalls::default_file());
     if (request.measure) measure(graph);
     options_.measured = &measured_;
@@ -93,7 +80,7 @@ class Estimates {
 }  // namespace
 
 void calibrate(const CalibrateRequest& request) {
-  const std::string path = request.output.empty() ? calibration_file() : request.output;
+  const std::string path = request.output.empty() ? DeviceSpec::calibration_file() : request.output;
   const DeviceSpec spec = [] {
     const Progress progress("measuring this machine");
     return shadowgraph::calibrate();

@@ -3,9 +3,9 @@
 
     accuracy.py BUILD [--only NAME ...] [--quick] [--page docs/accuracy.md]
 
-Every built-in model that fits into memory and TorchScript files of six other architectures at usual sizes, each in a process
-of its own (build/bin/step_accuracy), on one thread: inference, SGD and AdamW in float32, AdamW in bfloat16, and with
-checkpoints. Rows are kept in BUILD/accuracy/rows.json, so that an interrupted run goes on; --quick takes one row a model.
+Every built-in model that fits into memory and TorchScript files of six other architectures at usual sizes, each in a
+process of its own (build/bin/step_accuracy), on one thread: inference, SGD and AdamW in float32, AdamW in bfloat16.
+Rows are kept in BUILD/accuracy/rows.json, so that an interrupted run goes on; --quick takes one row a model.
 """
 
 import argparse
@@ -77,11 +77,11 @@ def mib(count):
 
 def page(rows, machine):
     out = ["# Predicted against real", "",
-           "Written by `make accuracy` (scripts/accuracy.py), which runs each step for real under a counting allocator. "
+           "Written by `make accuracy` (scripts/accuracy.py), which runs each step for real, counting allocations. "
            f"Machine: {machine}.", "",
            "- **live**: bytes of live storages, without scratch inside kernels: what the graph alone says.",
            "- **peak**: with scratch, each distinct call measured once on this machine (`--measure`).",
-           "- **real**: the most bytes that libtorch's CPU allocator had given out during the first real step.", "",
+           "- **real**: most bytes that libtorch's CPU allocator had given out during the first real step.", "",
            "## Peak memory, MiB", "",
            "| model | mode | dtype | live | | peak | | real | at |", "|---|---|---|---|---|---|---|---|---|"]
     low = high = 0.0
@@ -98,26 +98,28 @@ def page(rows, machine):
         out += ["Calls that could not be measured, so that their scratch is in no figure:", ""]
         out += [f"- `{op}`: {reason}" for op, reason in left] + [""]
     out += ["## Seconds of a step", "",
-            "Estimated from `shadowgraph calibrate` alone, and from the sum of its measured calls; the real one is the faster of "
-            "two steps after the first.", "",
-            "| model | mode | dtype | estimated | | measured calls | | real |", "|---|---|---|---|---|---|---|---|"]
+            "Estimated from `shadowgraph calibrate` alone, and from the sum of its measured calls; the real one is the "
+            "faster of two steps after the first.", "",
+            "| model | mode | dtype | estimated | | measured calls | | real |",
+            "|---|---|---|---|---|---|---|---|"]
     errors, call_errors = [], []
     for row in rows:
         real = row["real_seconds"]
         errors.append(abs(row["estimated_seconds"] / real - 1))
         call_errors.append(abs(row["measured_calls_seconds"] / real - 1))
-        out.append(f"| {row['model']} {row['size']} | {row['mode']} | {row['dtype']} | {row['estimated_seconds']:.3f} | "
+        head = f"| {row['model']} {row['size']} | {row['mode']} | {row['dtype']} | "
+        out.append(f"{head}{row['estimated_seconds']:.3f} | "
                    f"{percent(row['estimated_seconds'], real)} | {row['measured_calls_seconds']:.3f} | "
                    f"{percent(row['measured_calls_seconds'], real)} | {real:.3f} |")
     ranked = [row["model"] for row in sorted(rows, key=lambda r: r["real_seconds"])]
     estimated = [row["model"] for row in sorted(rows, key=lambda r: r["estimated_seconds"])]
+    same = sum(a == b for a, b in zip(ranked, estimated))
     out += ["", f"Mean error {100 * statistics.mean(errors):.1f} % estimated (bar 20 %), "
             f"{100 * statistics.mean(call_errors):.1f} % from measured calls. "
-            f"{sum(a == b for a, b in zip(ranked, estimated))} of {len(rows)} steps have the same place when ordered by time.", "",
-            "## On a GPU", "",
-            "No GPU was to be had where this page was made. The model of the caching allocator is held against PyTorch's "
-            "parser of its settings and rules (tests/profiler/caching_allocator_test.cpp); reserved bytes and times on GPUs "
-            "are predictions that nobody has checked yet.", ""]
+            f"{same} of {len(rows)} steps have the same place in the order of times.", "", "## On a GPU", "",
+            "No GPU was to be had where this page was made. The model of the caching allocator is held against "
+            "PyTorch's parser of its settings and rules (tests/profiler/caching_allocator_test.cpp); reserved bytes and "
+            "times on GPUs are predictions that nobody has checked yet.", ""]
     return "\n".join(out)
 
 
@@ -139,7 +141,9 @@ def main():
     rows = json.loads(kept.read_text()) if kept.exists() else {}
 
     wanted = []
-    kinds = [("sgd", "f32")] if options.quick else [("infer", "f32"), ("sgd", "f32"), ("adamw", "f32"), ("adamw", "bf16")]
+    kinds = [("sgd", "f32")]
+    if not options.quick:
+        kinds = [("infer", "f32"), ("sgd", "f32"), ("adamw", "f32"), ("adamw", "bf16")]
     for name, batch, seq in BUILT_IN:
         for mode, dtype in kinds:
             size = f"{batch}x{seq}" if seq else str(batch)
@@ -156,8 +160,8 @@ def main():
         if name in SCRIPTS and not (folder / f"{name}.pt").exists():
             make_script(name, folder / f"{name}.pt")
         print(key, flush=True)
-        command = [options.build / "bin" / "step_accuracy", *arguments, "--mode", mode, "--dtype", dtype, "--spec", spec,
-                   "--threads", "1"]
+        command = [options.build / "bin" / "step_accuracy", *arguments, "--mode", mode, "--dtype", dtype,
+                   "--spec", spec, "--threads", "1"]
         run = subprocess.run(command, env=environment, capture_output=True, text=True)
         if run.returncode != 0:
             print(f"  failed: {run.stderr[-500:]}", file=sys.stderr)

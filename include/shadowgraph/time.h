@@ -123,6 +123,11 @@ struct DeviceSpec {
   // "a100", "h100", "h200", "b200", "v100", "l4", "rtx4090", "mi300x", "cpu", ...: see names(). Throws Error.
   static DeviceSpec named(std::string_view name);
   static std::vector<std::string> names();
+  // A name, or a file if there is one of that name. Empty: what fits a device, "h100" for CUDA, for the CPU this machine's
+  // calibration if there is one, else "cpu"; nothing for other kinds.
+  static std::optional<DeviceSpec> find(const std::string& name_or_file, c10::DeviceType device);
+  // Where `shadowgraph calibrate` leaves this machine's, beside MeasuredCalls::default_file().
+  static std::string calibration_file();
   // A file as `shadowgraph calibrate` writes and docs/time.md describes. Throws ParseError, FileError.
   static DeviceSpec read_file(const std::string& path);
   void write_file(const std::string& path) const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "ir/text/words.h"
 #include "profiler/time/device_files.h"
@@ -196,6 +197,18 @@ DeviceSpec DeviceSpec::read_file(const std::string& path) {
 
 void DeviceSpec::write_file(const std::string& path) const {
   shadowgraph::write_file(path, to_json(*this).dump(2) + "\n");
+}
+
+std::string DeviceSpec::calibration_file() {
+  return std::filesystem::path(MeasuredCalls::default_file()).replace_filename("this-machine.json");
+}
+
+std::optional<DeviceSpec> DeviceSpec::find(const std::string& name_or_file, c10::DeviceType device) {
+  if (!name_or_file.empty()) return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
+  if (device == c10::kCUDA) return named("h100");
+  if (device != c10::kCPU) return std::nullopt;
+  const std::string file = calibration_file();
+  return std::filesystem::exists(file) ? read_file(file) : named("cpu");
 }
 
 std::vector<std::string> DeviceSpec::names() {

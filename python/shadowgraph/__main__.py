@@ -135,6 +135,14 @@ def _parser():
         if profile:
             command.add_argument("--memory", type=_bytes, help="with a range of batches: memory of the device, 24GiB; "
                                  "the largest batch within it is named")  # fmt: skip
+            command.add_argument("--measure", action="store_true", help="run each distinct call once on this machine's "
+                                 "CPU, for scratch memory inside kernels and seconds")
+            command.add_argument("--spec", default="", metavar="DEVICE|FILE", help="device that the time is estimated "
+                                 "for (default: h100 for cuda, this machine's calibration for cpu)")
+            command.add_argument("--allocator", default="", metavar="SETTINGS",
+                                 help="settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them")
+            command.add_argument("--device-memory", type=_bytes,
+                                 help="memory of the device, 80GiB: says so if the step does not fit")
             command.add_argument("--group", choices=["module", "composite", "operator"], default="module",
                                  help="rows of the table")  # fmt: skip
             command.add_argument("--depth", type=_at_least(0), default=0,
@@ -188,6 +196,8 @@ def _check(sg, given):
         raise sg.Error("--memory needs a range of batches: --batch 1..512")
     if _is_range(given.batch) and given.output:
         raise sg.Error("-o writes one graph; leave it out with a range of batches")
+    if _is_range(given.batch) and (given.measure or given.spec or given.allocator or given.device_memory):
+        raise sg.Error("--measure, --spec, --allocator and --device-memory are for one batch, not for a range")
 
 
 @contextlib.contextmanager
@@ -234,12 +244,12 @@ def _profile_or_capture(sg, given):
             graph.save(given.output)
         print(f"{given.output}: {len(graph)} nodes, captured in {seconds:.3f} s", file=sys.stderr)
         return 0
-    report = Report(graph, capture_seconds=seconds)
+    report = Report(graph, capture_seconds=seconds, spec=given.spec, allocator=given.allocator,
+                    device_memory=given.device_memory, measure=given.measure)  # fmt: skip
     print(json.dumps(report.dict(), indent=2) if given.json else report.text(given.group, given.depth, given.rows))
     if given.output:
         report.save(given.output)
-        folder = os.path.join(given.output, "")
-        print(f"wrote {folder}graph.sg, {folder}profile.json, {folder}graph.dot and {folder}graph.svg", file=sys.stderr)
+        print(f"wrote {', '.join(sorted(os.listdir(given.output)))} to {given.output}", file=sys.stderr)
     return 0
 
 

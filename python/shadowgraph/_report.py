@@ -17,9 +17,11 @@ class Report:
     graph: the graph that all of it was asked of.
     """
 
-    def __init__(self, graph, device=None, capture_seconds=None):
+    def __init__(self, graph, device=None, capture_seconds=None, *, spec="", allocator="", device_memory=None,
+                 measure=False):  # fmt: skip
         self.graph = graph
-        self._costs = _C.Profile(graph, device=device, capture_seconds=capture_seconds)
+        self._costs = _C.Profile(graph, device=device, capture_seconds=capture_seconds, spec=spec, allocator=allocator,
+                                 device_memory=device_memory, measure=measure)  # fmt: skip
 
     @property
     def peak_bytes(self):
@@ -48,28 +50,40 @@ class Report:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     def save(self, folder):
-        """Writes graph.sg, profile.json, graph.dot and graph.svg into the folder, each whole or not at all."""
+        """Writes what the tool writes into the folder, each file whole or not at all.
+
+        graph.sg, profile.json, graph.dot, graph.svg; nodes.csv and storages.csv; trace.json for ui.perfetto.dev;
+        model_explorer.json; and, if the step fits, snapshot.pickle for pytorch.org/memory_viz.
+        """
         os.makedirs(folder, exist_ok=True)
         dot = self.graph.dot()
         self.graph.save(os.path.join(folder, "graph.sg"))
         _write(os.path.join(folder, "profile.json"), json.dumps(self.dict(), indent=2) + "\n")
         _write(os.path.join(folder, "graph.dot"), dot)
         _write(os.path.join(folder, "graph.svg"), self.graph.svg())
+        _write(os.path.join(folder, "nodes.csv"), self._costs.nodes_csv())
+        _write(os.path.join(folder, "storages.csv"), self._costs.storages_csv())
+        _write(os.path.join(folder, "trace.json"), self._costs.trace_json())
+        _write(os.path.join(folder, "model_explorer.json"), self._costs.model_explorer_json())
+        snapshot = self._costs.memory_snapshot()
+        if snapshot is not None:
+            _write(os.path.join(folder, "snapshot.pickle"), snapshot)
 
 
 def _write(path, text):
     folder, name = os.path.split(path)
     handle, temporary = tempfile.mkstemp(prefix=name, dir=folder)
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
 
 
-def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=None, mode=None, options=None):
+def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=None, mode=None, options=None, spec="",
+            allocator="", device_memory=None, measure=False):  # fmt: skip
     """Runs `model` once on fakes, as a training step or for inference, and says what it costs.
 
     model: a torch.nn.Module (converted without being copied; it stays as it was), a function that makes one, or a
@@ -81,7 +95,13 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
     dtype: of floating-point parameters and inputs, e.g. torch.bfloat16.
     options: those of `Capture`, e.g. {"host_reads": "finite"}.
     mode: "train" or "infer"; without one, "train" if there is a loss or an optimizer.
+    spec: whose time is estimated: a name of `shadowgraph devices`, or a file; without one, "h100" for CUDA, and for the
+        CPU this machine as `shadowgraph calibrate` found it.
+    allocator: settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them.
+    device_memory: bytes of the device; the report says where a step does not fit.
+    measure: for the CPU: run each distinct call once, for scratch memory inside kernels and seconds.
     """
     graph, seconds = _capture.of_model(model, inputs, loss=loss, optimizer=optimizer, device=device, dtype=dtype,
                                        mode=mode, options=options)  # fmt: skip
-    return Report(graph, capture_seconds=seconds)
+    return Report(graph, capture_seconds=seconds, spec=spec, allocator=allocator, device_memory=device_memory,
+                  measure=measure)  # fmt: skip

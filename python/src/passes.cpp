@@ -40,20 +40,44 @@ void bind_profile(py::module_& m) {
   struct GraphProfile {
     std::shared_ptr<Graph> graph;
     Profile costs;
+    DeviceMemoryOptions memory;
   };
   py::class_<GraphProfile, std::shared_ptr<GraphProfile>>(m, "Profile")
       .def(py::init([](std::shared_ptr<Graph> graph, const std::optional<std::string>& device, size_t top_at_peak,
-                       bool timeline, std::optional<double> seconds) {
+                       bool timeline, std::optional<double> seconds, const std::string& spec,
+                       const std::string& allocator, std::optional<int64_t> device_memory, bool measure) {
              ProfileOptions options{.top_at_peak = top_at_peak, .timeline = timeline};
              if (device) options.device = c10::Device(*device);
+             const c10::Device where =
+                 options.device.value_or(graph->metadata.device.value_or(c10::Device(c10::DeviceType::CPU)));
+             const auto figures = DeviceSpec::find(spec, where.type());
+             if (figures) options.spec = &*figures;
+             options.memory.allocator = AllocatorSettings::parse(allocator);
+             if (device_memory) options.memory.capacity = *device_memory;
+             MeasuredCalls measured;
+             if (where.is_cpu()) measured = MeasuredCalls::read_file(MeasuredCalls::default_file());
+             if (measure) {
+               measure_calls(*graph, measured);
+               measured.write_file(MeasuredCalls::default_file());
+             }
+             options.measured = &measured;
              begin_cost_rules();
              Profile costs = profile(*graph, options);
              end_cost_rules();
              costs.capture_seconds = seconds;
-             return std::make_shared<GraphProfile>(GraphProfile{std::move(graph), std::move(costs)});
+             return std::make_shared<GraphProfile>(GraphProfile{std::move(graph), std::move(costs), options.memory});
            }),
            py::arg("graph"), py::arg("device") = std::nullopt, py::arg("top_at_peak") = 10, py::arg("timeline") = false,
-           py::arg("capture_seconds") = std::nullopt, py::call_guard<CppCall>())
+           py::arg("capture_seconds") = std::nullopt, py::arg("spec") = "", py::arg("allocator") = "",
+           py::arg("device_memory") = std::nullopt, py::arg("measure") = false, py::call_guard<CppCall>())
+      .def("nodes_csv", [](const GraphProfile& p) { return nodes_csv(p.costs); })
+      .def("storages_csv", [](const GraphProfile& p) { return storages_csv(p.costs); })
+      .def("trace_json", [](const GraphProfile& p) { return chrome_trace(p.costs).dump(); })
+      .def("model_explorer_json", [](const GraphProfile& p) { return model_explorer(p.costs).dump(); })
+      .def("memory_snapshot",
+           [](const GraphProfile& p) {
+             return p.costs.out_of_memory.empty() ? py::object(py::bytes(memory_snapshot(p.costs, p.memory))) : py::none();
+           })
       .def("dict", [](const GraphProfile& p) { return to_python(to_json(p.costs)); })
       .def("text", [](const GraphProfile& p) { return to_text(p.costs); })
       .def(

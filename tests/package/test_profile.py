@@ -1,6 +1,7 @@
 """Reports, against what a real step on the CPU shows."""
 
 import json
+import pickle
 
 import pytest
 import torch
@@ -35,7 +36,46 @@ def test_one_line_for_models_factories_and_structures():
 def test_what_is_saved(tmp_path):
     report = sg.profile(Net, "f32[8,16]", device="cuda", optimizer=torch.optim.SGD)
     report.save(tmp_path / "net")
-    assert sorted(path.name for path in (tmp_path / "net").iterdir()) == ["graph.dot", "graph.sg", "graph.svg",
-                                                                          "profile.json"]  # fmt: skip
+    assert {path.name for path in (tmp_path / "net").iterdir()} == {
+        "graph.dot", "graph.sg", "graph.svg", "profile.json", "nodes.csv", "storages.csv", "trace.json",
+        "model_explorer.json", "snapshot.pickle"}  # fmt: skip
     assert json.loads((tmp_path / "net/profile.json").read_text())["peak"]["bytes"] == report.peak_bytes
     assert sg.Graph.load(str(tmp_path / "net/graph.sg")).difference(report.graph) is None
+
+
+def test_a_memory_snapshot_is_one_that_torch_reads(tmp_path):
+    from torch.cuda import _memory_viz as viz
+
+    report = sg.profile(Net, "f32[8,16]", device="cuda", optimizer=torch.optim.AdamW)
+    report.save(tmp_path / "net")
+    with open(tmp_path / "net/snapshot.pickle", "rb") as file:
+        snapshot = pickle.load(file)
+    reserved = report.dict()["device_memory"]["reserved_peak_bytes"]
+    assert sum(segment["total_size"] for segment in snapshot["segments"]) == reserved
+    assert "Summary of segments" in viz.segsum(snapshot)
+    assert "cudaMalloc" in viz.trace(snapshot)
+    assert "<html>" in viz.trace_plot(snapshot).lower() or len(viz.trace_plot(snapshot)) > 1000
+    frames = [block["frames"] for segment in snapshot["segments"] for block in segment["blocks"] if block["frames"]]
+    assert any(frame["name"].startswith("sg::parameter") for stack in frames for frame in stack)
+
+
+def test_estimates_take_the_device_and_the_allocator_that_are_asked_for():
+    small = sg.profile(Net, "f32[8,16]", device="cuda").dict()
+    assert small["time"]["spec"].startswith("NVIDIA H100")
+    other = sg.profile(Net, "f32[8,16]", device="cuda", spec="a100", allocator="expandable_segments:True").dict()
+    assert other["time"]["spec"].startswith("NVIDIA A100")
+    with pytest.raises(sg.Error, match="a1000"):
+        sg.profile(Net, "f32[8,16]", spec="a1000")
+    with pytest.raises(sg.Error, match="expandable"):
+        sg.profile(Net, "f32[8,16]", allocator="expandable:1")
+    full = sg.profile(Net, "f32[8,16]", device="cuda", device_memory=1 << 20)
+    assert "out_of_memory" in full.dict() and "does not fit" in str(full)
+
+
+def test_scratch_is_measured_on_the_cpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    bare = sg.profile(Net, "f32[8,16]", device="cpu").dict()
+    known = sg.profile(Net, "f32[8,16]", device="cpu", measure=True).dict()
+    assert known["peak"]["bytes"] == bare["peak"]["bytes"] <= known["peak_with_scratch"]["bytes"]
+    assert len(known["unknown_scratch"]) <= len(bare["unknown_scratch"])
+    assert (tmp_path / "shadowgraph/measured-calls.json").exists()

@@ -7,6 +7,7 @@ what `calibrate` writes; and documents that are damaged, which must fail. Wants 
 
 import concurrent.futures
 import copy
+import itertools
 import json
 import os
 import pathlib
@@ -194,7 +195,7 @@ def device_specs(folder):
             failures.append(f"{file.name} names no sources")
         for kind, rates in spec.get("classes", {}).items():
             for points in (rates.get("compute", []), rates.get("memory", [])):
-                if any(a[0] >= b[0] for a, b in zip(points, points[1:])):
+                if any(a[0] >= b[0] for a, b in itertools.pairwise(points)):
                     failures.append(f"{file.name}: the work of {kind} does not rise")
     for spec in output("devices", "--json", cache=folder):
         expect_valid("device-spec", spec, f"devices --json: {spec.get('name')}")
