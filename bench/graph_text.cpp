@@ -7,9 +7,11 @@
 
 #include "bench/growth.h"
 #include "shadowgraph/analysis.h"
+#include "shadowgraph/device_memory.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/text.h"
+#include "shadowgraph/time.h"
 #include "shadowgraph/verify.h"
 
 namespace {
@@ -108,6 +110,16 @@ void BM_Timeline(benchmark::State& state) {
 void BM_Profile(benchmark::State& state) {
   measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(profile(graph)); });
 }
+void BM_DeviceMemory(benchmark::State& state) {
+  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(device_memory(graph)); });
+}
+void BM_StaticPlan(benchmark::State& state) {
+  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(plan_memory(graph)); });
+}
+void BM_StepTime(benchmark::State& state) {
+  const DeviceSpec spec = DeviceSpec::named("h100");
+  measure(state, [&](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(StepTime::of(graph, spec)); });
+}
 
 #define SIZES Arg(10000)->Arg(100000)->Arg(1000000)->Unit(benchmark::kMillisecond)
 BENCHMARK(BM_Print)->SIZES;
@@ -116,6 +128,9 @@ BENCHMARK(BM_Verify)->SIZES;
 BENCHMARK(BM_Effects)->SIZES;
 BENCHMARK(BM_Timeline)->SIZES;
 BENCHMARK(BM_Profile)->SIZES;
+BENCHMARK(BM_DeviceMemory)->SIZES;
+BENCHMARK(BM_StaticPlan)->SIZES;
+BENCHMARK(BM_StepTime)->SIZES;
 
 }  // namespace
 

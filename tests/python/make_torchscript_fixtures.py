@@ -169,6 +169,16 @@ def swin():
                                               window_size=[7, 7], num_classes=10)
 
 
+# Sizes that follow from tensors which the trace holds: torch.min(torch.tensor((14, 14))).
+@fixture("trace", "f32[2,3,56,56]")
+def swin_of_transformers():
+    from transformers import SwinConfig, SwinForImageClassification
+
+    return SwinForImageClassification(
+        SwinConfig(image_size=56, patch_size=4, embed_dim=16, depths=[2, 1], num_heads=[2, 2], window_size=7,
+                   num_labels=10))
+
+
 # --- torch.nn --------------------------------------------------------------------------------------------------------
 @fixture("trace", "f32[2,16,32]", training=True)
 def transformer_encoder():
