@@ -157,7 +157,7 @@ def estimates(folder):
     expect(1, "profile", *step, "--allocator", "expandable:1", says=("expandable",))
     expect(2, "profile", *step, "--device-memory", "much", says=("80GiB",))
     expect(0, "profile", *step, "--device-memory", "600MiB", prints=("does not fit",))
-    expect(1, "profile", *step, "--batch", "1..4", "--spec", "a100", says=("not for a range",))
+    expect(1, "profile", "resnet18", "--batch", "1..4", "--spec", "a100", says=("not for a range",))
     settings = json.loads(expect(0, "profile", *step, "--allocator", "expandable_segments:True", "--json"))
     plain = json.loads(expect(0, "profile", *step, "--json"))
     for key in ("device_memory", "static_plan", "time", "peak_with_scratch", "unknown_scratch", "findings"):
