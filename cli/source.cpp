@@ -173,7 +173,8 @@ LoadedGraph capture_script(const CaptureRequest& request) {
   for (const std::string& text : request.inputs) specs.push_back(parse_tensor_spec(text));
   FakeTensorOptions options = mode_options(request);
   options.map_devices_to_default = true;
-  options.real_tensors = RealTensors::kConstant;  // tensors in a file's code are constants, and sizes may follow from them
+  options.real_tensors =
+      RealTensors::kConstant;  // tensors in a file's code are constants, and sizes may follow from them
   ScriptProgram script = [&] {
     const Progress progress("loading " + request.source);
     return ScriptProgram::load(request.source);
@@ -198,7 +199,8 @@ LoadedGraph capture_exported(const CaptureRequest& request) {
   for (const std::string& text : request.inputs) specs.push_back(parse_tensor_spec(text));
   FakeTensorOptions options = mode_options(request);
   options.map_devices_to_default = true;
-  options.real_tensors = RealTensors::kConstant;  // tensors in a file's code are constants, and sizes may follow from them
+  options.real_tensors =
+      RealTensors::kConstant;  // tensors in a file's code are constants, and sizes may follow from them
   ExportedProgram program = [&] {
     const Progress progress("loading " + request.source);
     return ExportedProgram::load(request.source);

@@ -282,6 +282,18 @@ void all_moved(Calibration& calibration) {
   });
 }
 
+// Seconds of a product of 512 x 512 matrices, the least of a few.
+double product_seconds(c10::ScalarType dtype) {
+  const at::Tensor a = rand({512, 512}).to(dtype);
+  double least = 1e9;
+  for (int i = 0; i < 6; ++i) {
+    const auto start = Clock::now();
+    at::mm(a, a);
+    least = std::min(least, seconds_since(start));
+  }
+  return least;
+}
+
 std::string processor() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
@@ -320,6 +332,11 @@ DeviceSpec calibrate(const CalibrateOptions& options) {
     return rate;
   };
   spec.matmul["float32"] = best(KernelClass::kMatmul, &ClassRates::compute);
+  // Rates are of float32; other dtypes by how their products compare.
+  const double float32 = product_seconds(c10::kFloat);
+  for (const c10::ScalarType dtype : {c10::kDouble, c10::kBFloat16, c10::kHalf}) {
+    spec.matmul[dtype_name(dtype)] = spec.matmul["float32"] * float32 / product_seconds(dtype);
+  }
   spec.bandwidth = best(KernelClass::kPointwise, &ClassRates::memory);
   spec.memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
   spec.sources["*"] = "measured by `shadowgraph calibrate`";

@@ -204,7 +204,8 @@ std::string DeviceSpec::calibration_file() {
 }
 
 std::optional<DeviceSpec> DeviceSpec::find(const std::string& name_or_file, c10::DeviceType device) {
-  if (!name_or_file.empty()) return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
+  if (!name_or_file.empty())
+    return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
   if (device == c10::kCUDA) return named("h100");
   if (device != c10::kCPU) return std::nullopt;
   const std::string file = calibration_file();

@@ -76,7 +76,8 @@ void bind_profile(py::module_& m) {
       .def("model_explorer_json", [](const GraphProfile& p) { return model_explorer(p.costs).dump(); })
       .def("memory_snapshot",
            [](const GraphProfile& p) {
-             return p.costs.out_of_memory.empty() ? py::object(py::bytes(memory_snapshot(p.costs, p.memory))) : py::none();
+             return p.costs.out_of_memory.empty() ? py::object(py::bytes(memory_snapshot(p.costs, p.memory)))
+                                                  : py::none();
            })
       .def("dict", [](const GraphProfile& p) { return to_python(to_json(p.costs)); })
       .def("text", [](const GraphProfile& p) { return to_text(p.costs); })

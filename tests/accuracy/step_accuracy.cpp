@@ -85,10 +85,9 @@ Subject subject_of(const Request& request, FakeTensorMode* mode) {
 }
 
 Graph captured(const Request& request, bool steady) {
-  FakeTensorMode mode(
-      {.device = at::kCPU,
-       .map_devices_to_default = is_file(request),
-       .real_tensors = is_file(request) ? std::optional(RealTensors::kConstant) : std::nullopt});
+  FakeTensorMode mode({.device = at::kCPU,
+                       .map_devices_to_default = is_file(request),
+                       .real_tensors = is_file(request) ? std::optional(RealTensors::kConstant) : std::nullopt});
   Subject subject = subject_of(request, &mode);
   if (!request.trains()) {
     const at::NoGradGuard no_grad;
