@@ -216,6 +216,8 @@ TEST(Calibrate, GivesASpecThatReadsBack) {
   EXPECT_GT(spec.matmul.at("float32"), 1e6);
   EXPECT_EQ(spec.device, c10::kCPU);
   EXPECT_FALSE(spec.classes.at(KernelClass::kMatmul).compute.empty());
+  EXPECT_GT(spec.bandwidth, 1e6);
+  EXPECT_EQ(to_json(device_spec_from_json(to_json(spec), "cpu")), to_json(spec));
 }
 
 }  // namespace
