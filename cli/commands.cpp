@@ -180,9 +180,10 @@ void profile(const ProfileRequest& request) {
   Estimates estimates(request, loaded.graph);
   Profile result = profile(loaded.graph, estimates.options());
   result.capture_seconds = loaded.capture_seconds;
-  const nlohmann::json json = to_json(result);
+  std::optional<nlohmann::json> json;  // worked out for whom it is
+  if (request.json || !request.directory.empty()) json = to_json(result);
   if (request.json) {
-    print_text(json_text(json));
+    print_text(json_text(*json));
   } else {
     print_text(to_text(result.summary(summary_options(request))) + "\n" + to_text(result));
   }
@@ -191,7 +192,7 @@ void profile(const ProfileRequest& request) {
   const ViewModel view = ViewModel::of(loaded.graph, {});
   const std::string dot = write_dot(view);
   write_graph_file(folder + "graph.sg", loaded.graph);
-  write_file(folder + "profile.json", json_text(json));
+  write_file(folder + "profile.json", json_text(*json));
   write_file(folder + "graph.dot", dot);
   write_file(folder + "graph.svg", render_svg(dot));
   write_file(folder + "nodes.csv", nodes_csv(result));

@@ -46,13 +46,15 @@ std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph)
   return devices;
 }
 
+bool is_on(c10::Device device, const std::optional<c10::Device>& wanted) {
+  return !wanted || (device.type() == wanted->type() && (!wanted->has_index() || device.index() == wanted->index()));
+}
+
 c10::Device main_device(const Graph& graph, std::optional<c10::Device> asked) {
   if (!asked) asked = graph.metadata.device;
   std::optional<std::pair<c10::Device, int64_t>> best;
   for (const auto& entry : bytes_by_device(graph)) {
-    const bool fits = !asked || (entry.first.type() == asked->type() &&
-                                 (!asked->has_index() || entry.first.index() == asked->index()));
-    if (fits && (!best || entry.second > best->second)) best = entry;
+    if (is_on(entry.first, asked) && (!best || entry.second > best->second)) best = entry;
   }
   return best ? best->first : asked.value_or(c10::Device(c10::DeviceType::CPU));
 }

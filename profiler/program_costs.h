@@ -34,6 +34,8 @@ IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<Node
 // Whose memory a figure without a device is about: of the devices that hold storages, the one asked for, or else the
 // one that the graph was captured for; without an index the fullest that fits.
 c10::Device main_device(const Graph& graph, std::optional<c10::Device> asked);
+// Whether a device is the one wanted: any of its type if that has no index, and any at all if none is wanted.
+bool is_on(c10::Device device, const std::optional<c10::Device>& wanted);
 // Bytes of storages by device, in the order of first use.
 std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph);
 

@@ -23,9 +23,7 @@ void group(const std::vector<std::pair<uint32_t, StorageId>>& entries, uint32_t 
 AllocationOrder::AllocationOrder(const ProgramCosts& costs, c10::Device device) {
   const Graph& graph = costs.graph;
   const auto steps = static_cast<uint32_t>(costs.nodes.size());
-  const auto is_here = [&](c10::Device other) {
-    return other.type() == device.type() && (!device.has_index() || other.index() == device.index());
-  };
+  const auto is_here = [&](c10::Device other) { return is_on(other, device); };
   std::vector<std::pair<uint32_t, StorageId>> before, born, dead;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const StorageId id(i);

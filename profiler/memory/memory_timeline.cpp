@@ -6,14 +6,6 @@
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {
-namespace {
-
-bool is_on(c10::Device device, const std::optional<c10::Device>& wanted) {
-  return !wanted || (device.type() == wanted->type() && (!wanted->has_index() || device.index() == wanted->index()));
-}
-
-}  // namespace
-
 MemoryTimeline MemoryTimeline::of(const Graph& graph, std::optional<c10::Device> device) {
   std::vector<NodeId> nodes;
   nodes.reserve(graph.node_count());

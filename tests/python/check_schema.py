@@ -5,7 +5,6 @@ what `calibrate` writes; and documents that are damaged, which must fail. Wants 
     check_schema.py TOOL
 """
 
-import concurrent.futures
 import copy
 import itertools
 import json
@@ -13,8 +12,8 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 
+import in_parts
 import jsonschema
 
 TOOL = sys.argv[1]
@@ -230,19 +229,6 @@ def calibrated(folder):
     expect_valid("device-spec", json.loads(file.read_text()), "what calibrate writes")
 
 
-def main():
-    parts = (calibrated, profiles, device_specs, damaged_profiles, schemas_themselves)  # the longest first
-    with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(2) as pool:
-        folders = [pathlib.Path(name) / part.__name__ for part in parts]
-        for folder in folders:
-            folder.mkdir()
-        for _ in pool.map(lambda part, folder: part(folder), parts, folders):
-            pass  # raises what a part raised
-    for failure in failures:
-        print(failure)
-    print(f"{len(failures)} failures")
-    sys.exit(1 if failures else 0)
-
-
 if __name__ == "__main__":
-    main()
+    # The longest first.
+    in_parts.run((calibrated, profiles, device_specs, damaged_profiles, schemas_themselves), failures)

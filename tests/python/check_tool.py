@@ -4,12 +4,11 @@
     check_tool.py TOOL
 """
 
-import concurrent.futures
 import json
-import pathlib
 import subprocess
 import sys
-import tempfile
+
+import in_parts
 
 TOOL = sys.argv[1]
 failures = []
@@ -305,19 +304,6 @@ def differences(folder):
     expect(2, "diff", one, two, "--limit", "-1", says=("--limit",))
 
 
-def main():
-    parts = (estimates, report, round_trip, passes, batches, differences, inputs, usage)  # the longest first
-    with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(2) as pool:
-        folders = [pathlib.Path(name) / part.__name__ for part in parts]
-        for folder in folders:
-            folder.mkdir()
-        for _ in pool.map(lambda part, folder: part(folder), parts, folders):
-            pass  # raises what a part raised
-    for failure in failures:
-        print(failure)
-    print(f"{len(failures)} failures")
-    sys.exit(1 if failures else 0)
-
-
 if __name__ == "__main__":
-    main()
+    # The longest first.
+    in_parts.run((estimates, report, round_trip, passes, batches, differences, inputs, usage), failures)

@@ -1,0 +1,20 @@
+"""Runs the parts of a check, two at a time, each in a folder of its own, and says what failed."""
+
+import concurrent.futures
+import pathlib
+import sys
+import tempfile
+
+
+def run(parts, failures):
+    """Calls each part with its folder, the longest first; prints `failures`, to which they add, and exits by them."""
+    with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        folders = [pathlib.Path(name) / part.__name__ for part in parts]
+        for folder in folders:
+            folder.mkdir()
+        for _ in pool.map(lambda part, folder: part(folder), parts, folders):
+            pass  # raises what a part raised
+    for failure in failures:
+        print(failure)
+    print(f"{len(failures)} failures")
+    sys.exit(1 if failures else 0)
