@@ -7,11 +7,11 @@
 
 #include "bench/growth.h"
 #include "shadowgraph/analysis.h"
-#include "shadowgraph/device_memory.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/device_memory.h"
+#include "shadowgraph/profile/time.h"
 #include "shadowgraph/text.h"
-#include "shadowgraph/time.h"
 #include "shadowgraph/verify.h"
 
 namespace {

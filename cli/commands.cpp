@@ -9,11 +9,11 @@
 #include "cli/progress.h"
 #include "models/registry.h"
 #include "shadowgraph/draw.h"
-#include "shadowgraph/measure.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/measure.h"
+#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/traces.h"
 #include "shadowgraph/text.h"
-#include "shadowgraph/time.h"
-#include "shadowgraph/traces.h"
 #include "shadowgraph/verify.h"
 
 namespace shadowgraph::cli {

@@ -8,8 +8,8 @@
 
 #include "cli/commands.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/time.h"
 #include "shadowgraph/text.h"
-#include "shadowgraph/time.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "cli/progress.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/time.h"
+#include "shadowgraph/profile/time.h"
 
 namespace shadowgraph::cli {
 namespace {

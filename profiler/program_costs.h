@@ -4,14 +4,15 @@
 #include <vector>
 
 #include "profiler/module_tree.h"
-#include "shadowgraph/device_memory.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/device_memory.h"
 
 namespace shadowgraph {
 
 class ProgramCosts {
  public:
   explicit ProgramCosts(const Graph& graph, const MeasuredCalls* measured = nullptr);
+  static const ProgramCosts& of(const Profile& profile) { return *profile.costs_; }
 
   const Graph& graph;
   const std::vector<NodeId> nodes;            // in program order
@@ -39,7 +40,7 @@ bool is_on(c10::Device device, const std::optional<c10::Device>& wanted);
 // Bytes of storages by device, in the order of first use.
 std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph);
 
-// As of shadowgraph/device_memory.h, of costs that are known already.
+// As of shadowgraph/profile/device_memory.h, of costs that are known already.
 DeviceMemory device_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options);
 std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const DeviceMemoryOptions& options);
 MemoryPlan plan_memory(const ProgramCosts& costs, const PlanOptions& options);

@@ -24,7 +24,7 @@ PUBLIC = {
     "ir": ["analysis", "bgl", "edit", "error", "export", "graph", "graph/*", "text", "verify"],
     "core": ["capture", "checkpoint", "deferred", "exported_program", "fake", "replay", "rules"],
     "passes": ["codegen", "passes", "passes/*"],
-    "profiler": ["device_memory", "measure", "operators", "profile", "time", "traces"],
+    "profiler": ["operators", "profile", "profile/*"],
     "viz": ["draw"],
     "umbrella": ["shadowgraph"],
 }

@@ -4,7 +4,7 @@
 
 #include "ir/operators/formals.h"
 #include "ir/text/words.h"
-#include "shadowgraph/measure.h"
+#include "shadowgraph/profile/measure.h"
 
 namespace shadowgraph {
 namespace {

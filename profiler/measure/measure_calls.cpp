@@ -14,7 +14,7 @@
 #include "core/replay/call_templates.h"
 #include "profiler/measure/allocation_counter.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/measure.h"
+#include "shadowgraph/profile/measure.h"
 
 namespace shadowgraph {
 namespace {

@@ -10,7 +10,7 @@
 #include "ir/text/words.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
-#include "shadowgraph/measure.h"
+#include "shadowgraph/profile/measure.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/device_memory.h"
+#include "shadowgraph/profile/device_memory.h"
 
 namespace shadowgraph {
 namespace {

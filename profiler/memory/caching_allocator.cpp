@@ -8,8 +8,8 @@
 #include <set>
 #include <utility>
 
-#include "shadowgraph/device_memory.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/device_memory.h"
 
 namespace shadowgraph {
 namespace {

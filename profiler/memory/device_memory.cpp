@@ -1,4 +1,4 @@
-#include "shadowgraph/device_memory.h"
+#include "shadowgraph/profile/device_memory.h"
 
 #include <fmt/format.h>
 

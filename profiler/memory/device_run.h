@@ -2,7 +2,7 @@
 #pragma once
 
 #include "profiler/program_costs.h"
-#include "shadowgraph/device_memory.h"
+#include "shadowgraph/profile/device_memory.h"
 
 namespace shadowgraph {
 

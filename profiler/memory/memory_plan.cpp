@@ -9,7 +9,7 @@
 #include <set>
 
 #include "profiler/memory/allocation_order.h"
-#include "shadowgraph/device_memory.h"
+#include "shadowgraph/profile/device_memory.h"
 
 namespace shadowgraph {
 namespace {

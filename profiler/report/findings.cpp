@@ -5,7 +5,7 @@
 
 #include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
-#include "shadowgraph/time.h"
+#include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
 namespace {
@@ -18,7 +18,8 @@ double share(int64_t part, int64_t whole) {
 
 class Search {
  public:
-  explicit Search(const Profile& profile) : profile_(profile), costs_(profile.costs()), graph_(profile.graph()) {}
+  explicit Search(const Profile& profile)
+      : profile_(profile), costs_(ProgramCosts::of(profile)), graph_(profile.graph()) {}
 
   std::vector<Finding> all() {
     activations();

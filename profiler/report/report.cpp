@@ -9,7 +9,7 @@
 #include "profiler/program_costs.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/time.h"
+#include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
 namespace {

@@ -30,7 +30,7 @@
 
 #include "core/fake/thread_state.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/time.h"
+#include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
 namespace {

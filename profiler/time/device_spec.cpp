@@ -8,8 +8,8 @@
 
 #include "ir/text/words.h"
 #include "profiler/time/device_files.h"
+#include "shadowgraph/profile/time.h"
 #include "shadowgraph/text.h"
-#include "shadowgraph/time.h"
 
 namespace shadowgraph {
 namespace {

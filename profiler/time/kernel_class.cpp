@@ -7,7 +7,7 @@
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
 #include "profiler/time/kernel_classes.h"
-#include "shadowgraph/time.h"
+#include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "shadowgraph/time.h"
+#include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
 

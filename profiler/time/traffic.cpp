@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "profiler/time/kernel_classes.h"
-#include "shadowgraph/time.h"
+#include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
 namespace {

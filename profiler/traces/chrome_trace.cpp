@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "profiler/module_tree.h"
-#include "shadowgraph/time.h"
-#include "shadowgraph/traces.h"
+#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/traces.h"
 
 namespace shadowgraph {
 namespace {

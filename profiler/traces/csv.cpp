@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "profiler/module_tree.h"
-#include "shadowgraph/time.h"
-#include "shadowgraph/traces.h"
+#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/traces.h"
 
 namespace shadowgraph {
 namespace {

@@ -5,7 +5,7 @@
 #include "profiler/memory/device_run.h"
 #include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
-#include "shadowgraph/traces.h"
+#include "shadowgraph/profile/traces.h"
 
 namespace shadowgraph {
 namespace {
@@ -201,8 +201,8 @@ class Snapshot {
 
 std::string memory_snapshot(const Profile& profile, const DeviceMemoryOptions& options) {
   const c10::Device device = main_device(profile.graph(), options.device);
-  const DeviceRun run = run_on_device(profile.costs(), options, true);
-  return Snapshot(profile.costs(), run.allocator, device.has_index() ? device.index() : 0).write();
+  const DeviceRun run = run_on_device(ProgramCosts::of(profile), options, true);
+  return Snapshot(ProgramCosts::of(profile), run.allocator, device.has_index() ? device.index() : 0).write();
 }
 
 }  // namespace shadowgraph

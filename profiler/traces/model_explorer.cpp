@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "profiler/module_tree.h"
+#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/traces.h"
 #include "shadowgraph/text.h"
-#include "shadowgraph/time.h"
-#include "shadowgraph/traces.h"
 
 namespace shadowgraph {
 namespace {

@@ -17,10 +17,10 @@
 #include "profiler/measure/allocation_counter.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/checkpoint.h"
-#include "shadowgraph/measure.h"
 #include "shadowgraph/passes.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/time.h"
+#include "shadowgraph/profile/measure.h"
+#include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
 namespace {

@@ -7,8 +7,8 @@
 #include <map>
 #include <random>
 
-#include "shadowgraph/device_memory.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/device_memory.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

@@ -9,8 +9,8 @@
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/edit.h"
-#include "shadowgraph/measure.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/measure.h"
 #include "tests/live_bytes.h"
 
 namespace shadowgraph {

@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "shadowgraph/device_memory.h"
+#include "shadowgraph/profile/device_memory.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

@@ -10,9 +10,9 @@
 #include "models/registry.h"
 #include "profiler/memory/scratch_rules.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/measure.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/measure.h"
 #include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 

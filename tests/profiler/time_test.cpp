@@ -1,5 +1,5 @@
 // What calls move, what kind of kernel they are, the figures of devices, and the time of a step: sums written out.
-#include "shadowgraph/time.h"
+#include "shadowgraph/profile/time.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Profiles in other programs' formats, and what the figures suggest.
-#include "shadowgraph/traces.h"
+#include "shadowgraph/profile/traces.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include <sstream>
 
-#include "shadowgraph/time.h"
+#include "shadowgraph/profile/time.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

@@ -18,9 +18,9 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/measure.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/measure.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 

@@ -10,9 +10,9 @@
 
 #include <string>
 
-#include "shadowgraph/device_memory.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/device_memory.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 

@@ -1,0 +1,85 @@
+// FLOPs of every node, totals by phase, and the operators that have no formula.
+//
+//     const Flops flops = Flops::of(graph);
+//     flops.of(node).matmul;                       // 2 per multiply-accumulate
+//     flops.of_phase(Graph::kBackward).matmul;     // what FlopCounterMode counts, and `beyond_pytorch` more
+//     flops.uncovered();                           // [{"aten::fft_c2c", 3}]
+//
+// Formulas are rows of flop_table.h and elementwise_table.h. A node is uncovered if its operator has no elementwise
+// formula (row, view schema or pointwise tag) or if a formula refuses its shapes; what is known of it is still counted.
+// One pass over the nodes; formulas are looked up once a target.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+struct NodeFlops {
+  int64_t matmul = 0;          // matrix products, convolutions, attention, recurrent gates: 2 per MAC
+  int64_t elementwise = 0;     // additions, multiplications, divisions, comparisons, selections
+  int64_t transcendental = 0;  // exp, log, sqrt, ... evaluations; not in elementwise
+  int64_t beyond_pytorch = 0;  // the part of `matmul` that FlopCounterMode counts as 0
+
+  NodeFlops& operator+=(const NodeFlops& other);
+  friend bool operator==(const NodeFlops&, const NodeFlops&) = default;
+};
+
+struct UncoveredOperator {
+  std::string op;     // with overload
+  int64_t count = 0;  // calls
+  friend bool operator==(const UncoveredOperator&, const UncoveredOperator&) = default;
+};
+
+class Flops {
+ public:
+  static Flops of(const Graph& graph);
+
+  const NodeFlops& of(NodeId node) const { return by_node_[node]; }
+  const NodeFlops& of_phase(PhaseId phase) const { return by_phase_[phase]; }
+  const std::vector<UncoveredOperator>& uncovered() const { return uncovered_; }  // by name
+
+ private:
+  IdMap<NodeId, NodeFlops> by_node_;
+  IdMap<PhaseId, NodeFlops> by_phase_;
+  std::vector<UncoveredOperator> uncovered_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What calls of operators that a user registered (shadowgraph/operators.h) cost: by node, and by operator.
+
+struct CustomOperatorFigures {
+  std::string op;  // with overload
+  int64_t calls = 0;
+  int64_t flops = 0;    // of all calls
+  int64_t bytes = 0;    // of all calls
+  int64_t scratch = 0;  // of the call that takes most
+  int64_t unknown = 0;  // calls for which a rule that was given had no answer
+  friend bool operator==(const CustomOperatorFigures&, const CustomOperatorFigures&) = default;
+};
+
+class CustomOperators {
+ public:
+  static CustomOperators of(const Graph& graph);
+
+  const std::vector<CustomOperatorFigures>& by_operator() const { return by_operator_; }  // by name
+  // Bytes that a node takes and gives back, in program order; nodes without scratch are left out.
+  struct Scratch {
+    NodeId node;
+    int64_t bytes = 0;
+    c10::Device device;
+  };
+  const std::vector<Scratch>& scratch() const { return scratch_; }
+
+ private:
+  std::vector<CustomOperatorFigures> by_operator_;
+  std::vector<Scratch> scratch_;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,59 @@
+// What a symbolic graph costs at many sizes, without capturing at any of them.
+//
+//     SizeSweep sweep(symbolic, c10::Device("cuda:0"));
+//     for (int64_t batch = 2; batch <= 512; ++batch) sweep.at({{"batch", batch}}).peak_bytes;
+//     sweep.flops_text(Graph::kForward);        // "4089184256*batch"
+//
+// FLOPs are polynomials in the sizes, as exact as the sizes are; peak and saved bytes come from the memory timeline of
+// the graph at each size, since which step is the peak depends on it. A node whose FLOPs no polynomial fits makes its
+// phase be counted at each size instead. About 0.2 us a node and size.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/profile/flops.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+struct Profile;
+
+struct SizeCost {
+  int64_t peak_bytes = 0;   // of the device asked for, as Profile's
+  int64_t saved_bytes = 0;  // activations saved for backward, as Profile's
+  NodeFlops flops;          // all phases
+};
+
+// The same figures of a graph as it is.
+SizeCost size_cost(const Profile& profile);
+
+class SizeSweep {
+ public:
+  // `symbolic` must outlive this. Counts FLOPs at a few sizes and fits them.
+  explicit SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> device = std::nullopt);
+
+  // Throws SymbolicError for sizes that are not answered.
+  SizeCost at(const NamedSizes& sizes);
+
+  // Matrix products, convolutions, attention of one node of symbolic.base(), or of a phase. Empty: no polynomial.
+  const std::optional<Polynomial>& matmul_flops(NodeId node) const { return by_node_[node]; }
+  const std::optional<Polynomial>& matmul_flops(PhaseId phase) const { return by_phase_[phase]; }
+  std::string flops_text(PhaseId phase) const;
+
+ private:
+  const SymbolicGraph& symbolic_;
+  SymbolicGraph::Instance instance_;
+  std::optional<c10::Device> device_;
+  IdMap<NodeId, std::optional<Polynomial>> by_node_;
+  IdMap<PhaseId, std::optional<Polynomial>> by_phase_;
+  std::array<std::optional<Polynomial>, 4> total_;  // matmul, elementwise, transcendental, beyond_pytorch
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,21 @@
+// How figures are written for people, and the names of dtypes.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+
+#include "shadowgraph/export.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+std::string human_bytes(int64_t bytes);  // "0 B", "512 B", "12.31 KiB", "1.04 GiB": powers of 1024
+std::string human_count(
+    int64_t count);  // "0", "999", "3.72 K", "924.84 M", "7.44 G", "8.15 T", "1.20 P": powers of 1000
+std::string exact_count(int64_t count);     // "25,557,032"
+std::string human_seconds(double seconds);  // "0 s", "3.20 us", "12.5 ms", "1.04 s"
+
+std::string dtype_name(c10::ScalarType dtype);  // "float32", as Python's torch writes it
+
+}  // namespace shadowgraph
