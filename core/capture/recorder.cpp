@@ -379,7 +379,15 @@ void Recorder::assume(const at::Tensor& input, const std::string& what) {
   graph_.guards.push_back({Guard::Kind::kHostValue, value, -1, what});
 }
 
-std::string Recorder::location() { return locate_ != nullptr ? locate_() : ""; }
+std::string Recorder::location() {
+  if (locate_ == nullptr) return {};
+  return backtraces_ ? backtraces_->line_of(locate_()) : locate_();
+}
+
+void Recorder::note_backtraces() {
+  backtraces_ = std::make_unique<CppBacktraces>();
+  locate_ = [] { return current_recorder()->backtraces_->note(); };
+}
 
 // A size that the user gave in place of data: named at the node, and what the path depended on.
 void Recorder::note_data_sizes(NodeId node) {
@@ -624,6 +632,7 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   attach_saved_tensors();
   if (!modules_named_) infer_modules_from_neighbours();
   link_->close();
+  if (backtraces_) backtraces_->resolve(graph_);
   return std::move(graph_);
 }
 

@@ -15,6 +15,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/capture/cpp_backtrace.h"
 #include "core/capture/storage_identity.h"
 #include "core/fake/call_observer.h"
 #include "core/fake/fake_tensor_impl.h"
@@ -60,6 +61,8 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   // Tells "file:line" of what the program is doing, or an empty text; asked at every node that is not backward's.
   using Locate = CaptureSession::Locate;
   Locate set_locate(Locate locate) { return std::exchange(locate_, locate); }
+  // Call stacks of C++ are the sources, wherever nothing else tells them.
+  void note_backtraces();
 
   // ---- The end: closes the record. `gradients` are (parameter, gradient) pairs.
   Graph finish(const std::vector<at::Tensor>& outputs, const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients);
@@ -142,6 +145,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   Graph graph_;
   PhaseId phase_;  // invalid: forward, or backward under the engine
   Locate locate_ = nullptr;
+  std::unique_ptr<CppBacktraces> backtraces_;
 
   std::vector<TargetId> targets_;  // by OperatorInfo::id
   std::unordered_set<std::string> input_names_;

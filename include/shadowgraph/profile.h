@@ -71,6 +71,7 @@ struct PeakInfo {
 struct DevicePeak {
   std::string device;
   int64_t bytes = 0;
+  std::optional<DeviceMemory> memory;  // as Profile::device_memory
 };
 
 struct ModuleProfile {
@@ -82,6 +83,7 @@ struct ModuleProfile {
 };
 
 class ProgramCosts;
+struct ProfileViews;
 
 struct Profile {
   // From Graph::metadata; absent there, absent here.
@@ -129,6 +131,7 @@ struct Profile {
   friend Profile profile(const Graph& graph, const ProfileOptions& options);
   friend class ProgramCosts;
   std::shared_ptr<const ProgramCosts> costs_;
+  std::shared_ptr<ProfileViews> views_;
   std::shared_ptr<const MemoryTimeline> timeline_;
   std::shared_ptr<const StepTime> time_;
 };

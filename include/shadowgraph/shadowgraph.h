@@ -17,6 +17,7 @@
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_memory.h"
 #include "shadowgraph/profile/measure.h"
+#include "shadowgraph/profile/profilers.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
 #include "shadowgraph/replay.h"

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "core/replay/functional_call.h"
@@ -73,12 +74,20 @@ Flops Flops::of(const Graph& graph) {
       count.elementwise = work.value_or(ElementwiseWork()).flops;
       count.transcendental = work.value_or(ElementwiseWork()).transcendental;
     }
-    if (!covered) ++uncovered[graph.target(target).name()];
+    if (!covered) {
+      ++uncovered[graph.target(target).name()];
+      flops.uncovered_nodes_.push_back(node);
+    }
     flops.by_node_[node] = count;
     flops.by_phase_[graph.node(node).phase] += count;
   }
   for (auto& [op, count] : uncovered) flops.uncovered_.push_back({op, count});
+  std::sort(flops.uncovered_nodes_.begin(), flops.uncovered_nodes_.end());
   return flops;
+}
+
+bool Flops::is_uncovered(NodeId node) const {
+  return std::binary_search(uncovered_nodes_.begin(), uncovered_nodes_.end(), node);
 }
 
 }  // namespace shadowgraph

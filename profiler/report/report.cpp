@@ -165,6 +165,7 @@ std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("
 Profile profile(const Graph& graph, const ProfileOptions& options) {
   Profile profile;
   profile.costs_ = std::make_shared<const ProgramCosts>(graph, options.measured);
+  profile.views_ = std::make_shared<ProfileViews>();
   const ProgramCosts& costs = *profile.costs_;
   profile.model = graph.metadata.model;
   profile.mode = graph.metadata.mode;
@@ -197,19 +198,24 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
   profile.peak_rounded_bytes = timeline.rounded_peak();
   profile.peak_with_scratch = describe(graph, timeline.peak_with_scratch());
   profile.unknown_scratch = costs.scratch.unknown();
-  if (!device.is_cpu()) {
+  // Each device has an allocator of its own.
+  const auto memory_of = [&](c10::Device which) -> std::optional<DeviceMemory> {
+    if (which.is_cpu()) return std::nullopt;
     DeviceMemoryOptions memory = options.memory;
-    memory.device = device;
+    memory.device = which;
     try {
-      profile.device_memory = device_memory(costs, memory);
+      return device_memory(costs, memory);
     } catch (const OutOfMemoryError& error) {
-      profile.out_of_memory = error.what();
+      if (!profile.out_of_memory.empty()) profile.out_of_memory += "; ";
+      profile.out_of_memory += error.what();
+      return std::nullopt;
     }
-  }
+  };
+  profile.device_memory = memory_of(device);
   profile.top_at_peak = live_storages(graph, timeline, timeline.peak().step, options.top_at_peak);
   for (const auto& [other, bytes] : bytes_by_device(graph)) {
     if (other == device || bytes == 0) continue;
-    profile.other_devices.push_back({device_name(other), costs.timeline(other).peak().bytes});
+    profile.other_devices.push_back({device_name(other), costs.timeline(other).peak().bytes, memory_of(other)});
   }
   if (options.spec != nullptr) {
     profile.time_ = std::make_shared<const StepTime>(StepTime::of(costs, *options.spec, options.measured));
@@ -222,7 +228,14 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
 MemoryTimeline Profile::timeline(c10::Device other) const { return costs_->timeline(other); }
 const Flops& Profile::node_flops() const { return costs_->flops; }
 const NodeScratch& Profile::scratch(NodeId node) const { return costs_->scratch.of(node); }
-MemoryPlan Profile::plan(const PlanOptions& options) const { return plan_memory(*costs_, options); }
+MemoryPlan Profile::plan(const PlanOptions& options) const {
+  const PlanOptions usual;
+  if (options.device || options.alignment != usual.alignment || options.offline_limit != usual.offline_limit) {
+    return plan_memory(*costs_, options);
+  }
+  std::call_once(views_->plan_once, [&] { views_->plan = plan_memory(*costs_, {.device = c10::Device(device)}); });
+  return views_->plan;
+}
 const Graph& Profile::graph() const { return costs_->graph; }
 SummaryTable Profile::summary(const SummaryOptions& options) const { return costs_->summary(options); }
 
@@ -281,7 +294,9 @@ json to_json(const Profile& profile) {
   for (const LiveStorage& live : profile.top_at_peak) object["top_at_peak"].push_back(to_json(live));
   if (!profile.other_devices.empty()) {
     for (const DevicePeak& other : profile.other_devices) {
-      object["other_devices"].push_back({{"device", other.device}, {"peak_bytes", other.bytes}});
+      json entry{{"device", other.device}, {"peak_bytes", other.bytes}};
+      if (other.memory) entry["device_memory"] = to_json(*other.memory);
+      object["other_devices"].push_back(std::move(entry));
     }
   }
   if (!profile.modules.empty()) object["modules"] = to_json(profile.modules, 0);
@@ -401,7 +416,8 @@ std::string to_text(const Profile& profile) {
   text += fmt::format("  {:<17}{:>12}\n", "in 512 B blocks", human_bytes(profile.peak_rounded_bytes));
   text += memory_text(profile);
   for (const DevicePeak& other : profile.other_devices) {
-    text += fmt::format("  {:<17}{:>12}\n", "also on " + other.device, human_bytes(other.bytes));
+    text += fmt::format("  {:<17}{:>12}{}\n", "also on " + other.device, human_bytes(other.bytes),
+                        other.memory ? "  reserved " + human_bytes(other.memory->reserved_peak) : "");
   }
 
   text += fmt::format("\n{:<15}{:>12}{:>14}{:>17}\n", "FLOPs", "matmul", "elementwise", "transcendental");

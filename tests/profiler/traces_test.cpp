@@ -84,6 +84,11 @@ TEST(Traces, NodesAsLines) {
   EXPECT_EQ(at(5, "forward"), "3");
   EXPECT_EQ(at(3, "scratch"), "rule");
   EXPECT_GT(std::stod(at(3, "seconds")), 0);
+  // relu has its backward beside it, which has no such fields itself.
+  EXPECT_EQ(at(4, "backward_moved_bytes"), std::to_string(2 * 4096));
+  EXPECT_EQ(std::stod(at(4, "backward_seconds")), std::stod(at(5, "seconds")));
+  EXPECT_EQ(at(3, "backward_moved_bytes"), "0");
+  EXPECT_EQ(at(5, "backward_moved_bytes"), "");
 }
 
 TEST(Traces, StoragesAsLinesWithTheirLives) {
