@@ -160,9 +160,11 @@ void profile(const ProfileRequest& request) {
   if (request.memory && !request.batches) throw Error("--memory needs a range of batches: --batch 1..512");
   if (request.batches) {
     if (!request.directory.empty()) throw Error("-o writes one graph; leave it out with a range of batches");
-    if (request.measure || !request.spec.empty() || !request.allocator.empty() || request.device_memory) {
+    if (request.measure || !request.spec.empty() || !request.allocator.empty() || request.device_memory ||
+        request.run) {
       throw Error(
-          "--measure, --spec, --allocator and --device-memory are for one batch, not for a range; 'shadowgraph fit' "
+          "--measure, --spec, --allocator, --device-memory and --run are for one batch, not for a range; 'shadowgraph "
+          "fit' "
           "finds the largest batch with an allocator's settings");
     }
     profile_batches(request.capture, *request.batches, request.memory, request.json);
@@ -180,6 +182,10 @@ void profile(const ProfileRequest& request) {
   Estimates estimates(request, loaded.graph);
   Profile result = profile(loaded.graph, estimates.options());
   result.capture_seconds = loaded.capture_seconds;
+  if (request.run) {
+    const LoadedGraph steps = load_run(request.capture, /*steps=*/3);
+    result.run = RunMemory::of(steps.graph, estimates.options().memory);
+  }
   std::optional<nlohmann::json> json;  // worked out for whom it is
   if (request.json || !request.directory.empty()) json = to_json(result);
   if (request.json) {

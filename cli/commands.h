@@ -22,6 +22,7 @@ struct ProfileRequest {
   std::string spec;                      // name of a device or file with its figures; empty: by the graph's device
   std::string allocator;                 // as PYTORCH_ALLOC_CONF takes it
   std::optional<int64_t> device_memory;  // bytes
+  bool run = false;                      // also the first three steps of a training run
 };
 
 struct CalibrateRequest {

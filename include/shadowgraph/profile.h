@@ -20,6 +20,7 @@
 #include "shadowgraph/profile/summary.h"
 #include "shadowgraph/profile/sweep.h"
 #include "shadowgraph/profile/timeline.h"
+#include "shadowgraph/profile/training_run.h"
 #include "shadowgraph/profile/units.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
@@ -68,6 +69,16 @@ struct PeakInfo {
   BytesByKind by_kind{};
 };
 
+// Of a step of inference with a cache of keys and values; from the graph's metadata (shadowgraph capture --mode decode).
+struct CacheInfo {
+  std::string step;             // "prefill" or "decode"
+  std::string kind;             // "grown" by cat, or "static"
+  int64_t context = 0;          // tokens in it after the step
+  int64_t bytes_per_token = 0;  // of one sequence
+  int64_t bytes = 0;            // of the batch, after the step
+  int64_t positions = 0;        // that the model was trained on
+};
+
 struct DevicePeak {
   std::string device;
   int64_t bytes = 0;
@@ -108,6 +119,8 @@ struct Profile {
   // not fit: `out_of_memory` then says where.
   std::optional<DeviceMemory> device_memory;
   std::string out_of_memory;
+  std::optional<CacheInfo> cache;
+  std::optional<RunMemory> run;           // of the first steps of a training run, for whoever captured it to fill in
   std::vector<DevicePeak> other_devices;  // peaks of the other devices that hold storages
   std::vector<LiveStorage> top_at_peak;
   std::vector<ModuleProfile> modules;              // [0] is the root

@@ -20,6 +20,8 @@
 #include "shadowgraph/profile/profilers.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
+#include "shadowgraph/profile/training_run.h"
+#include "shadowgraph/profile/what_if.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/rules.h"
 #include "shadowgraph/text.h"

@@ -80,9 +80,26 @@ class TrainingRun {
     return result_;
   }
 
+  // Once, in stretches.
+  std::vector<AllocatorPeaks> stretches(std::span<const uint32_t> ends) {
+    for (const StorageId id : order_.before()) allocate(id, std::nullopt);
+    std::vector<AllocatorPeaks> peaks;
+    uint32_t begin = 0;
+    for (size_t i = 0; i < ends.size(); ++i) {
+      allocator_.reset_peaks();
+      const uint32_t end = i + 1 == ends.size() ? order_.steps() : ends[i] + 1;
+      step(begin, end);
+      begin = end;
+      const auto& stats = allocator_.stats();
+      peaks.push_back({stats.allocated.peak, stats.reserved.peak, stats.reserved.now});
+    }
+    return peaks;
+  }
+
  private:
-  void step() {
-    for (uint32_t at = 0; at < order_.steps(); ++at) {
+  void step() { step(0, order_.steps()); }
+  void step(uint32_t begin, uint32_t end) {
+    for (uint32_t at = begin; at < end; ++at) {
       if (at == cublas_step_ && !workspace_.valid()) workspace_ = take(result_.cublas_workspace, kNoTag, at);
       for (const StorageId id : order_.born(at)) {
         if (!handles_[id].valid()) allocate(id, at);  // state of the optimizer is there from the second step on
@@ -152,6 +169,13 @@ DeviceRun run_on_device(const ProgramCosts& costs, const DeviceMemoryOptions& op
   if (history) run.record_history();
   DeviceMemory memory = run.steps();
   return {std::move(memory), run.take_allocator()};
+}
+
+std::vector<AllocatorPeaks> allocator_peaks(const ProgramCosts& costs, const DeviceMemoryOptions& options,
+                                            std::span<const uint32_t> ends) {
+  const c10::Device device = main_device(costs.graph, options.device);
+  const AllocationOrder order(costs, device);
+  return TrainingRun(costs, order, options, device).stretches(ends);
 }
 
 DeviceMemory device_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options) {

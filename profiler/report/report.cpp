@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
 
 #include "ir/text/words.h"
 #include "profiler/module_tree.h"
@@ -145,6 +146,45 @@ json to_json(const DeviceMemory& memory) {
           {"footprint_bytes", memory.footprint()}};
 }
 
+json to_json(const StepMemory& step) {
+  json object{{"peak_bytes", step.peak}, {"op", step.op}, {"phase", step.phase}};
+  if (!step.module.empty()) object["module"] = step.module;
+  if (step.allocated_peak) object["allocated_peak_bytes"] = *step.allocated_peak;
+  if (step.reserved_peak) object["reserved_peak_bytes"] = *step.reserved_peak;
+  if (step.reserved_after) object["reserved_bytes"] = *step.reserved_after;
+  return object;
+}
+
+std::optional<CacheInfo> cache_of(const Metadata& metadata) {
+  const auto text = [&](const char* key) {
+    const auto found = metadata.other.find(key);
+    return found == metadata.other.end() ? std::string() : found->second;
+  };
+  const auto number = [&](const char* key) {
+    int64_t value = 0;
+    const std::string digits = text(key);
+    std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return value;
+  };
+  if (text("generation").empty() || number("context") <= 0) return std::nullopt;
+  return CacheInfo{.step = text("generation"),
+                   .kind = text("cache"),
+                   .context = number("context"),
+                   .bytes_per_token = number("cache_bytes_per_token"),
+                   .bytes = number("cache_bytes"),
+                   .positions = number("positions")};
+}
+
+json to_json(const RunMemory& run) {
+  json object{
+      {"steps", run.steps.size()}, {"first_step", to_json(run.steps[0])}, {"steady_state", to_json(run.steady())}};
+  if (run.steps.size() > 1) object["second_step"] = to_json(run.steps[1]);
+  object["peak_bytes"] = run.peak();
+  if (run.reserved_peak()) object["reserved_peak_bytes"] = *run.reserved_peak();
+  if (!run.out_of_memory.empty()) object["out_of_memory"] = run.out_of_memory;
+  return object;
+}
+
 json to_json(const MemoryTimeline& timeline) {
   json object{{"kinds", json::array()}, {"live", json::array()}, {"total", json::array()}, {"rounded", json::array()}};
   for (int kind = 0; kind < kStorageKindCount; ++kind) {
@@ -170,6 +210,7 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
   profile.model = graph.metadata.model;
   profile.mode = graph.metadata.mode;
   profile.optimizer = graph.metadata.optimizer;
+  profile.cache = cache_of(graph.metadata);
   profile.nodes = graph.node_count();
   profile.size = ParameterCount::of(graph);
   profile.saved = SavedBytes::of(graph);
@@ -287,6 +328,13 @@ json to_json(const Profile& profile) {
   }
   if (profile.device_memory) object["device_memory"] = to_json(*profile.device_memory);
   if (!profile.out_of_memory.empty()) object["out_of_memory"] = profile.out_of_memory;
+  if (profile.cache) {
+    const CacheInfo& cache = *profile.cache;
+    object["cache"] = {{"step", cache.step},       {"kind", cache.kind},
+                       {"context", cache.context}, {"bytes_per_token", cache.bytes_per_token},
+                       {"bytes", cache.bytes},     {"positions", cache.positions}};
+  }
+  if (profile.run) object["run"] = to_json(*profile.run);
   if (const StepTime* time = profile.time()) object["time"] = to_json(*time, profile);
   const MemoryPlan plan = profile.plan();
   object["static_plan"] = {{"bytes", plan.bytes}, {"bound", plan.bound}, {"planner", plan.planner}};
@@ -395,6 +443,15 @@ std::string to_text(const Profile& profile) {
   if (profile.mode) line("mode", std::string(to_string(*profile.mode)));
   optional_line("optimizer", profile.optimizer);
   line("nodes", exact_count(profile.nodes));
+  if (profile.cache) {
+    const CacheInfo& cache = *profile.cache;
+    line("cache", fmt::format("{} after {} of {} tokens, {} bytes a token and sequence, {}{}", human_bytes(cache.bytes),
+                              cache.step, exact_count(cache.context), exact_count(cache.bytes_per_token), cache.kind,
+                              cache.context > cache.positions && cache.positions > 0
+                                  ? fmt::format("; beyond the {} positions the model was trained on",
+                                                exact_count(cache.positions))
+                                  : ""));
+  }
   line("parameters",
        fmt::format("{} ({})", exact_count(profile.size.parameters), human_bytes(profile.size.parameter_bytes)));
   if (profile.size.buffers > 0) {
@@ -419,6 +476,7 @@ std::string to_text(const Profile& profile) {
     text += fmt::format("  {:<17}{:>12}{}\n", "also on " + other.device, human_bytes(other.bytes),
                         other.memory ? "  reserved " + human_bytes(other.memory->reserved_peak) : "");
   }
+  if (profile.run) text += "\n" + to_text(*profile.run);
 
   text += fmt::format("\n{:<15}{:>12}{:>14}{:>17}\n", "FLOPs", "matmul", "elementwise", "transcendental");
   static constexpr const char* kFirst[] = {"forward", "backward", "optimizer"};
