@@ -10,7 +10,7 @@ CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTOR
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test python conformance nightly operator-coverage accuracy bench fuzz lint format format-check clean
+.PHONY: help setup build demo test python conformance nightly operator-coverage accuracy accuracy-gpu bench fuzz lint format format-check clean
 
 help: ## this list
 	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
@@ -69,6 +69,10 @@ operator-coverage: build ## write docs/operator-coverage.md: how each aten overl
 accuracy: build ## predicted peaks and times against real steps on this CPU, into docs/accuracy.md
 	@scripts/setup.sh --test
 	@.venv/bin/python scripts/accuracy.py $(BUILD) --page docs/accuracy.md
+
+accuracy-gpu: build ## predictions for a GPU, beside what MEASUREMENTS=file has (scripts/measure_gpu.py), into docs/accuracy-gpu.md
+	@.venv/bin/python scripts/accuracy_gpu.py $(BUILD) --page docs/accuracy-gpu.md \
+	  $(if $(MEASUREMENTS),--measurements "$(MEASUREMENTS)") $(if $(SPEC),--spec "$(SPEC)")
 
 bench: build ## run the benchmarks
 	@for program in $$(find $(BUILD)/bench -maxdepth 1 -type f -executable | sort); do \

@@ -4,30 +4,20 @@
 
 Needs torchvision and transformers; neither the build nor the tests do. Parameters and inputs are filled by formula, the
 same as in the test, so no weights are exchanged: that the losses agree shows that structure, parameter order and shapes
-are the same. The U-Net and the LSTM have no package; they are written here after their repositories.
+are the same. The U-Net and the LSTM have no package; scripts/measure_gpu.py has them after their repositories.
 """
+import pathlib
+import sys
+
 import torch
 import torch.nn.functional as F
+from formula_filled import fill, ids, noise
 from torch import nn
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "scripts"))
+from measure_gpu import LstmLanguageModel, Unet
+
 VOCAB, CLASSES = 101, 10
-
-
-def noise(shape, seed):
-    """Uniform in [-1, 1) and the same in every language: the digits of a sine far behind the point."""
-    k = torch.arange(torch.Size(shape).numel(), dtype=torch.float64)
-    return (2 * torch.frac((torch.sin(k * 12.9898 + seed) + 1) * 43758.5453) - 1).reshape(shape).float()
-
-
-def ids(shape, bound):
-    return ((torch.arange(torch.Size(shape).numel()) * 7 + 3) % bound).reshape(shape)
-
-
-def fill(module):
-    with torch.no_grad():
-        for i, parameter in enumerate(module.parameters()):
-            parameter.copy_(0.6 * noise(parameter.shape, i + 1))
-    return module
 
 
 def report(name, module, loss):
@@ -53,57 +43,6 @@ def resnet(name, block):
 
 def image(name, model, size, labels):
     report(name, model, F.cross_entropy(model(noise([2, 3, size, size], 0)), labels))
-
-
-class DoubleConv(nn.Module):
-    def __init__(self, c_in, c_out, c_mid=None):
-        super().__init__()
-        c_mid = c_mid or c_out
-        self.double_conv = nn.Sequential(
-            nn.Conv2d(c_in, c_mid, 3, padding=1, bias=False), nn.BatchNorm2d(c_mid), nn.ReLU(inplace=True),
-            nn.Conv2d(c_mid, c_out, 3, padding=1, bias=False), nn.BatchNorm2d(c_out), nn.ReLU(inplace=True))
-
-    def forward(self, x):
-        return self.double_conv(x)
-
-
-class Unet(nn.Module):
-    def __init__(self, w, bilinear):
-        super().__init__()
-        d = 2 if bilinear else 1
-        self.inc = DoubleConv(3, w)
-        self.down = nn.ModuleList(DoubleConv(w * 2**i, w * 2 ** (i + 1) // (d if i == 3 else 1)) for i in range(4))
-        self.up = nn.ModuleList()
-        for i in (3, 2, 1, 0):
-            c_in, c_out = w * 2 ** (i + 1), w * 2**i // (d if i else 1)
-            up = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True) if bilinear \
-                else nn.ConvTranspose2d(c_in, c_in // 2, 2, stride=2)
-            self.up.append(nn.Sequential(up, DoubleConv(c_in, c_out, c_in // 2 if bilinear else None)))
-        self.outc = nn.Conv2d(w, 2, 1)
-
-    def forward(self, x):
-        skips = [self.inc(x)]
-        for down in self.down:
-            skips.append(down(F.max_pool2d(skips[-1], 2)))
-        x = skips.pop()
-        for up, conv in self.up:
-            skip = skips.pop()
-            x = up(x)
-            rows, columns = skip.shape[2] - x.shape[2], skip.shape[3] - x.shape[3]
-            x = F.pad(x, [columns // 2, columns - columns // 2, rows // 2, rows - rows // 2])
-            x = conv(torch.cat([skip, x], 1))
-        return self.outc(x)
-
-
-class LstmLanguageModel(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.encoder = nn.Embedding(VOCAB, 16)
-        self.rnn = nn.LSTM(16, 24, 2)
-        self.decoder = nn.Linear(24, VOCAB)
-
-    def forward(self, tokens, state):
-        return F.log_softmax(self.decoder(self.rnn(self.encoder(tokens), state)[0]).view(-1, VOCAB), 1)
 
 
 def language_model(name, model):
@@ -137,9 +76,9 @@ def main():
         image("unet_bilinear" if bilinear else "unet", fill(Unet(4, bilinear)), 37 if bilinear else 32,
               ids([2, 37, 37] if bilinear else [2, 32, 32], 2))
 
-    lstm = fill(LstmLanguageModel())
+    lstm = fill(LstmLanguageModel(VOCAB, 16, 24, dropout=0.0))
     state = torch.zeros(2, 2, 24)
-    report("lstm_lm", lstm, F.nll_loss(lstm(ids([16, 2], VOCAB), (state, state)), ids([32], VOCAB)))
+    report("lstm_lm", lstm, F.nll_loss(lstm(ids([16, 2], VOCAB), state, state)[0], ids([32], VOCAB)))
 
 
 main()
