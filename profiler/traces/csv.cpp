@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "profiler/module_tree.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
 
@@ -75,9 +76,26 @@ std::string nodes_csv(const Profile& profile) {
     if (storage.freed_after.valid() && !graph.is_erased(storage.freed_after))
       freed[storage.freed_after] += storage.bytes;
   }
-  Csv csv({"node", "phase", "module", "op", "source", "forward", "matmul_flops", "elementwise_flops", "transcendental",
-           "read_bytes", "written_bytes", "intensity", "allocated_bytes", "freed_bytes", "live_bytes", "scratch_bytes",
-           "scratch", "seconds"});
+  Csv csv({"node",
+           "phase",
+           "module",
+           "op",
+           "source",
+           "forward",
+           "matmul_flops",
+           "elementwise_flops",
+           "transcendental",
+           "read_bytes",
+           "written_bytes",
+           "intensity",
+           "allocated_bytes",
+           "freed_bytes",
+           "live_bytes",
+           "scratch_bytes",
+           "scratch",
+           "seconds",
+           "wire_bytes",
+           "communication_seconds"});
   for (const NodeId id : graph.nodes()) {
     const Node& node = graph.node(id);
     const NodeFlops& flops = profile.of(id);
@@ -102,6 +120,10 @@ std::string nodes_csv(const Profile& profile) {
     csv.number(profile.scratch(id).bytes);
     csv.text(word(profile.scratch(id).source));
     profile.time() != nullptr ? csv.real(profile.time()->of(id).seconds) : csv.text("");
+    const Communication* communication = profile.communication();
+    const Collective* sent = communication != nullptr ? communication->find(id) : nullptr;
+    sent != nullptr ? csv.number(sent->cost.wire) : csv.text("");
+    sent != nullptr && communication->has_seconds() ? csv.real(sent->cost.seconds()) : csv.text("");
     csv.end();
   }
   return csv.take();

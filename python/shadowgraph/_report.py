@@ -18,10 +18,11 @@ class Report:
     """
 
     def __init__(self, graph, device=None, capture_seconds=None, *, spec="", allocator="", device_memory=None,
-                 measure=False):  # fmt: skip
+                 measure=False, interconnect="", mesh=""):  # fmt: skip
         self.graph = graph
         self._costs = _C.Profile(graph, device=device, capture_seconds=capture_seconds, spec=spec, allocator=allocator,
-                                 device_memory=device_memory, measure=measure)  # fmt: skip
+                                 device_memory=device_memory, measure=measure, interconnect=interconnect,
+                                 mesh=mesh)  # fmt: skip
 
     @property
     def peak_bytes(self):
@@ -83,7 +84,7 @@ def _write(path, text):
 
 
 def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=None, mode=None, options=None, spec="",
-            allocator="", device_memory=None, measure=False):  # fmt: skip
+            allocator="", device_memory=None, measure=False, interconnect="", mesh=""):  # fmt: skip
     """Runs `model` once on fakes, as a training step or for inference, and says what it costs.
 
     model: a torch.nn.Module (converted without being copied; it stays as it was), a function that makes one, or a
@@ -100,8 +101,11 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
     allocator: settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them.
     device_memory: bytes of the device; the report says where a step does not fit.
     measure: for the CPU: run each distinct call once, for scratch memory inside kernels and seconds.
+    interconnect: links between processes, for programs with collectives: "h100", "pcie5", ..., or a file; without one,
+        what is usual around the device of `spec`.
+    mesh: "dp=8,tp=4": sizes of process groups that the graph names and does not describe.
     """
     graph, seconds = _capture.of_model(model, inputs, loss=loss, optimizer=optimizer, device=device, dtype=dtype,
                                        mode=mode, options=options)  # fmt: skip
     return Report(graph, capture_seconds=seconds, spec=spec, allocator=allocator, device_memory=device_memory,
-                  measure=measure)  # fmt: skip
+                  measure=measure, interconnect=interconnect, mesh=mesh)  # fmt: skip
