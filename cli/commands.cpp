@@ -10,6 +10,7 @@
 #include "models/registry.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
@@ -59,6 +60,13 @@ class Estimates {
     if (request.measure) measure(graph);
     options_.measured = &measured_;
     if (spec_) options_.spec = &*spec_;
+    if (!request.interconnect.empty()) {
+      links_ = Interconnect::find(request.interconnect);
+    } else if (spec_) {
+      links_ = Interconnect::around(spec_->name);
+    }
+    if (links_) options_.interconnect = &*links_;
+    if (!request.mesh.empty()) options_.mesh = parse_mesh(request.mesh);
   }
   const ProfileOptions& options() const { return options_; }
 
@@ -75,6 +83,7 @@ class Estimates {
   ProfileOptions options_;
   MeasuredCalls measured_;
   std::optional<DeviceSpec> spec_;
+  std::optional<Interconnect> links_;
 };
 
 }  // namespace

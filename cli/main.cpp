@@ -331,6 +331,13 @@ int run(int argc, char** argv) {
       "--spec", profile_request.spec,
       "Device that the time is estimated for: a name of 'shadowgraph devices', or a file (default: h100 for "
       "cuda, this machine's calibration for cpu)");
+  profile->add_option("--interconnect", profile_request.interconnect,
+                      "Links between processes: a100, h100, h200, b200, mi300x, pcie4, pcie5, or a file (default: what "
+                      "is usual around the device of --spec)");
+  profile
+      ->add_option("--mesh", profile_request.mesh,
+                   "Sizes of process groups that the graph names and does not describe: dp=8,tp=4")
+      ->type_name("NAME=SIZE,...");
   profile->add_option("--allocator", profile_request.allocator,
                       "Settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them: expandable_segments:True");
   profile->add_flag(

@@ -13,6 +13,7 @@
 #include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
 #include "core/fake/kernel_depth.h"
+#include "core/fake/process_groups.h"
 #include "core/fake/saved_data.h"
 #include "ir/records.h"
 
@@ -308,8 +309,21 @@ TargetId Recorder::target_of_operator(const OperatorInfo& info) {
 
 void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) {
   if (link_->has_deaths()) flush_deaths();
+  if (C10_UNLIKELY(info.group_argument >= 0)) {
+    declare_group(arguments[static_cast<size_t>(info.group_argument)].boxed());  // collectives have no unboxed kernel
+  }
   arguments_.clear();
   for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument));
+}
+
+// What a group is stands in the graph before the first collective on it. A name that nobody has: the call will say so.
+void Recorder::declare_group(const c10::IValue& group) {
+  const auto info = describe_group(group);
+  if (!info || !groups_.insert(info->name).second) return;
+  const PhaseId outer = phase_;
+  if (!phase_.valid() && torch::autograd::get_current_node()) phase_ = Graph::kBackward;
+  record_function(process_group_target(), process_group_arguments(*info), at::Tensor());
+  phase_ = outer;
 }
 
 void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> results) {

@@ -129,6 +129,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   StringId owner_path(std::span<const Argument> arguments) const;
   void flush_deaths();
   void link_backward(NodeId node);
+  void declare_group(const c10::IValue& group);
   void note_data_sizes(NodeId node);
   void note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result);
   void claim_sequence(NodeId node);
@@ -149,6 +150,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
 
   std::vector<TargetId> targets_;  // by OperatorInfo::id
   std::unordered_set<std::string> input_names_;
+  std::unordered_set<std::string> groups_;                  // process groups that the graph knows
   std::unordered_map<const c10::TensorImpl*, Name> names_;  // of tensors that become placeholders
   std::unordered_map<const void*, std::string> module_paths_;
   std::unordered_map<uint64_t, uint32_t> calls_;  // (parent region, name) -> entered before

@@ -12,6 +12,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/process_group.h"
 #include "shadowgraph/profile/device_memory.h"
 #include "shadowgraph/profile/findings.h"
 #include "shadowgraph/profile/flops.h"
@@ -27,6 +28,9 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 struct DeviceSpec;  // shadowgraph/profile/time.h
 class StepTime;
+struct Interconnect;  // shadowgraph/profile/communication.h
+class Communication;
+class Overlap;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Everything the profiler knows of a graph, asked for in one way.
@@ -46,9 +50,11 @@ struct ProfileOptions {
   bool timeline = false;  // live bytes of every step in the JSON: large
   // The device whose memory is asked for. Empty: the graph's "device" metadata, else the one with most storage bytes.
   std::optional<c10::Device> device;
-  const MeasuredCalls* measured = nullptr;  // of this machine: scratch and seconds of calls on the CPU
-  DeviceMemoryOptions memory;               // its device is the one above
-  const DeviceSpec* spec = nullptr;         // figures of the device that the time is estimated for; none: no time
+  const MeasuredCalls* measured = nullptr;     // of this machine: scratch and seconds of calls on the CPU
+  DeviceMemoryOptions memory;                  // its device is the one above
+  const DeviceSpec* spec = nullptr;            // figures of the device that the time is estimated for; none: no time
+  const Interconnect* interconnect = nullptr;  // links between processes; none: bytes of collectives, no seconds
+  std::vector<MeshAxis> mesh;                  // for process groups that the graph does not describe
 };
 
 struct OutputInfo {
@@ -138,6 +144,10 @@ struct Profile {
   SummaryTable summary(const SummaryOptions& options = {}) const;
   const NodeScratch& scratch(NodeId node) const;
   const StepTime* time() const { return time_.get(); }  // nullptr without ProfileOptions::spec
+  // What collectives send; nullptr if the program has none.
+  const Communication* communication() const { return communication_.get(); }
+  // Both at once; nullptr without collectives, without ProfileOptions::spec, or without an interconnect.
+  const Overlap* overlap() const { return overlap_.get(); }
   MemoryPlan plan(const PlanOptions& options = {}) const;
 
  private:
@@ -147,6 +157,8 @@ struct Profile {
   std::shared_ptr<ProfileViews> views_;
   std::shared_ptr<const MemoryTimeline> timeline_;
   std::shared_ptr<const StepTime> time_;
+  std::shared_ptr<const Communication> communication_;
+  std::shared_ptr<const Overlap> overlap_;
 };
 
 Profile profile(const Graph& graph, const ProfileOptions& options = {});

@@ -14,6 +14,7 @@
 #include "shadowgraph/graph.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/passes.h"
+#include "shadowgraph/process_group.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_memory.h"
 #include "shadowgraph/profile/measure.h"

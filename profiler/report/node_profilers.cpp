@@ -4,6 +4,7 @@
 
 #include "profiler/csv_writer.h"
 #include "profiler/program_costs.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/profilers.h"
 #include "shadowgraph/profile/time.h"
 
@@ -55,6 +56,24 @@ std::vector<NodeFigure> TimeProfiler::figures() const { return {{"seconds", "s"}
 
 void TimeProfiler::measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const {
   if (profile.time() != nullptr) into[0] = profile.time()->of(node).seconds;
+}
+
+std::vector<NodeFigure> CommunicationProfiler::figures() const {
+  return {{"wire_bytes", "B"}, {"communication_seconds", "s"}};
+}
+
+void CommunicationProfiler::measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const {
+  const Communication* communication = profile.communication();
+  const Collective* sent = communication != nullptr ? communication->find(node) : nullptr;
+  if (sent == nullptr) {
+    const auto uncovered = communication != nullptr ? communication->uncovered() : std::span<const UncoveredOperator>();
+    const std::string& op = profile.graph().target(node).name();
+    if (std::any_of(uncovered.begin(), uncovered.end(), [&](const auto& one) { return one.op == op; })) return;
+    into[0] = into[1] = 0;
+    return;
+  }
+  into[0] = static_cast<double>(sent->cost.wire);
+  if (communication->has_seconds()) into[1] = sent->cost.seconds();
 }
 
 GraphProfiler& GraphProfiler::add(std::shared_ptr<const NodeProfiler> profiler) {

@@ -10,6 +10,7 @@
 #include "profiler/program_costs.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
@@ -129,6 +130,60 @@ json to_json(const StepTime& time, const Profile& profile) {
   for (int i = 0; i < kKernelClassCount; ++i) {
     const auto kind = static_cast<KernelClass>(i);
     if (time.seconds(kind) > 0) object["classes"][std::string(to_string(kind))] = time.seconds(kind);
+  }
+  return object;
+}
+
+json to_json(const CommunicationSum& sum, bool seconds) {
+  json object{{"calls", sum.calls}, {"payload_bytes", sum.payload}, {"wire_bytes", sum.wire}};
+  if (seconds) object["seconds"] = sum.seconds;
+  return object;
+}
+
+json to_json(const Communication& communication, const Profile& profile) {
+  const bool seconds = communication.has_seconds();
+  json object = to_json(communication.total(), seconds);
+  if (seconds) object["interconnect"] = communication.interconnect();
+  object["groups"] = json::array();
+  for (uint32_t i = 0; i < communication.groups().size(); ++i) {
+    const ProcessGroupInfo& group = communication.groups()[i];
+    json entry = to_json(communication.of_group(i), seconds);
+    entry["name"] = group.name;
+    entry["size"] = group.size;
+    entry["rank"] = group.rank;
+    if (!group.ranks.empty()) entry["ranks"] = group.ranks;
+    if (!group.axis.empty()) entry["axis"] = group.axis;
+    object["groups"].push_back(std::move(entry));
+  }
+  object["kinds"] = json::object();
+  for (int i = 0; i < kCollectiveKindCount; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    if (const auto sum = communication.of(kind); sum.calls > 0) {
+      object["kinds"][std::string(to_string(kind))] = to_json(sum, seconds);
+    }
+  }
+  object["phases"] = json::object();
+  for (uint32_t i = 0; i < profile.graph().phase_count(); ++i) {
+    if (const auto sum = communication.of(PhaseId(i)); sum.calls > 0) {
+      object["phases"][profile.graph().phase_name(PhaseId(i))] = to_json(sum, seconds);
+    }
+  }
+  object["modules"] = json::array();
+  for (const auto& module : communication.by_module()) {
+    object["modules"].push_back({{"path", module.path},
+                                 {"forward", to_json(module.forward, seconds)},
+                                 {"backward", to_json(module.backward, seconds)}});
+  }
+  object["uncovered"] = json::array();
+  for (const UncoveredOperator& row : communication.uncovered()) {
+    object["uncovered"].push_back({{"op", row.op}, {"count", row.count}});
+  }
+  if (const Overlap* overlap = profile.overlap()) {
+    object["overlap"] = {{"seconds", overlap->seconds()},
+                         {"compute_seconds", overlap->compute()},
+                         {"exposed_seconds", overlap->exposed()},
+                         {"at_least_seconds", overlap->at_least()},
+                         {"at_most_seconds", overlap->at_most()}};
   }
   return object;
 }
@@ -261,6 +316,13 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
   if (options.spec != nullptr) {
     profile.time_ = std::make_shared<const StepTime>(StepTime::of(costs, *options.spec, options.measured));
   }
+  Communication communication = Communication::of(graph, {.interconnect = options.interconnect, .mesh = options.mesh});
+  if (!communication.empty()) {
+    profile.communication_ = std::make_shared<const Communication>(std::move(communication));
+    if (profile.time_ && options.interconnect != nullptr) {
+      profile.overlap_ = std::make_shared<const Overlap>(Overlap::of(graph, *profile.communication_, *profile.time_));
+    }
+  }
   profile.modules = modules_of(costs);
   profile.outputs = outputs_of(graph);
   return profile;
@@ -336,6 +398,7 @@ json to_json(const Profile& profile) {
   }
   if (profile.run) object["run"] = to_json(*profile.run);
   if (const StepTime* time = profile.time()) object["time"] = to_json(*time, profile);
+  if (const Communication* sent = profile.communication()) object["communication"] = to_json(*sent, profile);
   const MemoryPlan plan = profile.plan();
   object["static_plan"] = {{"bytes", plan.bytes}, {"bound", plan.bound}, {"planner", plan.planner}};
   object["top_at_peak"] = json::array();
@@ -430,6 +493,42 @@ std::string time_text(const StepTime& time) {
   return text;
 }
 
+std::string communication_text(const Communication& communication, const Overlap* overlap) {
+  const CommunicationSum total = communication.total();
+  const auto seconds = [&](const CommunicationSum& sum) {
+    return communication.has_seconds() ? human_seconds(sum.seconds) : std::string();
+  };
+  std::string text = fmt::format("\n{:<15}{} sent by this process in {} collectives", "communication",
+                                 human_bytes(total.wire), total.calls);
+  if (communication.has_seconds()) {
+    text += fmt::format(", {} on {}", human_seconds(total.seconds), communication.interconnect());
+  } else {
+    text += "; no figures of the links, so no seconds";
+  }
+  text += fmt::format("\n  {:<28}{:>8}{:>14}{:>14}{:>12}\n", "", "calls", "payload", "sent", "time");
+  const auto row = [&](const std::string& name, const CommunicationSum& sum) {
+    text += fmt::format("  {:<28}{:>8}{:>14}{:>14}{:>12}\n", name, sum.calls, human_bytes(sum.payload),
+                        human_bytes(sum.wire), seconds(sum));
+  };
+  for (int i = 0; i < kCollectiveKindCount; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    if (const auto sum = communication.of(kind); sum.calls > 0) row(std::string(to_string(kind)), sum);
+  }
+  for (uint32_t i = 0; i < communication.groups().size(); ++i) {
+    const ProcessGroupInfo& group = communication.groups()[i];
+    row(fmt::format("group {} of {}", group.name, group.size), communication.of_group(i));
+  }
+  if (overlap != nullptr) {
+    text += fmt::format("  {:<13}{} a step, {} of it waiting for collectives; between {} and {}\n", "overlapped",
+                        human_seconds(overlap->seconds()), human_seconds(overlap->exposed()),
+                        human_seconds(overlap->at_least()), human_seconds(overlap->at_most()));
+  }
+  for (const UncoveredOperator& row : communication.uncovered()) {
+    text += fmt::format("  not in these sums: {} x{}\n", row.op, row.count);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string to_text(const Profile& profile) {
@@ -495,6 +594,7 @@ std::string to_text(const Profile& profile) {
   if (beyond > 0)
     text += fmt::format("  of matmul, {} in operators that FlopCounterMode does not count\n", human_count(beyond));
   if (profile.time() != nullptr) text += time_text(*profile.time());
+  if (profile.communication() != nullptr) text += communication_text(*profile.communication(), profile.overlap());
   if (!profile.uncovered.empty()) {
     text += "\nno FLOP formula, not in the sums above:\n";
     for (const UncoveredOperator& row : profile.uncovered) text += fmt::format("  {} x{}\n", row.op, row.count);

@@ -37,7 +37,8 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   double device = 0;  // when the device is done with it
   double possible = 0;
   for (const NodeId node : costs.nodes) {
-    NodeTime at{.kind = classes.of(node)};
+    // What a collective takes is the links' affair (shadowgraph/profile/communication.h).
+    NodeTime at{.kind = graph.facts(node).collective ? KernelClass::kFree : classes.of(node)};
     if (at.kind != KernelClass::kFree) {
       ++time.calls_;
       const NodeFlops& work = flops.of(node);

@@ -6,6 +6,7 @@
 #include "profiler/csv_writer.h"
 #include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/profilers.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
@@ -58,7 +59,9 @@ std::string nodes_csv(const Profile& profile) {
            "backward_matmul_flops",
            "backward_elementwise_flops",
            "backward_moved_bytes",
-           "backward_seconds"});
+           "backward_seconds",
+           "wire_bytes",
+           "communication_seconds"});
   const NodeTable table = GraphProfiler().add(FlopProfiler()).add(MemoryProfiler()).add(TimeProfiler()).run(profile);
   // Empty for a node whose costs stand at its forward node.
   const auto backward = [&](NodeId id, std::string_view figure, bool known) {
@@ -92,6 +95,10 @@ std::string nodes_csv(const Profile& profile) {
     backward(id, "elementwise_flops", true);
     backward(id, "moved_bytes", true);
     backward(id, "seconds", profile.time() != nullptr);
+    const Communication* communication = profile.communication();
+    const Collective* sent = communication != nullptr ? communication->find(id) : nullptr;
+    sent != nullptr ? csv.number(sent->cost.wire) : csv.text("");
+    sent != nullptr && communication->has_seconds() ? csv.real(sent->cost.seconds()) : csv.text("");
     csv.end();
   }
   return csv.take();

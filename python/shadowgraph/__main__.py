@@ -149,6 +149,10 @@ def _parser():
                                  "CPU, for scratch memory inside kernels and seconds")
             command.add_argument("--spec", default="", metavar="DEVICE|FILE", help="device that the time is estimated "
                                  "for (default: h100 for cuda, this machine's calibration for cpu)")
+            command.add_argument("--interconnect", default="", metavar="NAME|FILE", help="links between processes "
+                                 "(default: what is usual around the device)")
+            command.add_argument("--mesh", default="", metavar="NAME=SIZE,...", help="sizes of process groups that the "
+                                 "graph names and does not describe: dp=8,tp=4")
             command.add_argument("--allocator", default="", metavar="SETTINGS",
                                  help="settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them")
             command.add_argument("--device-memory", type=_bytes,
@@ -264,7 +268,8 @@ def _profile_or_capture(sg, given):
         print(f"{given.output}: {len(graph)} nodes, captured in {seconds:.3f} s", file=sys.stderr)
         return 0
     report = Report(graph, capture_seconds=seconds, spec=given.spec, allocator=given.allocator,
-                    device_memory=given.device_memory, measure=given.measure, run=steps)  # fmt: skip
+                    device_memory=given.device_memory, measure=given.measure, run=steps,
+                    interconnect=given.interconnect, mesh=given.mesh)  # fmt: skip
     print(json.dumps(report.dict(), indent=2) if given.json else report.text(given.group, given.depth, given.rows))
     if given.output:
         report.save(given.output)

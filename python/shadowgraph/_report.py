@@ -18,10 +18,11 @@ class Report:
     """
 
     def __init__(self, graph, device=None, capture_seconds=None, *, spec="", allocator="", device_memory=None,
-                 measure=False, run=None):  # fmt: skip
+                 measure=False, run=None, interconnect="", mesh=""):  # fmt: skip
         self.graph = graph
         self._costs = _C.Profile(graph, device=device, capture_seconds=capture_seconds, spec=spec, allocator=allocator,
-                                 device_memory=device_memory, measure=measure, run=run)  # fmt: skip
+                                 device_memory=device_memory, measure=measure, run=run, interconnect=interconnect,
+                                 mesh=mesh)  # fmt: skip
 
     @property
     def peak_bytes(self):
@@ -104,7 +105,8 @@ def _write(path, text):
 
 
 def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=None, mode=None, options=None, spec="",
-            allocator="", device_memory=None, measure=False, steady_state=False, run=False, **training):  # fmt: skip
+            allocator="", device_memory=None, measure=False, steady_state=False, run=False, interconnect="", mesh="",
+            **training):  # fmt: skip
     """Runs `model` once on fakes, as a training step or for inference, and says what it costs.
 
     model: a torch.nn.Module (converted without being copied; it stays as it was), a function that makes one, or a
@@ -123,11 +125,14 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
     measure: for the CPU: run each distinct call once, for scratch memory inside kernels and seconds.
     steady_state: the second training step, with the optimizer's state there.
     run: also record the first three steps of a training run, and say what each holds.
-    training: accumulate, clip_grad_norm, grad_scaler, ema, autocast, zero_grads: as of `capture_training_step`. autocast
-        is for inference, too.
+    training: accumulate, clip_grad_norm, grad_scaler, ema, autocast, zero_grads: as of `capture_training_step`.
+        autocast is for inference, too.
+    interconnect: links between processes, for programs with collectives: "h100", "pcie5", ..., or a file; without one,
+        what is usual around the device of `spec`.
+    mesh: "dp=8,tp=4": sizes of process groups that the graph names and does not describe.
     """
     how = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, options=options, **training)
     graph, seconds = _capture.of_model(model, inputs, steady_state=steady_state, **how)
     steps = _capture.of_model(model, inputs, run_steps=3, **how)[0] if run else None
     return Report(graph, capture_seconds=seconds, spec=spec, allocator=allocator, device_memory=device_memory,
-                  measure=measure, run=steps)  # fmt: skip
+                  measure=measure, run=steps, interconnect=interconnect, mesh=mesh)  # fmt: skip

@@ -4,6 +4,7 @@
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
 
@@ -46,13 +47,21 @@ void bind_profile(py::module_& m) {
       .def(py::init([](std::shared_ptr<Graph> graph, const std::optional<std::string>& device, size_t top_at_peak,
                        bool timeline, std::optional<double> seconds, const std::string& spec,
                        const std::string& allocator, std::optional<int64_t> device_memory, bool measure,
-                       const std::shared_ptr<Graph>& run) {
+                       const std::shared_ptr<Graph>& run, const std::string& interconnect, const std::string& mesh) {
              ProfileOptions options{.top_at_peak = top_at_peak, .timeline = timeline};
              if (device) options.device = c10::Device(*device);
              const c10::Device where =
                  options.device.value_or(graph->metadata.device.value_or(c10::Device(c10::DeviceType::CPU)));
              const auto figures = DeviceSpec::find(spec, where.type());
              if (figures) options.spec = &*figures;
+             std::optional<Interconnect> links;
+             if (!interconnect.empty()) {
+               links = Interconnect::find(interconnect);
+             } else if (figures) {
+               links = Interconnect::around(figures->name);
+             }
+             if (links) options.interconnect = &*links;
+             if (!mesh.empty()) options.mesh = parse_mesh(mesh);
              options.memory.allocator = AllocatorSettings::parse(allocator);
              if (device_memory) options.memory.capacity = *device_memory;
              MeasuredCalls measured;
@@ -76,7 +85,8 @@ void bind_profile(py::module_& m) {
            py::arg("graph"), py::arg("device") = std::nullopt, py::arg("top_at_peak") = 10, py::arg("timeline") = false,
            py::arg("capture_seconds") = std::nullopt, py::arg("spec") = "", py::arg("allocator") = "",
            py::arg("device_memory") = std::nullopt, py::arg("measure") = false,
-           py::arg("run") = std::shared_ptr<Graph>(), py::call_guard<CppCall>())
+           py::arg("run") = std::shared_ptr<Graph>(), py::arg("interconnect") = "", py::arg("mesh") = "",
+           py::call_guard<CppCall>())
       .def("nodes_csv", [](const GraphProfile& p) { return nodes_csv(p.costs); })
       .def("storages_csv", [](const GraphProfile& p) { return storages_csv(p.costs); })
       .def("trace_json", [](const GraphProfile& p) { return chrome_trace(p.costs).dump(); })

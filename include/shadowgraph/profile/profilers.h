@@ -2,7 +2,7 @@
 // beside the forward node that it belongs to.
 //
 //     GraphProfiler profilers;
-//     profilers.add(FlopProfiler()).add(MemoryProfiler()).add(TimeProfiler());
+//     profilers.add(FlopProfiler()).add(MemoryProfiler()).add(CommunicationProfiler());
 //     profilers.add("energy", "J", [](const Profile& of, NodeId node) { return 1e-12 * double(of.of(node).matmul); });
 //     const NodeTable table = profilers.run(profile(graph));
 //     table.at(node, "matmul_flops").backward;
@@ -58,6 +58,14 @@ class MemoryProfiler : public NodeProfiler {
 
 // seconds, of a profile with a spec; without one not known.
 class TimeProfiler : public NodeProfiler {
+ public:
+  std::vector<NodeFigure> figures() const override;
+  void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;
+};
+
+// wire_bytes that this process sends and communication_seconds of collectives (profile/communication.h); zero for all other
+// nodes, not known for collectives in no figure, and the seconds without an interconnect.
+class CommunicationProfiler : public NodeProfiler {
  public:
   std::vector<NodeFigure> figures() const override;
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;

@@ -155,8 +155,8 @@ DeviceSpec device_spec_from_json(const nlohmann::json& json, const std::string& 
 //
 // A kernel takes its class's fixed time and the longer of computing and moving. On a device with host_call > 0 kernels run
 // one after another behind the host, which needs host_call for each call that is no view: a step whose kernels are shorter
-// than that waits for the host. Elsewhere calls add up. Copies between devices, collectives and what the host does between
-// calls are not in it.
+// than that waits for the host. Elsewhere calls add up. Copies between devices, collectives (they are in
+// shadowgraph/profile/communication.h) and what the host does between calls are not in it.
 
 enum class TimeBound : uint8_t { kNothing, kCompute, kMemory, kFixed, kMeasured };
 
