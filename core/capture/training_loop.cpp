@@ -1,5 +1,5 @@
-// The pieces of a training loop that libtorch's C++ frontend lacks, or has in another form than Python's: each is a
-// transcription of the file named beside it, so that the operators are the same.
+// The pieces of a training loop that libtorch's C++ frontend lacks, or has in another form than Python's: each calls the
+// operators that the Python file named beside it calls, in that order, which is what a graph of it must show.
 #include "core/capture/training_loop.h"
 
 #include <ATen/autocast_mode.h>
@@ -119,7 +119,6 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
 }
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
-  // The reciprocal in float64, since division in float32 can be imprecise.
   const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
   const at::Tensor found = at::full({}, 0.0, at::TensorOptions(scale_.device()).dtype(at::kFloat));
   Tensors gradients;

@@ -97,6 +97,7 @@ struct ModuleProfile {
   uint32_t calls = 0;
   std::vector<uint32_t> children;  // indices into Profile::modules
   GroupFigures figures;            // of the module and all below it
+  int64_t peak = 0;  // most bytes alive on the profile's device while a node of it runs, backward included
 };
 
 class ProgramCosts;
@@ -119,6 +120,7 @@ struct Profile {
   SavedBytes saved;
   PeakInfo peak;  // at least: without scratch
   int64_t peak_rounded_bytes = 0;
+  std::map<std::string, PeakInfo> phase_peaks;     // by phase: the most while its nodes run
   PeakInfo peak_with_scratch;                      // an estimate: with what is known
   std::vector<UncoveredOperator> unknown_scratch;  // calls that may take more
   // What the device holds, by the model of its caching allocator. Absent for CPUs, which have none, and if the run does

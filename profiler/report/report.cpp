@@ -60,7 +60,7 @@ std::optional<std::vector<OutputInfo>> outputs_of(const Graph& graph) {
   return outputs;
 }
 
-std::vector<ModuleProfile> modules_of(const ProgramCosts& costs) {
+std::vector<ModuleProfile> modules_of(const ProgramCosts& costs, const MemoryTimeline& timeline) {
   const std::vector<Module>& tree = costs.modules.modules;
   const auto count = static_cast<uint32_t>(tree.size());
   std::vector<uint32_t> parents;
@@ -71,6 +71,11 @@ std::vector<ModuleProfile> modules_of(const ProgramCosts& costs) {
   for (uint32_t i = 0; i < count; ++i) {
     modules.push_back({tree[i].path, tree[i].class_name, tree[i].calls, tree[i].children, figures[i]});
   }
+  for (uint32_t step = 0; step < timeline.steps(); ++step) {
+    const uint32_t own = costs.module_of[timeline.node(step)];
+    if (own < count) modules[own].peak = std::max(modules[own].peak, timeline.total(step));
+  }
+  for (uint32_t i = count; i-- > 1;) modules[parents[i]].peak = std::max(modules[parents[i]].peak, modules[i].peak);
   return modules;
 }
 
@@ -97,7 +102,8 @@ json to_json(const std::vector<ModuleProfile>& modules, uint32_t at) {
       {"saved_activation_bytes", f.incremental},
       {"output_bytes", f.output},
       {"temporary_bytes", f.temporary},
-      {"backward_bytes", f.backward}};
+      {"backward_bytes", f.backward},
+      {"peak_bytes", module.peak}};
   if (!module.class_name.empty()) object["class"] = module.class_name;
   if (!module.children.empty()) {
     json& children = object["children"] = json::array();
@@ -292,6 +298,18 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
   profile.timeline_in_json = options.timeline;
   profile.peak = describe(graph, timeline.peak());
   profile.peak_rounded_bytes = timeline.rounded_peak();
+  std::map<PhaseId, MemoryPeak> peaks;
+  for (uint32_t step = 0; step < timeline.steps(); ++step) {
+    const NodeId node = timeline.node(step);
+    MemoryPeak& most = peaks[graph.node(node).phase];
+    if (most.node.valid() && timeline.total(step) <= most.bytes) continue;
+    most = {.bytes = timeline.total(step),
+            .step = step,
+            .node = node,
+            .phase = graph.node(node).phase,
+            .by_kind = timeline.live(step)};
+  }
+  for (const auto& [phase, most] : peaks) profile.phase_peaks[graph.phase_name(phase)] = describe(graph, most);
   profile.peak_with_scratch = describe(graph, timeline.peak_with_scratch());
   profile.unknown_scratch = costs.scratch.unknown();
   // Each device has an allocator of its own.
@@ -323,7 +341,7 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
       profile.overlap_ = std::make_shared<const Overlap>(Overlap::of(graph, *profile.communication_, *profile.time_));
     }
   }
-  profile.modules = modules_of(costs);
+  profile.modules = modules_of(costs, timeline);
   profile.outputs = outputs_of(graph);
   return profile;
 }
@@ -383,6 +401,10 @@ json to_json(const Profile& profile) {
   if (!profile.peak.module.empty()) object["peak"]["module"] = profile.peak.module;
   if (!profile.peak.source.empty()) object["peak"]["source"] = profile.peak.source;
   object["peak_rounded_bytes"] = profile.peak_rounded_bytes;
+  for (const auto& [phase, peak] : profile.phase_peaks) {
+    object["phase_peaks"][phase] = {
+        {"bytes", peak.bytes}, {"node", peak.node}, {"op", peak.op}, {"by_kind", to_json(peak.by_kind)}};
+  }
   object["peak_with_scratch"] = {{"bytes", profile.peak_with_scratch.bytes}, {"node", profile.peak_with_scratch.node}};
   object["unknown_scratch"] = json::array();
   for (const UncoveredOperator& row : profile.unknown_scratch) {
@@ -570,6 +592,13 @@ std::string to_text(const Profile& profile) {
     text += fmt::format("  {:<17}{:>12}\n", to_string(static_cast<StorageKind>(kind)), human_bytes(peak.by_kind[kind]));
   }
   text += fmt::format("  {:<17}{:>12}\n", "in 512 B blocks", human_bytes(profile.peak_rounded_bytes));
+  if (profile.phase_peaks.size() > 1) {
+    std::string phases;
+    for (const auto& [phase, most] : profile.phase_peaks) {
+      if (!phase.empty()) phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", phase, human_bytes(most.bytes));
+    }
+    text += fmt::format("  {:<17}{}\n", "by phase", phases);
+  }
   text += memory_text(profile);
   for (const DevicePeak& other : profile.other_devices) {
     text += fmt::format("  {:<17}{:>12}{}\n", "also on " + other.device, human_bytes(other.bytes),

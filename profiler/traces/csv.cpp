@@ -140,7 +140,11 @@ std::string storages_csv(const Profile& profile) {
     }
   }
   Csv csv({"storage", "kind", "device", "bytes", "born", "first_use", "last_forward_use", "first_backward_use",
-           "last_use", "freed", "module", "op", "source", "dtype", "shape", "kept_by"});
+           "last_use", "freed", "module", "op", "source", "dtype", "shape", "kept_by", "at_peak"});
+  IdMap<StorageId, bool> at_peak;
+  if (profile.timeline().steps() > 0) {
+    for (const StorageId id : profile.timeline().alive_at(profile.peak.node, graph.storage_count())) at_peak[id] = true;
+  }
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const StorageId id(i);
     const Storage& storage = graph.storage(id);
@@ -167,6 +171,7 @@ std::string storages_csv(const Profile& profile) {
              : life.saved                   ? fmt::format("autograd, saved at {}", *life.saved)
              : life.output                  ? "output"
                                             : "");
+    csv.text(std::as_const(at_peak)[id] ? "yes" : "");
     csv.end();
   }
   return csv.take();

@@ -25,7 +25,8 @@ namespace SHADOWGRAPH_API shadowgraph {
 std::string nodes_csv(const Profile& profile);
 // A line a storage: storage, kind, device, bytes, born, first_use, last_forward_use, first_backward_use, last_use, freed
 // (nodes; empty if there is none, or if it lives on), module, op and source of its maker, dtype, shape, and in `kept_by`
-// what kept it alive: "parameter", "autograd, saved at 12" (the first forward node that saved it), "output" or nothing.
+// what kept it alive: "parameter", "autograd, saved at 12" (the first forward node that saved it), "output" or nothing;
+// at_peak: "yes" for all that is alive at the peak of the profile's device.
 std::string storages_csv(const Profile& profile);
 
 // The Trace Event Format. Rows for the host's calls and the device's kernels if the profile has times (otherwise every node
