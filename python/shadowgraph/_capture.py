@@ -177,7 +177,7 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
 
 def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mode=None, steady_state=False,
              options=None, run_steps=0, **training):  # fmt: skip
-    """(graph, seconds) of a training step, of `run_steps` of them, or of an inference: for `profile`, `sweep`, `fit`."""
+    """(graph, seconds) of a training step, of `run_steps` of them, or of an inference."""
     if mode not in (None, "train", "infer"):
         raise _C.Error(f"mode={mode!r}; it is 'train' or 'infer'")
     train = mode == "train" if mode is not None else loss is not None or optimizer is not None

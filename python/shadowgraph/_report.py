@@ -123,8 +123,8 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
     measure: for the CPU: run each distinct call once, for scratch memory inside kernels and seconds.
     steady_state: the second training step, with the optimizer's state there.
     run: also record the first three steps of a training run, and say what each holds.
-    training: accumulate, clip_grad_norm, grad_scaler, ema, autocast, zero_grads: as of `capture_training_step`. autocast
-        is for inference, too.
+    training: accumulate, clip_grad_norm, grad_scaler, ema, zero_grads and, for inference, too, autocast: as of
+        `capture_training_step`.
     """
     how = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, options=options, **training)
     graph, seconds = _capture.of_model(model, inputs, steady_state=steady_state, **how)
