@@ -57,8 +57,8 @@ KeyValueCache::Layer KeyValueCache::update(size_t at, const at::Tensor& keys, co
   return layer;
 }
 
-at::Tensor KeyValueCache::mask(int64_t tokens, const at::Tensor& like) const {
-  if (!is_static() && (tokens == 1 || length_ == 0)) return {};
+std::optional<at::Tensor> KeyValueCache::mask(int64_t tokens, const at::Tensor& like) const {
+  if (!is_static() && (tokens == 1 || length_ == 0)) return std::nullopt;
   const auto options = like.options().dtype(at::kLong).requires_grad(false);
   const at::Tensor seen = torch::arange(is_static() ? capacity_ : length_ + tokens, options);
   const at::Tensor own = torch::arange(length_, length_ + tokens, options);

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,8 +45,8 @@ class KeyValueCache {
   Layer update(size_t layer, const at::Tensor& keys, const at::Tensor& values);
   // Once all layers have been updated.
   void advance(int64_t tokens) { length_ += tokens; }
-  // Which of what update() gives each new token may see: undefined where that is all of it, or all up to itself.
-  at::Tensor mask(int64_t tokens, const at::Tensor& like) const;
+  // Which of what update() gives each new token may see; none where that is all of it, or all up to itself.
+  std::optional<at::Tensor> mask(int64_t tokens, const at::Tensor& like) const;
   bool causal(int64_t tokens) const { return !is_static() && length_ == 0 && tokens > 1; }
 
  private:
@@ -59,7 +60,7 @@ class KeyValueCache {
 struct CachedStep {
   KeyValueCache* cache = nullptr;
   size_t layer = 0;
-  at::Tensor mask;
+  std::optional<at::Tensor> mask;
   bool causal = true;
 
   // The step of the first layer, for `tokens` new tokens.

@@ -210,8 +210,10 @@ def _check(sg, given):
         raise sg.Error("--memory needs a range of batches: --batch 1..512")
     if _is_range(given.batch) and given.output:
         raise sg.Error("-o writes one graph; leave it out with a range of batches")
-    if _is_range(given.batch) and (given.measure or given.spec or given.allocator or given.device_memory
-                                   or given.run):  # fmt: skip
+    for_one = given.command == "profile" and (
+        given.measure or given.spec or given.allocator or given.device_memory or given.run
+    )
+    if _is_range(given.batch) and for_one:
         raise sg.Error("--measure, --spec, --allocator, --device-memory and --run are for one batch, not for a range")
 
 

@@ -127,6 +127,12 @@ def profiles(folder):
          "expandable_segments:True", "--spec", "a100"),
         ("gpt2", *train, "--seq", 64, "--group", "operator", "--attention", "math", "--checkpoint", "auto"),
         ("lstm_lm", *train, "--device", "cpu"),
+        ("resnet18", *train, "--run", "--optimizer", "adamw", "--accumulate", 2, "--clip-grad-norm", 1, "--ema", 0.99,
+         "--grad-scaler", "--autocast", "bf16", "--zero-grads"),
+        ("resnet18", *train, "--run", "--device", "cpu"),
+        ("resnet18", *train, "--run", "--device-memory", "600MiB"),
+        ("gpt2", "--mode", "prefill", "--batch", 2, "--seq", 64, "--cache", "static"),
+        ("gpt2", "--mode", "decode", "--batch", 2, "--context", 64),
     )
     for arguments in modes:
         what = f"profile {' '.join(map(str, arguments))}"
@@ -136,6 +142,14 @@ def profiles(folder):
         expect_valid("profile", profile, what)
         if "600MiB" in arguments and "out_of_memory" not in profile:
             failures.append(f"{what}: it does not fit, and out_of_memory is absent")
+        if ("--run" in arguments) != ("run" in profile) or ("prefill" in arguments or "decode" in arguments) != (
+            "cache" in profile
+        ):
+            failures.append(f"{what}: run or cache is absent, or there unasked")
+        if "run" in profile and profile["run"]["peak_bytes"] != max(
+            profile["run"][step]["peak_bytes"] for step in ("first_step", "second_step", "steady_state")
+        ):
+            failures.append(f"{what}: the peak of the run is not that of its steps")
         if "time" not in profile:
             failures.append(f"{what}: time is absent")
         memory = profile.get("device_memory")
@@ -154,7 +168,10 @@ def profiles(folder):
 
 
 def damaged_profiles(folder):
-    profile = output("profile", "resnet18", "--mode", "train", "--batch", 1, "--device", "cuda", "--json", cache=folder)
+    profile = output("profile", "resnet18", "--mode", "train", "--batch", 1, "--device", "cuda", "--run", "--json",
+                     cache=folder)
+    decode = output("profile", "gpt2", "--mode", "decode", "--context", 8, "--json", cache=folder)
+    profile["cache"] = decode["cache"]
     # The modules below the first ones and the later storages say nothing new, and take long.
     profile["modules"]["children"] = profile["modules"]["children"][-1:]
     profile["top_at_peak"] = profile["top_at_peak"][:2]
