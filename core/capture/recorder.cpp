@@ -354,7 +354,9 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
     link_recomputation(node);
   }
   for (const uint32_t checkpoint : open_checkpoints_) checkpoints_[checkpoint].push_back(node);
-  if (n.flags.grad_mode) claim_sequence(node);
+  // An autograd function of the program's runs without gradients, behind a grad_fn that it has made: where it communicates,
+  // that is the collective's.
+  if (n.flags.grad_mode || C10_UNLIKELY(info.group_argument >= 0)) claim_sequence(node);
   if (mode_.data_sizes.has_asked()) note_data_sizes(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
 }

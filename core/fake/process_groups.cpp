@@ -30,7 +30,7 @@ constexpr std::pair<std::string_view, c10d::ReduceOp::RedOpType> kReductions[] =
     {"bor", c10d::ReduceOp::BOR}, {"bxor", c10d::ReduceOp::BXOR}};
 
 bool is_class(const c10::Type& type, const char* name) {
-  return type.kind() == c10::TypeKind::ClassType && type.repr_str() == name;
+  return type.kind() == c10::TypeKind::ClassType && type.str() == name;
 }
 
 // What FakeMesh and fake_process_group have made, by name.

@@ -8,6 +8,7 @@
 #include <shadowgraph/profile.h>
 #include <shadowgraph/profile/communication.h>
 #include <shadowgraph/profile/time.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn.h>
 #include <torch/optim/adamw.h>
 
@@ -20,16 +21,23 @@ constexpr int64_t kProcesses = 16;
 constexpr int64_t kLayers = 8, kWidth = 1024, kInner = 4096, kBatch = 64;
 constexpr int64_t kLayerElements = 2 * kWidth * kInner;
 
-// The whole of a flat parameter of which each process has a part. Its backward is a reduce-scatter.
-at::Tensor gathered(const at::Tensor& part) {
-  static const auto gather =
-      c10::Dispatcher::singleton().findSchemaOrThrow("_c10d_functional_autograd::all_gather_into_tensor", "");
-  static const auto wait = c10::Dispatcher::singleton().findSchemaOrThrow("_c10d_functional::wait_tensor", "");
-  torch::jit::Stack stack{part, kProcesses, "fsdp"};
-  gather.callBoxed(stack);
-  wait.callBoxed(stack);
+at::Tensor call(const char* name, torch::jit::Stack stack) {
+  c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxed(stack);
+  c10::Dispatcher::singleton().findSchemaOrThrow("_c10d_functional::wait_tensor", "").callBoxed(stack);
   return stack[0].toTensor();
 }
+
+// The whole of a flat parameter of which each process has a part; backward, each gets the sum of its part. (Of these
+// operators libtorch 2.13 has gradients in Python alone.)
+struct Gather : torch::autograd::Function<Gather> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& part) {
+    return call("_c10d_functional::all_gather_into_tensor", {part, kProcesses, "fsdp"});
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {call("_c10d_functional::reduce_scatter_tensor", {gradients[0].contiguous(), "sum", kProcesses, "fsdp"})};
+  }
+};
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
@@ -43,7 +51,7 @@ struct NetImpl : torch::nn::Module {
       // What is made inside is gone after it, the gathered weights too, and made again in backward.
       x = sg::checkpoint(
           [part](const at::Tensor& input) {
-            const at::Tensor weights = gathered(part);
+            const at::Tensor weights = Gather::apply(part);
             const at::Tensor up = weights.narrow(0, 0, kWidth * kInner).view({kWidth, kInner});
             const at::Tensor down = weights.narrow(0, kWidth * kInner, kWidth * kInner).view({kInner, kWidth});
             return input + input.matmul(up).relu().matmul(down);

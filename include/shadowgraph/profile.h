@@ -30,7 +30,7 @@ struct DeviceSpec;  // shadowgraph/profile/time.h
 class StepTime;
 struct Interconnect;  // shadowgraph/profile/communication.h
 class Communication;
-class Overlap;
+class OverlappedStep;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Everything the profiler knows of a graph, asked for in one way.
@@ -149,7 +149,7 @@ struct Profile {
   // What collectives send; nullptr if the program has none.
   const Communication* communication() const { return communication_.get(); }
   // Both at once; nullptr without collectives, without ProfileOptions::spec, or without an interconnect.
-  const Overlap* overlap() const { return overlap_.get(); }
+  const OverlappedStep* overlap() const { return overlap_.get(); }
   MemoryPlan plan(const PlanOptions& options = {}) const;
 
  private:
@@ -160,7 +160,7 @@ struct Profile {
   std::shared_ptr<const MemoryTimeline> timeline_;
   std::shared_ptr<const StepTime> time_;
   std::shared_ptr<const Communication> communication_;
-  std::shared_ptr<const Overlap> overlap_;
+  std::shared_ptr<const OverlappedStep> overlap_;
 };
 
 Profile profile(const Graph& graph, const ProfileOptions& options = {});

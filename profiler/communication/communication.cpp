@@ -250,7 +250,7 @@ std::vector<Communication::ModuleCommunication> Communication::by_module() const
   return modules;
 }
 
-// ---- Overlap --------------------------------------------------------------------------------------------------------
+// ---- OverlappedStep --------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -327,8 +327,8 @@ class TwoStreams {
 
 }  // namespace
 
-Overlap Overlap::of(const Graph& graph, const Communication& communication, const StepTime& time) {
-  Overlap result;
+OverlappedStep OverlappedStep::of(const Graph& graph, const Communication& communication, const StepTime& time) {
+  OverlappedStep result;
   result.compute_ = TwoStreams(graph, communication, time, nullptr).run();
   result.seconds_ = TwoStreams(graph, communication, time, &result.start_).run();
   result.communication_ = communication.total().seconds;

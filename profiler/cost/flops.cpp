@@ -27,6 +27,10 @@ TargetFormulas formulas_of(const Target& called) {
   TargetFormulas formulas{.known = true, .own = registered_costs(target)};
   if (formulas.own && !formulas.own->flops) formulas.own = nullptr;
   if (formulas.own) return formulas;
+  if (target.facts().collective) {
+    formulas.free = true;  // what it adds up is nothing beside the way there (shadowgraph/profile/communication.h)
+    return formulas;
+  }
   formulas.flop = find_flop_row(target.name());
   formulas.elementwise = ElementwiseFormula::of(target);
   formulas.free = formulas.flop == nullptr &&

@@ -184,7 +184,7 @@ json to_json(const Communication& communication, const Profile& profile) {
   for (const UncoveredOperator& row : communication.uncovered()) {
     object["uncovered"].push_back({{"op", row.op}, {"count", row.count}});
   }
-  if (const Overlap* overlap = profile.overlap()) {
+  if (const OverlappedStep* overlap = profile.overlap()) {
     object["overlap"] = {{"seconds", overlap->seconds()},
                          {"compute_seconds", overlap->compute()},
                          {"exposed_seconds", overlap->exposed()},
@@ -338,7 +338,8 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
   if (!communication.empty()) {
     profile.communication_ = std::make_shared<const Communication>(std::move(communication));
     if (profile.time_ && options.interconnect != nullptr) {
-      profile.overlap_ = std::make_shared<const Overlap>(Overlap::of(graph, *profile.communication_, *profile.time_));
+      profile.overlap_ =
+          std::make_shared<const OverlappedStep>(OverlappedStep::of(graph, *profile.communication_, *profile.time_));
     }
   }
   profile.modules = modules_of(costs, timeline);
@@ -515,7 +516,7 @@ std::string time_text(const StepTime& time) {
   return text;
 }
 
-std::string communication_text(const Communication& communication, const Overlap* overlap) {
+std::string communication_text(const Communication& communication, const OverlappedStep* overlap) {
   const CommunicationSum total = communication.total();
   const auto seconds = [&](const CommunicationSum& sum) {
     return communication.has_seconds() ? human_seconds(sum.seconds) : std::string();

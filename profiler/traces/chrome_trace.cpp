@@ -98,7 +98,7 @@ json chrome_trace(const Profile& profile) {
   if (time != nullptr && time->host() > 0) name_row(kHost, "host calls");
   name_row(kDevice, time != nullptr ? "kernels" : "nodes, a microsecond each");
 
-  const Overlap* overlap = profile.overlap();
+  const OverlappedStep* overlap = profile.overlap();
   if (overlap != nullptr) name_row(kLinks, "communication");
 
   ModuleSlices modules(events);

@@ -5,16 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-
-#include <filesystem>
-#include <fstream>
 
 #include "shadowgraph/capture.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
-#include "shadowgraph/text.h"
 
 namespace shadowgraph::communication_test {
 namespace {
@@ -232,7 +229,7 @@ TEST(Communication, OverlapsWithWhatDoesNotNeedIt) {
     const Graph graph = overlapping(products);
     const Communication communication = Communication::of(graph, {.interconnect = &links});
     const StepTime time = StepTime::of(graph, spec);
-    const Overlap overlap = Overlap::of(graph, communication, time);
+    const OverlappedStep overlap = OverlappedStep::of(graph, communication, time);
     EXPECT_NEAR(overlap.compute(), time.seconds(), 1e-12);  // collectives are not in the time of kernels
     EXPECT_GE(overlap.seconds(), overlap.at_least());
     EXPECT_LE(overlap.seconds(), overlap.at_most() + 1e-15);
@@ -256,8 +253,8 @@ TEST(Communication, SynchronousCallsHoldComputingUp) {
     work->wait();
     const Graph graph = session.finish({product, tensors[0]});
     const DeviceSpec spec = DeviceSpec::named("h100");
-    const Overlap overlap =
-        Overlap::of(graph, Communication::of(graph, {.interconnect = &links}), StepTime::of(graph, spec));
+    const OverlappedStep overlap =
+        OverlappedStep::of(graph, Communication::of(graph, {.interconnect = &links}), StepTime::of(graph, spec));
     if (asynchronous) {
       EXPECT_LT(overlap.exposed(), 1e-9);
     } else {
@@ -265,6 +262,16 @@ TEST(Communication, SynchronousCallsHoldComputingUp) {
     }
   }
 }
+
+struct Gather : torch::autograd::Function<Gather> {
+  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& part) {
+    return run("_c10d_functional::all_gather_into_tensor", {part, 4, "fsdp"});
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {run("_c10d_functional::reduce_scatter_tensor", {gradients[0], "sum", 4, "fsdp"})};
+  }
+};
 
 TEST(Communication, ForwardAndBackwardOfANodeAndAModule) {
   const FakeMesh mesh({{"fsdp", 4}});
@@ -276,8 +283,7 @@ TEST(Communication, ForwardAndBackwardOfANodeAndAModule) {
     int layer = 0;
     session.name_module(&layer, "layer");
     session.enter_module(&layer, "Layer");
-    y = run("_c10d_functional::wait_tensor",
-            {run("_c10d_functional_autograd::all_gather_into_tensor", {x, 4, "fsdp"})});
+    y = Gather::apply(x);
     session.leave_module();
   }
   y.square().sum().backward();
@@ -296,20 +302,19 @@ TEST(Communication, ForwardAndBackwardOfANodeAndAModule) {
 }
 
 TEST(Communication, WhatIsNotKnownIsListed) {
-  constexpr std::string_view kHead = "shadowgraph 1\n";
-  Graph graph;
+  Graph bare;
   {
     const FakeMesh mesh({{"dp", 4}});
     CaptureSession session;
-    graph = session.finish({run("_c10d_functional::all_reduce", {at::empty({1024}), "sum", "dp"})});
+    bare = session.finish({run("_c10d_functional::all_reduce", {at::empty({1024}), "sum", "dp"})});
   }
-  // The same without the node that says what the group is, as a graph from elsewhere may be.
-  std::string text = to_text(graph);
-  const size_t at = text.find("sg_c10d::process_group(group_name");
-  ASSERT_NE(at, text.npos) << kHead;
-  const size_t line = text.rfind('\n', at) + 1;
-  text.erase(line, text.find('\n', at) + 1 - line);
-  const Graph bare = parse(text);
+  // Without the node that says what the group is, as a graph from elsewhere may be.
+  NodeId says;
+  for (const NodeId node : bare.nodes()) {
+    if (bare.target(node).name() == "sg_c10d::process_group") says = node;
+  }
+  ASSERT_TRUE(says.valid());
+  bare.erase(says);
   const Communication unknown = Communication::of(bare);
   EXPECT_TRUE(unknown.collectives().empty());
   ASSERT_EQ(unknown.uncovered().size(), 1U);
@@ -333,12 +338,16 @@ TEST(Communication, InEveryReport) {
   EXPECT_THAT(to_text(profile), HasSubstr("7.00 MiB sent by this process in 1 collectives"));
   EXPECT_THAT(nodes_csv(profile), HasSubstr(",7340032,"));
   bool in_its_row = false;
-  for (const auto& event : chrome_trace(profile)["traceEvents"]) {
+  const nlohmann::json trace = chrome_trace(profile);
+  for (const auto& event : trace["traceEvents"]) {
     if (event["name"] == "_c10d_functional::all_reduce" && event["ph"] == "X") {
       in_its_row = event["tid"] == 4 && event["args"]["wire_bytes"] == 7 * kMiB;
     }
   }
   EXPECT_TRUE(in_its_row);
+  // They are neither without a FLOP formula nor without a scratch rule.
+  EXPECT_TRUE(profile.uncovered.empty());
+  EXPECT_TRUE(profile.unknown_scratch.empty());
   // A program without collectives says nothing of them.
   CaptureSession session;
   const Graph none = session.finish({at::empty({2}).relu()});

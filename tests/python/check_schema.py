@@ -18,7 +18,7 @@ import jsonschema
 
 TOOL = sys.argv[1]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCHEMAS = {name: json.loads((ROOT / "docs" / f"{name}.schema.json").read_text()) for name in ("profile", "device-spec")}
+SCHEMAS = {name: json.loads((ROOT / "docs" / f"{name}.schema.json").read_text()) for name in ("profile", "device-spec", "interconnect")}
 failures = []
 
 
@@ -74,7 +74,7 @@ def damages(document, path="$"):
     number below 0 or in words, text where a list should be."""
     # Objects whose keys are names of the program's, or of anything.
     named = ("operators", "flops", "elementwise_flops", "transcendental", "flops_beyond_pytorch", "sources")
-    maps = [[name] for name in named] + [["time", "phases"]]
+    maps = [[name] for name in named] + [["time", "phases"], ["phases"]]
 
     def edited(steps, edit):
         copied = copy.deepcopy(document)
@@ -240,6 +240,40 @@ def device_specs(folder):
             failures.append(f"the tool takes a device with {change}")
 
 
+def communication(folder):
+    """A program with collectives, and files of links."""
+    program = ROOT / "tests" / "golden" / "profiler" / "data_parallel.sg"
+    profile = output("profile", program, "--json", "--spec", "h100", cache=folder)
+    expect_valid("profile", profile, "a program with collectives")
+    if profile["communication"]["wire_bytes"] <= 0 or "overlap" not in profile["communication"]:
+        failures.append("a program with collectives: nothing is sent, or no overlap is estimated")
+    for what, damaged in damages(profile["communication"]):
+        expect_refused("profile", profile | {"communication": damaged}, f"communication: {what}")
+    files = sorted((ROOT / "profiler" / "communication" / "interconnects").glob("*.json"))
+    if len(files) < 2:
+        failures.append("no files of links found")
+    for file in files:
+        expect_valid("interconnect", json.loads(file.read_text()), file.name)
+    h100 = json.loads(files[[file.stem for file in files].index("h100")].read_text())
+    h100["axes"] = {"tp": {"latency": 1e-6, "tables": {"all_reduce": [[1, 1], [2, 2]]}}}
+    expect_valid("interconnect", h100, "h100 with an axis")
+    file = folder / "links.json"
+
+    def taken(links):
+        file.write_text(json.dumps(links))
+        return run("profile", program, "--interconnect", file, "--json", cache=folder)[0] == 0
+
+    if not taken(h100):
+        failures.append("the tool refuses links with an axis")
+    for change in ({"version": 2}, {"levels": []}, {"levels": [{"name": "x", "bandwidth": 0}]}, {"base": -1},
+                   {"axes": {"tp": {"tables": {"sum": [[1, 1]]}}}}, {"axes": {"tp": {"tables": {"reduce": [[0, 1]]}}}}):
+        expect_refused("interconnect", h100 | change, f"links with {change}")
+        if taken(h100 | change):
+            failures.append(f"the tool takes links with {change}")
+    if run("profile", program, "--mesh", "dp", cache=folder)[0] == 0:
+        failures.append("the tool takes --mesh dp")
+
+
 def calibrated(folder):
     file = folder / "this-machine.json"
     output("calibrate", "-o", file, cache=folder)
@@ -248,4 +282,4 @@ def calibrated(folder):
 
 if __name__ == "__main__":
     # The longest first.
-    in_parts.run((calibrated, profiles, device_specs, damaged_profiles, schemas_themselves), failures)
+    in_parts.run((calibrated, profiles, device_specs, communication, damaged_profiles, schemas_themselves), failures)

@@ -4,7 +4,7 @@
 //     const Interconnect links = Interconnect::named("h100");
 //     const Communication communication = Communication::of(graph, {.interconnect = &links});
 //     communication.total().wire;                                    // bytes that this process sends
-//     Overlap::of(graph, communication, step_time).seconds();       // of the step
+//     OverlappedStep::of(graph, communication, step_time).seconds();       // of the step
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -208,9 +208,9 @@ class Communication {
 //
 // where compute is the step without its collectives, waiting for the host included.
 
-class Overlap {
+class OverlappedStep {
  public:
-  static Overlap of(const Graph& graph, const Communication& communication, const StepTime& time);
+  static OverlappedStep of(const Graph& graph, const Communication& communication, const StepTime& time);
 
   double seconds() const { return seconds_; }
   double compute() const { return compute_; }

@@ -31,7 +31,7 @@ std::string storages_csv(const Profile& profile);
 
 // The Trace Event Format. Rows for the host's calls and the device's kernels if the profile has times (otherwise every node
 // takes one microsecond, and the trace says so), and for collectives if it has times of both, each then where
-// Overlap (shadowgraph/profile/communication.h) puts it; modules as nested slices over them; counters of live bytes by kind, and of
+// OverlappedStep (shadowgraph/profile/communication.h) puts it; modules as nested slices over them; counters of live bytes by kind, and of
 // scratch. Microseconds.
 nlohmann::json chrome_trace(const Profile& profile);
 
