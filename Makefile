@@ -84,7 +84,7 @@ fuzz: ## random bytes into what reads graphs, FUZZ_SECONDS=60 for each of text a
 	@cmake --build build-fuzz -j $(JOBS)
 	@scripts/fuzz.sh
 
-lint: setup ## include directions, README, ruff, clang-tidy on what changed (all of it: scripts/lint.py --all)
+lint: setup ## include directions, README, ruff, mypy, clang-tidy on what changed (all of it: scripts/lint.py --all)
 	@scripts/setup.sh --lint
 	@scripts/check_includes.py
 	@scripts/check_readme.py

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs clang-tidy (.clang-tidy) on the sources, those that matter most first, within a time budget; or ruff on Python.
+"""Runs clang-tidy on the sources, those that matter most first, within a time budget; or ruff and mypy on Python.
 
     scripts/lint.py              what changed since the merge base with --base, then, while the budget lasts, the rest
     scripts/lint.py --all        everything, however long it takes
     scripts/lint.py FILE...      these
-    scripts/lint.py --python     ruff (pyproject.toml) on all Python files and notebooks, in a second
+    scripts/lint.py --python     ruff on all Python files and notebooks, mypy on the package (pyproject.toml): seconds
 
 A source has changed when it or a header that it includes, directly or not, has. The rest is taken in an order that each
 commit rotates, so that every file comes round. A source on libtorch's headers takes 4 s, one on <torch/torch.h> 13 s
@@ -67,6 +67,12 @@ def included(path, seen):
     return seen
 
 
+def lint_python():
+    commands = ([find("ruff"), "check", "--no-cache", "--output-format", "concise", "."],
+                [find("mypy"), "--cache-dir", os.devnull])
+    return max(subprocess.run(command, cwd=ROOT).returncode for command in commands)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("files", nargs="*")
@@ -77,8 +83,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     if arguments.python:
-        sys.exit(subprocess.run([find("ruff"), "check", "--no-cache", "--output-format", "concise", "."],
-                                cwd=ROOT).returncode)
+        sys.exit(lint_python())
 
     clang_tidy = find("clang-tidy")
     sources = configure()

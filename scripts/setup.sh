@@ -4,7 +4,7 @@
 #   scripts/setup.sh           compiler, libraries, libtorch: enough for `make build` and `make demo`
 #   scripts/setup.sh --test    the Python packages that make the test fixtures, too
 #   scripts/setup.sh --wheel   what makes the wheel of the Python package, too
-#   scripts/setup.sh --lint    clang-format, clang-tidy and ruff, too
+#   scripts/setup.sh --lint    clang-format, clang-tidy, ruff and mypy, too
 #   scripts/setup.sh --fuzz    clang and its sanitizers, too
 #
 # Debian packages are installed when this runs as root; otherwise the exact line is printed and the script fails.
@@ -16,6 +16,7 @@ cd "$(dirname "$0")/.."
 torch_version=2.13.0
 clang_tidy_version=23.1.4
 ruff_version=0.17.6
+mypy_version=2.4.1
 scikit_build_core_version=1.1.2
 packages=(g++ make cmake ninja-build ccache pkg-config python3 python3-dev python3-venv
   libboost-graph-dev libgraphviz-dev nlohmann-json3-dev libcli11-dev
@@ -107,6 +108,7 @@ if [[ -n $want_lint ]]; then
   # Three times as fast as Debian's version 14: it skips the declarations of system headers, here libtorch's.
   has_package "clang_tidy-$clang_tidy_version*" || wanted+=("clang-tidy==$clang_tidy_version")
   has_package "ruff-$ruff_version*" || wanted+=("ruff==$ruff_version")
+  has_package "mypy-$mypy_version*" || wanted+=("mypy==$mypy_version")
 fi
 ((${#wanted[@]})) || exit 0
 
@@ -127,5 +129,5 @@ if [[ ! -x .venv/bin/python ]] || ! .venv/bin/python -m pip --version >/dev/null
 fi
 say "pip install ${wanted[*]}"
 # Named again so that nothing wanted moves torch to another version.
-if [[ ${wanted[*]} != clang-tidy* && ${wanted[*]} != ruff* ]]; then wanted=("torch==$torch_version" "${wanted[@]}"); fi
+if [[ ${wanted[*]} != clang-tidy* && ${wanted[*]} != ruff* && ${wanted[*]} != mypy* ]]; then wanted=("torch==$torch_version" "${wanted[@]}"); fi
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "${wanted[@]}" >&2

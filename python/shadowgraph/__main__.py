@@ -9,6 +9,7 @@
 
 import argparse
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -36,7 +37,7 @@ def main(arguments=None):
     given = sys.argv[1:] if arguments is None else list(arguments)
     if not _is_for_python(given):
         return _run_tool(given, replace=arguments is None)
-    given = _parser().parse_args(given)
+    given = _parsers()[0].parse_args(given)
     import shadowgraph as sg
 
     try:
@@ -60,7 +61,7 @@ def _is_for_python(arguments):
     """Whether this is profile or capture of what only Python can make: hf:CONFIG.json, some.module:factory."""
     if not arguments or arguments[0] not in COMMANDS:
         return False
-    parser = _parser().commands[arguments[0]]
+    parser = _parsers()[1][arguments[0]]
     takes_value = {name for action in parser._actions if action.nargs != 0 for name in action.option_strings}
     rest = iter(arguments[1:])
     for word in rest:
@@ -99,11 +100,12 @@ def _run_tool(arguments, replace):
 # ---- Models in Python
 
 
-def _parser():
+def _parsers():
+    """The parser of command lines, and those of the commands by name."""
     parser = argparse.ArgumentParser(prog="shadowgraph", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    parser.commands = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
-    for name, command in parser.commands.items():
+    parsers = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
+    for name, command in parsers.items():
         profile = name == "profile"
         command.add_argument("source", help="some.module:factory (a function or class without arguments that makes a "
                              "torch.nn.Module), or hf:CONFIG.json (a transformers configuration)")  # fmt: skip
@@ -162,7 +164,7 @@ def _parser():
             command.add_argument("--depth", type=_at_least(0), default=0,
                                  help="module levels in the table; 0: what fits")  # fmt: skip
             command.add_argument("--rows", type=_at_least(0), default=40, help="most rows of the table; 0: all")
-    return parser
+    return parser, parsers
 
 
 def _at_least(least):
@@ -200,7 +202,7 @@ def _bytes(text):
         number = float(found[1]) if found else 0
     except ValueError:
         number = 0
-    if number <= 0:
+    if not found or number <= 0:
         raise argparse.ArgumentTypeError(f"'{text}' is no size such as 24GiB")
     return int(number * (1024 if found[3] else 1000) ** " KMGT".index(found[2] or " "))
 
@@ -234,10 +236,7 @@ def _how(given):
     train = given.mode == "train"
     optimizer = getattr(torch.optim, OPTIMIZERS[given.optimizer]) if train else None
     if train and given.optimizer == "sgd":
-        sgd = optimizer
-
-        def optimizer(parameters):
-            return sgd(parameters, lr=1e-2)
+        optimizer = functools.partial(torch.optim.SGD, lr=1e-2)
 
     return dict(optimizer=optimizer, device=given.device, dtype=getattr(torch, DTYPES[given.dtype]), mode=given.mode,
                 steady_state=given.steady_state, autocast=given.autocast, accumulate=given.accumulate,

@@ -116,7 +116,9 @@ class Capture(Scope):
 
 def _parts_of(root):
     """What named_modules, named_parameters and named_buffers give, in one walk: each takes several times as long."""
-    parts, parameters, buffers, seen = [], [], [], set()
+    parts, seen = [], set()
+    parameters: list[tuple[str, torch.Tensor]] = []
+    buffers: list[tuple[str, torch.Tensor]] = []
 
     def walk(module, path):
         if id(module) in seen:
@@ -211,7 +213,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
             module = _models.made(program, device, dtype)
             stack.enter_context(_models.Converted(module, mode, device, dtype))
             stack.enter_context(_training(module, train))
-        made = set()  # ids of the tensors that texts stand for
+        made: set[int] = set()  # ids of the tensors that texts stand for
         args, kwargs = _on_device(args, kwargs, device, dtype, mode, made)
         call = module if module is not None else program
         if step:

@@ -138,7 +138,9 @@ def _from_weights(module, weights, prefix, strict, buffers_only, check_fn, devic
     chosen = {id(tensor) for tensor in _tensors(module, buffers_only, check_fn)}
     places = {name: tensor for name, tensor in module.state_dict(keep_vars=True).items()
               if isinstance(tensor, torch.Tensor)}  # fmt: skip
-    wanted, missing, found = [], {}, set()
+    wanted: list[tuple[str, torch.Tensor]] = []
+    absent: dict[int, str] = {}
+    found = set()
     for name, tensor in places.items():
         if id(tensor) not in chosen or not _C.is_fake(tensor):
             continue
@@ -147,9 +149,9 @@ def _from_weights(module, weights, prefix, strict, buffers_only, check_fn, devic
             wanted.append((prefix + name, tensor))
             found.add(id(tensor))
         else:
-            missing.setdefault(id(tensor), prefix + name)
+            absent.setdefault(id(tensor), prefix + name)
     if strict:
-        missing = [name for key, name in missing.items() if key not in found]
+        missing = [name for key, name in absent.items() if key not in found]
         if missing:
             raise MissingKeyError(
                 f"the weights lack {_listed(missing)}{_nearest(missing[0], weights.keys())}; strict=False gives such "

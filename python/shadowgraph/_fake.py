@@ -1,6 +1,7 @@
 """Fake tensors: programs run for their shapes, dtypes, strides, aliasing and devices, with no data and no memory."""
 
 import weakref
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ __all__ = ["fake", "is_fake", "unfake"]
 class Scope:
     """What `fake` and `Capture` share: a C++ mode or session, entered and left, and torch told of it meanwhile."""
 
-    _inside = None
+    _inside: Any = None
 
     def _make(self):
         raise NotImplementedError("the C++ object that is entered")
@@ -34,7 +35,7 @@ class Scope:
         return self
 
     def __exit__(self, *exception):
-        inside, self._inside = self._inside, None
+        inside, self._inside = self._active(), None
         try:
             inside.leave()
         finally:
@@ -82,7 +83,7 @@ class fake(Scope):
         fake = super().from_real(tensor, device)
         # A mode keeps the fake as long as the real tensor lives, whose end C++ is told of by nobody.
         if isinstance(tensor, torch.Tensor) and not is_fake(tensor):
-            inside, real, address = self._inside, self._real, tensor._cdata
+            inside, real, address = self._active(), self._real, tensor._cdata
 
             def gone(reference):
                 if real.get(address) is reference:

@@ -178,7 +178,7 @@ class _Runner:
         # Inputs are held, as capture() holds its arguments: the record knows them by their address.
         last = {argument: node for node in self._nodes for argument in node.all_input_nodes
                 if argument.op != "placeholder"}  # fmt: skip
-        self._done_after = {}
+        self._done_after: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         for argument, user in last.items():
             self._done_after.setdefault(user, []).append(argument)
 
@@ -259,7 +259,8 @@ class _Runner:
     def _all_stacks(self):
         """Of each node the modules around it, ((path, class, key), ...); what says nothing of itself is where the one
         before it is."""
-        stacks, before = {}, ()
+        stacks: dict[torch.fx.Node, tuple[tuple[str, str, str], ...]] = {}
+        before: tuple[tuple[str, str, str], ...] = ()
         for node in self._nodes:
             stack = node.meta.get("nn_module_stack")
             if stack is not None:

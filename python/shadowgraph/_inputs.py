@@ -21,7 +21,9 @@ def is_spec(value):
 
 def made(spec, device):
     """A tensor of zeros: "i64[4,512]" is dtype and shape."""
-    dtype, sizes = _SPEC.fullmatch(spec.strip()).groups()
+    found = _SPEC.fullmatch(spec.strip())
+    assert found is not None  # is_spec(spec)
+    dtype, sizes = found.groups()
     if dtype not in _DTYPES:
         raise _C.Error(f"input '{spec}': no dtype '{dtype}'; there are {', '.join(_DTYPES)}")
     return torch.zeros([int(size) for size in sizes.split(",") if size.strip()], dtype=_DTYPES[dtype], device=device)

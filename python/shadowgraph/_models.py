@@ -18,8 +18,8 @@ def made(model, device, dtype):
     with _default_dtype(dtype), torch.device(device):
         if _is_configuration(model):
             module = _from_configuration(model)
-        elif isinstance(model, type) and getattr(model, "config_class", None) is not None:
-            module = model(model.config_class())
+        elif isinstance(model, type) and (configuration := getattr(model, "config_class", None)) is not None:
+            module = model(configuration())
         elif callable(model):
             module = model()
         else:

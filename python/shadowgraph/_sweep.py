@@ -201,10 +201,11 @@ class _Progress:
     def over(self, items):
         if self._bar is None:
             return items
-        return self._counted(items)
+        return self._counted(items, self._bar)
 
-    def _counted(self, items):
-        self._bar.total += len(items)
+    @staticmethod
+    def _counted(items, bar):
+        bar.total += len(items)
         for item in items:
             yield item
-            self._bar.update()
+            bar.update()
