@@ -10,6 +10,7 @@
 #include "models/registry.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
@@ -59,6 +60,13 @@ class Estimates {
     if (request.measure) measure(graph);
     options_.measured = &measured_;
     if (spec_) options_.spec = &*spec_;
+    if (!request.interconnect.empty()) {
+      links_ = Interconnect::find(request.interconnect);
+    } else if (spec_) {
+      links_ = Interconnect::around(spec_->name);
+    }
+    if (links_) options_.interconnect = &*links_;
+    if (!request.mesh.empty()) options_.mesh = parse_mesh(request.mesh);
   }
   const ProfileOptions& options() const { return options_; }
 
@@ -75,6 +83,7 @@ class Estimates {
   ProfileOptions options_;
   MeasuredCalls measured_;
   std::optional<DeviceSpec> spec_;
+  std::optional<Interconnect> links_;
 };
 
 }  // namespace
@@ -160,9 +169,11 @@ void profile(const ProfileRequest& request) {
   if (request.memory && !request.batches) throw Error("--memory needs a range of batches: --batch 1..512");
   if (request.batches) {
     if (!request.directory.empty()) throw Error("-o writes one graph; leave it out with a range of batches");
-    if (request.measure || !request.spec.empty() || !request.allocator.empty() || request.device_memory) {
+    if (request.measure || !request.spec.empty() || !request.allocator.empty() || request.device_memory ||
+        request.run) {
       throw Error(
-          "--measure, --spec, --allocator and --device-memory are for one batch, not for a range; 'shadowgraph fit' "
+          "--measure, --spec, --allocator, --device-memory and --run are for one batch, not for a range; 'shadowgraph "
+          "fit' "
           "finds the largest batch with an allocator's settings");
     }
     profile_batches(request.capture, *request.batches, request.memory, request.json);
@@ -180,6 +191,10 @@ void profile(const ProfileRequest& request) {
   Estimates estimates(request, loaded.graph);
   Profile result = profile(loaded.graph, estimates.options());
   result.capture_seconds = loaded.capture_seconds;
+  if (request.run) {
+    const LoadedGraph steps = load_run(request.capture, /*steps=*/3);
+    result.run = RunMemory::of(steps.graph, estimates.options().memory);
+  }
   std::optional<nlohmann::json> json;  // worked out for whom it is
   if (request.json || !request.directory.empty()) json = to_json(result);
   if (request.json) {

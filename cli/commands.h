@@ -20,8 +20,11 @@ struct ProfileRequest {
   std::optional<int64_t> memory;         // bytes; with `batches`
   bool measure = false;                  // calls on the CPU that are not known yet
   std::string spec;                      // name of a device or file with its figures; empty: by the graph's device
+  std::string interconnect;              // name or file of links between processes; empty: what is usual around `spec`
+  std::string mesh;                      // "dp=8,tp=4"; empty: none
   std::string allocator;                 // as PYTORCH_ALLOC_CONF takes it
   std::optional<int64_t> device_memory;  // bytes
+  bool run = false;                      // also the first three steps of a training run
 };
 
 struct CalibrateRequest {

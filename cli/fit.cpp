@@ -19,7 +19,18 @@ struct Probe {
   int64_t peak = 0;  // live bytes
   int64_t flops = 0;
   double seconds = 0;  // of a step; 0: no times
+  std::optional<CacheInfo> cache;
 };
+
+// What is looked for.
+bool looks_for_context(const FitRequest& request) {
+  return request.capture.generation == "decode" && request.capture.context == 0;
+}
+
+const char* name_of_size(const FitRequest& request) {
+  if (looks_for_context(request)) return "context";
+  return request.longest_from ? "seq" : "batch";
+}
 
 // Tries sizes of one program with one checkpoint policy.
 class Fitting {
@@ -68,7 +79,9 @@ class Fitting {
   // Empty if the program does not exist at this size.
   std::optional<Probe> probe(int64_t size) {
     CaptureRequest at = request_.capture;
-    (request_.longest_from ? at.seq : at.batch) = size;
+    (looks_for_context(request_) ? at.context : request_.longest_from ? at.seq : at.batch) = size;
+    // What a first step with gradients that stay leaves to the next is not in that step alone.
+    if (at.training.zero_grads) at.steady_state = true;
     at.checkpoint = checkpoint_;
     std::optional<LoadedGraph> loaded;
     try {
@@ -85,6 +98,7 @@ class Fitting {
     probe.held = costs.device_memory ? costs.device_memory->footprint() : costs.peak_with_scratch.bytes;
     probe.fits = probe.held <= request_.memory;
     for (const auto& [phase, flops] : costs.flops) probe.flops = probe.flops + flops.matmul;
+    probe.cache = costs.cache;
     if (costs.time() != nullptr) probe.seconds = costs.time()->seconds();
     if (!probe.fits) limit.clear();
     return probe;
@@ -104,7 +118,10 @@ void fit(const FitRequest& request) {
                 ": fit changes the batch or the sequence, which only a built-in model takes; for a file "
                 "use profile --input at the sizes in question, or shadowgraph.fit() in Python");
   }
-  const char* what = request.longest_from ? "seq" : "batch";
+  if (looks_for_context(request) && request.longest_from) {
+    throw Error("--mode decode looks for the longest context; it takes no --seq");
+  }
+  const char* what = name_of_size(request);
   std::vector<std::string> policies{request.capture.checkpoint};
   if (request.capture.train) policies.insert(policies.end(), request.checkpoints.begin(), request.checkpoints.end());
   auto list = nlohmann::json::array();
@@ -128,6 +145,11 @@ void fit(const FitRequest& request) {
         entry["peak_bytes"] = best->peak;
         entry["flops"] = best->flops;
         if (best->seconds > 0) entry["seconds"] = best->seconds;
+        if (best->cache) {
+          entry["cache_bytes"] = best->cache->bytes;
+          entry["bytes_per_token"] = best->cache->bytes_per_token;
+          entry["positions"] = best->cache->positions;
+        }
       }
       if (!fitting.limit.empty()) entry["limit"] = fitting.limit;
       list.push_back(std::move(entry));
@@ -141,6 +163,13 @@ void fit(const FitRequest& request) {
                human_bytes(best->peak), human_count(best->flops),
                best->seconds > 0 ? human_seconds(best->seconds) : "-", fitting.captures,
                fitting.limit.empty() ? "" : "; no larger one: " + fitting.limit);
+    if (best->cache) {
+      fmt::print("{:<16} {:>8} {} bytes a token and sequence, {} in all{}\n", "", "",
+                 exact_count(best->cache->bytes_per_token), human_bytes(best->cache->bytes),
+                 best->cache->context > best->cache->positions
+                     ? fmt::format("; the model was trained on {} positions", exact_count(best->cache->positions))
+                     : "");
+    }
   }
   if (request.json) {
     nlohmann::json answer = list.front();  // without checkpoints, or with those asked for

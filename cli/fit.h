@@ -1,4 +1,5 @@
-// `shadowgraph fit MODEL --memory 80GB`: the largest batch, or the longest sequence, that a device of so much memory runs.
+// `shadowgraph fit MODEL --memory 80GB`: the largest batch, the longest sequence, or (--mode decode) the longest context
+// that a device of so much memory runs.
 #pragma once
 
 #include <optional>

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <optional>
 #include <system_error>
@@ -16,6 +17,7 @@
 #include "cli/commands.h"
 #include "cli/fit.h"
 #include "cli/suggestion.h"
+#include "cli/what_if.h"
 #include "models/registry.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/pipeline.h"
@@ -68,6 +70,23 @@ CLI::Validator whole_number_from(int64_t least) {
       fmt::format("INT>={}", least));
 }
 
+std::optional<double> number_of(const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(number)) return std::nullopt;
+  return number;
+}
+
+std::string positive_number(const std::string& text) {
+  const auto number = number_of(text);
+  return number && *number > 0 ? std::string() : "'" + text + "' is not a number above 0";
+}
+
+std::string from_0_to_1(const std::string& text) {
+  const auto number = number_of(text);
+  return number && *number >= 0 && *number <= 1 ? std::string() : "'" + text + "' is not a number from 0 to 1";
+}
+
 std::string usage_message(const CLI::App* app, const CLI::Error& error) {
   std::string command = app->get_name();
   for (const CLI::App* sub : app->get_subcommands()) command += " " + sub->get_name();
@@ -103,6 +122,21 @@ std::optional<int64_t> sequence_option(std::string text) {
   return thousands ? number * 1024 : number;
 }
 
+void add_mode_option(CLI::App& command, std::string& mode) {
+  command
+      .add_option(
+          "--mode", mode,
+          "infer: forward alone; train: forward, backward and optimizer step; of gpt2 and llama3 with a cache of "
+          "keys and values: prefill, the whole prompt; decode, one token after --context others")
+      ->check(CLI::IsMember({"infer", "train", "prefill", "decode"}))
+      ->capture_default_str();
+}
+
+void set_mode(CaptureRequest& request, const std::string& mode) {
+  request.train = mode == "train";
+  if (mode == "prefill" || mode == "decode") request.generation = mode;
+}
+
 // With `profile`, a range of batches is taken too.
 void add_capture_options(CLI::App& command, CaptureRequest& request, std::string& mode, ProfileRequest* profile) {
   if (profile == nullptr) {
@@ -128,9 +162,16 @@ void add_capture_options(CLI::App& command, CaptureRequest& request, std::string
         });
   }
   command.add_option("--seq", request.seq, "Sequence length of language models")->check(whole_number_from(1));
-  command.add_option("--mode", mode, "infer: forward alone; train: forward, backward and optimizer step")
-      ->check(CLI::IsMember({"infer", "train"}))
-      ->capture_default_str();
+  add_mode_option(command, mode);
+  command
+      .add_option("--context", request.context,
+                  "With --mode decode: tokens in the cache of keys and values before the one that is computed")
+      ->check(whole_number_from(1));
+  command
+      .add_option("--cache", request.cache,
+                  "With --mode prefill and decode: grown, every layer's keys and values concatenated with the new ones "
+                  "(Hugging Face's default; what is not given), or static, allocated at full length")
+      ->check(CLI::IsMember({"grown", "static"}));
   command.add_option("--optimizer", request.optimizer, "Optimizer of a training step")
       ->check(CLI::IsMember({"sgd", "adamw"}))
       ->capture_default_str();
@@ -148,6 +189,28 @@ void add_capture_options(CLI::App& command, CaptureRequest& request, std::string
   command.add_option("--dtype", request.dtype, "Floating-point type of parameters and inputs")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
+  command
+      .add_option("--autocast", request.autocast,
+                  "torch.autocast of forward and loss: bf16 or f16; parameters keep their type")
+      ->check(CLI::IsMember({"bf16", "f16"}));
+  command
+      .add_option("--accumulate", request.training.accumulate,
+                  "Training: gradients of so many micro-batches, each of --batch, before the optimizer's step")
+      ->check(whole_number_from(1));
+  command
+      .add_option_function<double>(
+          "--clip-grad-norm", [&request](const double& norm) { request.training.clip_grad_norm = norm; },
+          "Training: torch.nn.utils.clip_grad_norm_ to this norm")
+      ->check(positive_number);
+  command.add_flag("--grad-scaler", request.training.grad_scaler,
+                   "Training: torch.amp.GradScaler; its check for infinities finds none unless --host-reads says so");
+  command
+      .add_option_function<double>(
+          "--ema", [&request](const double& decay) { request.training.ema = decay; },
+          "Training: an exponential moving average of the parameters with this decay, 0.999")
+      ->check(from_0_to_1);
+  command.add_flag("--zero-grads", request.training.zero_grads,
+                   "Training: zero_grad(set_to_none=False), gradients stay allocated from step to step");
   command
       .add_option("--attention", request.attention,
                   "auto: the kernel that the device would take; math: never a fused one")
@@ -175,6 +238,45 @@ void add_capture_options(CLI::App& command, CaptureRequest& request, std::string
       "--checkpoint", request.checkpoint,
       "Activation checkpoints: modules whose activations backward computes again, 'transformer.h.*', or auto "
       "for numbered layers; policies: opt --pass checkpoint{...}");
+}
+
+void add_what_if_options(CLI::App& command, shadowgraph::cli::WhatIfRequest& request) {
+  CaptureRequest& capture = request.capture;
+  command
+      .add_option(
+          "source", capture.source,
+          "Graph file of a training step; or built-in model, TorchScript file or torch.export archive, of which a "
+          "step is captured first")
+      ->required();
+  command.add_option("--batch", capture.batch, "Of the step that is captured: batch size")->check(whole_number_from(1));
+  command.add_option("--seq", capture.seq, "Of the step that is captured: sequence length")
+      ->check(whole_number_from(1));
+  command.add_option("--device", capture.device, "Of the step that is captured: cpu, cuda or cuda:i")
+      ->capture_default_str();
+  command
+      .add_option("--input", capture.inputs, "Of a TorchScript file: dtype and shape of an input; repeat for several")
+      ->take_all()
+      ->delimiter('\0');
+  command.add_flag("--steady-state", capture.steady_state, "Of the step that is captured: the second one");
+  command
+      .add_option_function<std::string>(
+          "--dtype",
+          [&request](const std::string& text) {
+            request.change.dtype = text == "bf16" ? c10::ScalarType::BFloat16 : c10::ScalarType::Half;
+          },
+          "What if parameters and activations were bf16 or f16 in place of f32")
+      ->check(CLI::IsMember({"bf16", "f16"}));
+  command
+      .add_option("--optimizer", request.change.optimizer, "What if the optimizer were this one, or there were none")
+      ->check(CLI::IsMember({"none", "sgd", "sgd_momentum", "adam", "adamw"}));
+  command.add_option("--accumulate", request.change.accumulate, "What if so many micro-batches were accumulated")
+      ->check(whole_number_from(1));
+  command.add_option("--checkpoint", request.change.checkpoint,
+                     "What if these modules were computed again in backward: 'transformer.h.*', auto");
+  command.add_option("--zero", request.change.zero_stage, "What if ZeRO of this stage spread the step over --ranks")
+      ->check(CLI::IsMember({0, 1, 2, 3}));
+  command.add_option("--ranks", request.change.ranks, "Ranks of --zero")->check(whole_number_from(2));
+  command.add_flag("--json", request.json, "As JSON");
 }
 
 // The first lines of a libtorch error are the message; what follows is for its developers.
@@ -229,8 +331,19 @@ int run(int argc, char** argv) {
       "--spec", profile_request.spec,
       "Device that the time is estimated for: a name of 'shadowgraph devices', or a file (default: h100 for "
       "cuda, this machine's calibration for cpu)");
+  profile->add_option("--interconnect", profile_request.interconnect,
+                      "Links between processes: a100, h100, h200, b200, mi300x, pcie4, pcie5, or a file (default: what "
+                      "is usual around the device of --spec)");
+  profile
+      ->add_option("--mesh", profile_request.mesh,
+                   "Sizes of process groups that the graph names and does not describe: dp=8,tp=4")
+      ->type_name("NAME=SIZE,...");
   profile->add_option("--allocator", profile_request.allocator,
                       "Settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them: expandable_segments:True");
+  profile->add_flag(
+      "--run", profile_request.run,
+      "Training: also record the first three steps of a run, and say what each holds: the first step, the "
+      "second, the steady state");
   profile
       ->add_option_function<std::string>(
           "--device-memory",
@@ -245,7 +358,9 @@ int run(int argc, char** argv) {
   shadowgraph::cli::FitRequest fit_request;
   std::string fit_mode = "train";
   auto* fit =
-      app.add_subcommand("fit", "Find the largest batch, or the longest sequence, that fits into a device's memory");
+      app.add_subcommand("fit",
+                         "Find the largest batch, the longest sequence or, with --mode decode, the longest context "
+                         "that fits into a device's memory");
   fit->add_option("model", fit_request.capture.source, "Built-in model")->required();
   fit->add_option_function<std::string>(
          "--memory", [&](const std::string& text) { fit_request.memory = *shadowgraph::cli::parse_bytes(text); },
@@ -257,9 +372,7 @@ int run(int argc, char** argv) {
   add_capture_options(*fit, fit_request.capture, fit_mode, nullptr);
   fit->remove_option(fit->get_option("--seq"));
   fit->remove_option(fit->get_option("--mode"));
-  fit->add_option("--mode", fit_mode, "infer: forward alone; train: forward, backward and optimizer step")
-      ->check(CLI::IsMember({"infer", "train"}))
-      ->capture_default_str();
+  add_mode_option(*fit, fit_mode);
   fit->add_option_function<std::string>(
          "--seq",
          [&](const std::string& text) {
@@ -279,7 +392,14 @@ int run(int argc, char** argv) {
                   "Also with these modules computed again in backward: auto, 'layers.*'; repeat for several");
   fit->add_option("--allocator", fit_request.allocator,
                   "Settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them");
-  fit->add_flag("--json", fit_request.json, "As JSON, key batch (or seq)");
+  fit->add_flag("--json", fit_request.json, "As JSON, key batch (or seq, or context)");
+
+  shadowgraph::cli::WhatIfRequest what_if_request;
+  auto* whatif = app.add_subcommand(
+      "whatif",
+      "What a training step would hold with another dtype, optimizer, accumulation, checkpoints or ZeRO, "
+      "without running it again");
+  add_what_if_options(*whatif, what_if_request);
 
   bool compare_json = false;
   std::string compare_before, compare_after;
@@ -413,17 +533,18 @@ int run(int argc, char** argv) {
 
   if (*models) shadowgraph::cli::list_models(json);
   if (*capture) {
-    capture_request.train = capture_mode == "train";
+    set_mode(capture_request, capture_mode);
     shadowgraph::cli::capture_to_file(capture_request, capture_output, json);
   }
   if (*profile) {
-    profile_request.capture.train = profile_mode == "train";
+    set_mode(profile_request.capture, profile_mode);
     shadowgraph::cli::profile(profile_request);
   }
   if (*fit) {
-    fit_request.capture.train = fit_mode == "train";
+    set_mode(fit_request.capture, fit_mode);
     shadowgraph::cli::fit(fit_request);
   }
+  if (*whatif) shadowgraph::cli::what_if(what_if_request);
   if (*compare) shadowgraph::cli::compare(compare_before, compare_after, compare_limit, compare_json);
   if (*calibrate) shadowgraph::cli::calibrate(calibrate_request);
   if (*devices) shadowgraph::cli::list_devices(json);

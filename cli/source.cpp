@@ -13,6 +13,7 @@
 
 #include "cli/progress.h"
 #include "cli/suggestion.h"
+#include "models/generation.h"
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
@@ -118,13 +119,29 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const CaptureRequest& re
   return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1e-2));
 }
 
+void check_training_options(const CaptureRequest& request) {
+  if (request.train || request.training == TrainingOptions()) return;
+  const TrainingOptions& training = request.training;
+  throw Error(fmt::format("{} is of a training step: give --mode train", training.accumulate != 1  ? "--accumulate"
+                                                                         : training.clip_grad_norm ? "--clip-grad-norm"
+                                                                         : training.grad_scaler    ? "--grad-scaler"
+                                                                         : training.ema            ? "--ema"
+                                                                                                   : "--zero-grads"));
+}
+
 Capture run(ProgramToCapture program, const CaptureRequest& request, const Tensors& parameters) {
+  check_training_options(request);
+  program.training = request.training;
+  if (!request.autocast.empty()) {
+    program.autocast = request.autocast == "bf16" ? c10::ScalarType::BFloat16 : c10::ScalarType::Half;
+  }
   if (!request.train) {
     const at::NoGradGuard no_grad;
     return capture_forward(program);
   }
   const auto optimizer = make_optimizer(request, parameters);
   program.optimizer = optimizer.get();
+  if (request.run_steps > 0) return capture_training_run(program, request.run_steps);
   program.warmup_steps = request.steady_state ? 1 : 0;
   return capture_training_step(program);
 }
@@ -138,10 +155,37 @@ void describe(Graph& graph, const CaptureRequest& request, const std::string& na
   metadata.dtype = dtype_of(request);
   if (request.train) {
     metadata.optimizer = request.optimizer;
-    metadata.step = request.steady_state ? TrainingStep::kSteady : TrainingStep::kFirst;
+    if (request.run_steps == 0) metadata.step = request.steady_state ? TrainingStep::kSteady : TrainingStep::kFirst;
+    const TrainingOptions& training = request.training;
+    if (training.accumulate > 1) metadata.other["accumulate"] = std::to_string(training.accumulate);
+    if (training.clip_grad_norm) metadata.other["clip_grad_norm"] = fmt::format("{}", *training.clip_grad_norm);
+    if (training.grad_scaler) metadata.other["grad_scaler"] = "true";
+    if (training.ema) metadata.other["ema"] = fmt::format("{}", *training.ema);
+    if (training.zero_grads) metadata.other["zero_grads"] = "true";
   }
+  if (!request.autocast.empty()) metadata.other["autocast"] = request.autocast;
   if (request.batch > 0) metadata.batch = request.batch;
   if (request.seq > 0) metadata.seq = request.seq;
+}
+
+// Prefill and decode: what their options must and must not be.
+void check_generation(const CaptureRequest& request, SourceKind kind) {
+  const bool decode = request.generation == "decode";
+  if (request.context > 0 && !decode)
+    throw Error("--context is the length of the cache before a token: give --mode decode");
+  if (!request.cache.empty() && request.generation.empty()) {
+    throw Error("--cache is of inference with keys and values: give --mode prefill or --mode decode");
+  }
+  if (request.generation.empty()) return;
+  if (kind != SourceKind::kModel) {
+    throw Error("--mode " + request.generation +
+                " is of built-in language models; a file runs as it was written: give it "
+                "the cache among its inputs");
+  }
+  if (decode && request.context == 0) throw Error("--mode decode needs the tokens in the cache: --context 4096");
+  if (decode && request.seq != 0) throw Error("--mode decode takes one token; the tokens before it are --context");
+  if (!request.autocast.empty())
+    throw Error("--autocast is not taken with --mode " + request.generation + ": give --dtype");
 }
 
 LoadedGraph capture_model(const CaptureRequest& request) {
@@ -150,11 +194,20 @@ LoadedGraph capture_model(const CaptureRequest& request) {
   const FakeTensorMode mode(mode_options(request));
   models::BuiltModel model = [&] {
     const Progress progress("building " + request.source);
-    return models::build(
-        request.source,
-        {.batch = request.batch, .seq = request.seq, .dtype = dtype_of(request), .training = request.train});
+    return models::build(request.source, {.batch = request.batch,
+                                          .seq = request.generation == "decode" ? 1 : request.seq,
+                                          .dtype = dtype_of(request),
+                                          .training = request.train});
   }();
   const Progress progress("capturing " + request.source);
+  if (!request.generation.empty()) {
+    check_training_options(request);
+    Capture capture = models::capture_generation(model, {.prefill = request.generation == "prefill",
+                                                         .context = request.context,
+                                                         .static_cache = request.cache == "static"});
+    describe(capture.graph, request, request.source);
+    return {std::move(capture.graph), capture.seconds, request.source};
+  }
   Capture capture = run(models::program_of(model), request, model.module->parameters());
   describe(capture.graph, request, request.source);
   return {std::move(capture.graph), capture.seconds, request.source};
@@ -233,7 +286,9 @@ SourceKind kind_of_source(const std::string& source) {
 namespace {
 
 LoadedGraph load_as_it_is(const CaptureRequest& request) {
-  switch (kind_of_source(request.source)) {
+  const SourceKind kind = kind_of_source(request.source);
+  check_generation(request, kind);
+  switch (kind) {
     case SourceKind::kModel:
       return capture_model(request);
     case SourceKind::kTorchScript:
@@ -262,6 +317,20 @@ LoadedGraph load(const CaptureRequest& request) {
                stderr);
   }
   return loaded;
+}
+
+LoadedGraph load_run(CaptureRequest request, int steps) {
+  if (!request.train) throw Error("--run is of training steps: give --mode train");
+  if (!request.checkpoint.empty()) {
+    throw Error(
+        "--run records steps as the program runs them: leave --checkpoint out, or write the checkpoints into "
+        "the program");
+  }
+  if (kind_of_source(request.source) == SourceKind::kGraph) {
+    throw Error(request.source + " is a recorded graph: --run records steps of its own, of a model");
+  }
+  request.run_steps = steps;
+  return load(request);
 }
 
 }  // namespace shadowgraph::cli

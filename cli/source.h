@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "shadowgraph/capture.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph::cli {
@@ -15,14 +16,20 @@ struct CaptureRequest {
   std::string optimizer = "sgd";   // sgd | adamw
   std::string device = "cuda";     // cpu | cuda | cuda:i
   std::string dtype = "f32";       // f32 | bf16
+  std::string autocast;            // bf16 | f16; empty: none
   std::string attention = "auto";  // auto | math: which kernel scaled_dot_product_attention takes
   int64_t batch = 0;               // 0: the model's default
   int64_t seq = 0;
+  std::string generation;               // prefill | decode: a step of inference with a cache; empty: none
+  int64_t context = 0;                  // decode: tokens in the cache
+  std::string cache;                    // grown | static; empty: grown
   bool steady_state = false;            // record the second step, with optimizer state present
   std::vector<std::string> inputs;      // TorchScript, torch.export: one spec an input
   std::vector<std::string> host_reads;  // finite, mask-full, NAME=VALUE: what the program reads and data decides
   std::vector<std::string> data_sizes;  // NAME=N
-  std::string checkpoint;               // modules whose activations backward computes again; patterns as of the pass
+  TrainingOptions training;
+  int run_steps = 0;       // that many steps of a training run as one graph; 0: one step
+  std::string checkpoint;  // modules whose activations backward computes again; patterns as of the pass
 };
 
 struct LoadedGraph {
@@ -36,5 +43,7 @@ enum class SourceKind { kModel, kTorchScript, kExported, kGraph };
 SourceKind kind_of_source(const std::string& source);
 
 LoadedGraph load(const CaptureRequest& request);
+// The first steps of a training run (capture_training_run), without checkpoints. Throws Error for a graph file.
+LoadedGraph load_run(CaptureRequest request, int steps);
 
 }  // namespace shadowgraph::cli

@@ -12,7 +12,7 @@
 # Gives  libtorch::libtorch    what find_package(Torch) would link: libtorch, libtorch_cpu, libc10, and with a CUDA build
 #                              libtorch_cuda behind libtorch
 #        libtorch::cpu         libtorch_cpu and libc10 alone: all that shadowgraph itself calls
-#        Libtorch_ROOT_DIR, Libtorch_VERSION, Libtorch_WITH_CUDA
+#        Libtorch_ROOT_DIR, Libtorch_VERSION, Libtorch_WITH_CUDA, Libtorch_WITH_DISTRIBUTED
 
 set(_libtorch_candidates ${TORCH_DIR} "$ENV{TORCH_DIR}" ${TORCH_INSTALL_PREFIX} ${CMAKE_PREFIX_PATH})
 string(REPLACE ":" ";" _libtorch_environment "$ENV{CMAKE_PREFIX_PATH}")
@@ -72,6 +72,12 @@ if(Libtorch_FOUND AND NOT TARGET libtorch::cpu)
     if(_libtorch_text MATCHES "set_target_properties\\(torch_cpu PROPERTIES[^)]*INTERFACE_COMPILE_DEFINITIONS \"([A-Z0-9_;]*)\"")
       set(_libtorch_definitions ${CMAKE_MATCH_1})
     endif()
+  endif()
+
+  set(Libtorch_WITH_DISTRIBUTED FALSE)
+  if("USE_DISTRIBUTED" IN_LIST _libtorch_definitions
+     AND EXISTS ${Libtorch_ROOT_DIR}/include/torch/csrc/distributed/c10d/ProcessGroup.hpp)
+    set(Libtorch_WITH_DISTRIBUTED TRUE)
   endif()
 
   add_library(libtorch::c10 SHARED IMPORTED)

@@ -11,6 +11,11 @@ if(NOT Libtorch_VERSION MATCHES "^2\\.13\\.")
   message(WARNING "shadowgraph is written and tested against libtorch 2.13.0; this one is ${Libtorch_VERSION}")
 endif()
 
+if(NOT Libtorch_WITH_DISTRIBUTED)
+  message(FATAL_ERROR "this libtorch (${Libtorch_ROOT_DIR}) was built without USE_DISTRIBUTED or has no c10d headers; "
+                      "collectives are captured through c10d. Take a wheel or a libtorch of pytorch.org.")
+endif()
+
 find_package(nlohmann_json 3.11 REQUIRED)
 if(SHADOWGRAPH_BUILD_TOOL)
   find_package(CLI11 REQUIRED)

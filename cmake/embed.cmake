@@ -1,6 +1,6 @@
 # Text files compiled in: every *.json of a folder becomes a row of a table in one source.
-#   shadowgraph_embed_devices(target folder)
-function(shadowgraph_embed_devices target folder)
+#   shadowgraph_embed(target folder row function header)   folder/x.json: a `row` {"x", text} in what `function` gives
+function(shadowgraph_embed target folder row function header)
   file(GLOB files CONFIGURE_DEPENDS ${folder}/*.json)
   set(rows "")
   foreach(path ${files})
@@ -9,15 +9,15 @@ function(shadowgraph_embed_devices target folder)
     string(APPEND rows "    {\"${name}\", R\"json(${text})json\"},\n")
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
   endforeach()
-  set(source ${PROJECT_BINARY_DIR}/generated/device_files.cpp)
+  set(source ${PROJECT_BINARY_DIR}/generated/${function}.cpp)
   file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
-"// Written by cmake/embed.cmake from profiler/time/devices/.
-#include \"profiler/time/device_files.h\"
+"// Written by cmake/embed.cmake from ${folder}.
+#include \"@header@\"
 
 namespace shadowgraph {
 
-std::span<const DeviceFile> device_files() {
-  static constexpr DeviceFile kFiles[] = {
+std::span<const @row@> @function@() {
+  static constexpr @row@ kFiles[] = {
 @rows@  };
   return kFiles;
 }

@@ -73,16 +73,16 @@ Gpt2Attention::Gpt2Attention(const Gpt2Config& config) : heads(config.heads), dr
   resid_dropout = register_module("resid_dropout", torch::nn::Dropout(config.dropout));
 }
 
-at::Tensor Gpt2Attention::forward(const at::Tensor& x) {
+at::Tensor Gpt2Attention::forward(const at::Tensor& x, const CachedStep& step) {
   ModuleScope scope(*this);
   const int64_t batch = x.size(0), seq = x.size(1), hidden = x.size(2);
   const auto split_heads = [&](const at::Tensor& t) {
     return t.view({batch, seq, heads, hidden / heads}).transpose(1, 2);
   };
   const auto qkv = c_attn->forward(x).split(hidden, /*dim=*/2);
-  const at::Tensor y =
-      at::scaled_dot_product_attention(split_heads(qkv[0]), split_heads(qkv[1]), split_heads(qkv[2]), /*attn_mask=*/{},
-                                       /*dropout_p=*/is_training() ? dropout : 0.0, /*is_causal=*/true);
+  const auto [keys, values] = step.extended(split_heads(qkv[1]), split_heads(qkv[2]));
+  const at::Tensor y = at::scaled_dot_product_attention(split_heads(qkv[0]), keys, values, step.mask,
+                                                        /*dropout_p=*/is_training() ? dropout : 0.0, step.causal);
   return resid_dropout->forward(c_proj->forward(y.transpose(1, 2).reshape({batch, seq, hidden})));
 }
 
@@ -106,9 +106,9 @@ Gpt2Block::Gpt2Block(const Gpt2Config& config) {
   mlp = register_module("mlp", std::make_shared<Gpt2Mlp>(config));
 }
 
-at::Tensor Gpt2Block::forward(const at::Tensor& input) {
+at::Tensor Gpt2Block::forward(const at::Tensor& input, const CachedStep& step) {
   ModuleScope scope(*this);
-  const at::Tensor x = attn->forward(ln_1->forward(input)) + input;
+  const at::Tensor x = attn->forward(ln_1->forward(input), step) + input;
   return x + mlp->forward(ln_2->forward(x));
 }
 
@@ -124,13 +124,19 @@ Gpt2Model::Gpt2Model(const Gpt2Config& config) {
   ln_f = register_module("ln_f", layer_norm(config));
 }
 
-at::Tensor Gpt2Model::forward(const at::Tensor& input_ids) {
+at::Tensor Gpt2Model::forward(const at::Tensor& input_ids, KeyValueCache* cache) {
   ModuleScope scope(*this);
-  const at::Tensor positions = torch::arange(input_ids.size(1), input_ids.options()).unsqueeze(0);
+  const int64_t tokens = input_ids.size(1), past = cache == nullptr ? 0 : cache->length();
+  const at::Tensor positions =
+      (past == 0 ? torch::arange(tokens, input_ids.options()) : torch::arange(past, past + tokens, input_ids.options()))
+          .unsqueeze(0);
   at::Tensor x = drop->forward(wte->forward(input_ids) + wpe->forward(positions));
+  CachedStep step = CachedStep::of(cache, tokens, x);
   for (const auto& block : *h) {
-    x = block->as<Gpt2Block>()->forward(x);
+    x = block->as<Gpt2Block>()->forward(x, step);
+    ++step.layer;
   }
+  if (cache != nullptr) cache->advance(tokens);
   return ln_f->forward(x);
 }
 
@@ -149,6 +155,12 @@ at::Tensor Gpt2LMHeadModel::forward(const at::Tensor& input_ids) {
   return lm_head->forward(transformer->forward(input_ids), transformer->wte->weight);
 }
 
+at::Tensor Gpt2LMHeadModel::next(const at::Tensor& input_ids, KeyValueCache& cache) {
+  ModuleScope scope(*this);
+  const at::Tensor last = transformer->forward(input_ids, &cache).slice(/*dim=*/1, /*start=*/-1);
+  return lm_head->forward(last, transformer->wte->weight);
+}
+
 BuiltModel build_gpt2(Gpt2Config config, const ModelOptions& options) {
   check_seq(options.seq, config.max_positions);
   config.dropout = options.dropout.value_or(config.dropout);
@@ -161,6 +173,12 @@ BuiltModel build_gpt2(Gpt2Config config, const ModelOptions& options) {
   built.input_names = {"input_ids", "labels"};
   built.forward = [gpt2](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{gpt2->forward(inputs[0])}; };
   built.output_names = {"logits"};
+  built.cache = {.layers = config.layers,
+                 .kv_heads = config.heads,
+                 .head_size = config.hidden / config.heads,
+                 .positions = config.max_positions,
+                 .positions_limit = true};
+  built.next = [gpt2](const at::Tensor& input_ids, KeyValueCache& cache) { return gpt2->next(input_ids, cache); };
   built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
     return next_token_loss(outputs[0], inputs[1]);
   };

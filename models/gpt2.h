@@ -8,6 +8,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 
+#include "models/key_value_cache.h"
 #include "models/model.h"
 
 namespace shadowgraph::models {
@@ -40,7 +41,7 @@ struct Conv1D : torch::nn::Module {
 
 struct Gpt2Attention : torch::nn::Module {
   explicit Gpt2Attention(const Gpt2Config& config);
-  at::Tensor forward(const at::Tensor& x);
+  at::Tensor forward(const at::Tensor& x, const CachedStep& step = {});
 
   int64_t heads;
   double dropout;
@@ -59,7 +60,7 @@ struct Gpt2Mlp : torch::nn::Module {
 
 struct Gpt2Block : torch::nn::Module {
   explicit Gpt2Block(const Gpt2Config& config);
-  at::Tensor forward(const at::Tensor& x);
+  at::Tensor forward(const at::Tensor& x, const CachedStep& step = {});
 
   torch::nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
   std::shared_ptr<Gpt2Attention> attn;
@@ -69,7 +70,7 @@ struct Gpt2Block : torch::nn::Module {
 struct Gpt2Model : torch::nn::Module {
   explicit Gpt2Model(const Gpt2Config& config);
   // [batch, seq] token ids -> [batch, seq, hidden]
-  at::Tensor forward(const at::Tensor& input_ids);
+  at::Tensor forward(const at::Tensor& input_ids, KeyValueCache* cache = nullptr);
 
   torch::nn::Embedding wte{nullptr}, wpe{nullptr};
   torch::nn::Dropout drop{nullptr};
@@ -87,6 +88,8 @@ struct Gpt2LMHeadModel : torch::nn::Module {
   explicit Gpt2LMHeadModel(const Gpt2Config& config);
   // [batch, seq] token ids -> logits [batch, seq, vocab]
   at::Tensor forward(const at::Tensor& input_ids);
+  // After the tokens in the cache, which takes these in: logits of the last, [batch, 1, vocab].
+  at::Tensor next(const at::Tensor& input_ids, KeyValueCache& cache);
 
   std::shared_ptr<Gpt2Model> transformer;
   std::shared_ptr<TiedLinear> lm_head;

@@ -76,9 +76,11 @@ LlamaRotaryEmbedding::LlamaRotaryEmbedding(const LlamaConfig& config) {
   inv_freq = register_buffer("inv_freq", at::pow(config.rope_theta, exponent).reciprocal());
 }
 
-LlamaRotaryEmbedding::Rotation LlamaRotaryEmbedding::forward(const at::Tensor& x) {
+LlamaRotaryEmbedding::Rotation LlamaRotaryEmbedding::forward(const at::Tensor& x, int64_t past) {
   ModuleScope scope(*this);
-  const at::Tensor positions = torch::arange(x.size(1), x.options().dtype(at::kFloat).requires_grad(false));
+  const auto options = x.options().dtype(at::kFloat).requires_grad(false);
+  const at::Tensor positions =
+      past == 0 ? torch::arange(x.size(1), options) : torch::arange(past, past + x.size(1), options);
   const at::Tensor half = at::matmul(positions.unsqueeze(1), inv_freq.to(at::kFloat).unsqueeze(0));
   const at::Tensor angles = at::cat({half, half}, /*dim=*/-1).unsqueeze(0).unsqueeze(0);
   return {angles.cos().to(x.scalar_type()), angles.sin().to(x.scalar_type())};
@@ -93,16 +95,17 @@ LlamaAttention::LlamaAttention(const LlamaConfig& config)
   o_proj = register_module("o_proj", projection(config.hidden, config.hidden));
 }
 
-at::Tensor LlamaAttention::forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation) {
+at::Tensor LlamaAttention::forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation,
+                                   const CachedStep& step) {
   ModuleScope scope(*this);
   const int64_t batch = x.size(0), seq = x.size(1);
   const auto split_heads = [&](const at::Tensor& t) { return t.view({batch, seq, -1, head_size}).transpose(1, 2); };
   const at::Tensor q = rotate(split_heads(q_proj->forward(x)), rotation);
   const at::Tensor k = rotate(split_heads(k_proj->forward(x)), rotation);
   const at::Tensor v = split_heads(v_proj->forward(x));
-  const at::Tensor y = at::scaled_dot_product_attention(q, repeat_kv(k, queries_per_kv), repeat_kv(v, queries_per_kv),
-                                                        /*attn_mask=*/{}, /*dropout_p=*/0.0,
-                                                        /*is_causal=*/true);
+  const auto [keys, values] = step.extended(k, v);
+  const at::Tensor y = at::scaled_dot_product_attention(
+      q, repeat_kv(keys, queries_per_kv), repeat_kv(values, queries_per_kv), step.mask, /*dropout_p=*/0.0, step.causal);
   return o_proj->forward(y.transpose(1, 2).reshape({batch, seq, -1}));
 }
 
@@ -125,9 +128,10 @@ LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& config) {
       register_module("post_attention_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
 }
 
-at::Tensor LlamaDecoderLayer::forward(const at::Tensor& input, const LlamaRotaryEmbedding::Rotation& rotation) {
+at::Tensor LlamaDecoderLayer::forward(const at::Tensor& input, const LlamaRotaryEmbedding::Rotation& rotation,
+                                      const CachedStep& step) {
   ModuleScope scope(*this);
-  const at::Tensor x = input + self_attn->forward(input_layernorm->forward(input), rotation);
+  const at::Tensor x = input + self_attn->forward(input_layernorm->forward(input), rotation, step);
   return x + mlp->forward(post_attention_layernorm->forward(x));
 }
 
@@ -141,13 +145,16 @@ LlamaModel::LlamaModel(const LlamaConfig& config) {
   rotary_emb = register_module("rotary_emb", std::make_shared<LlamaRotaryEmbedding>(config));
 }
 
-at::Tensor LlamaModel::forward(const at::Tensor& input_ids) {
+at::Tensor LlamaModel::forward(const at::Tensor& input_ids, KeyValueCache* cache) {
   ModuleScope scope(*this);
   at::Tensor x = embed_tokens->forward(input_ids);
-  const LlamaRotaryEmbedding::Rotation rotation = rotary_emb->forward(x);
+  const LlamaRotaryEmbedding::Rotation rotation = rotary_emb->forward(x, cache == nullptr ? 0 : cache->length());
+  CachedStep step = CachedStep::of(cache, x.size(1), x);
   for (const auto& layer : *layers) {
-    x = layer->as<LlamaDecoderLayer>()->forward(x, rotation);
+    x = layer->as<LlamaDecoderLayer>()->forward(x, rotation, step);
+    ++step.layer;
   }
+  if (cache != nullptr) cache->advance(x.size(1));
   return norm->forward(x);
 }
 
@@ -162,6 +169,11 @@ at::Tensor LlamaForCausalLM::forward(const at::Tensor& input_ids) {
   return lm_head->forward(model->forward(input_ids));
 }
 
+at::Tensor LlamaForCausalLM::next(const at::Tensor& input_ids, KeyValueCache& cache) {
+  ModuleScope scope(*this);
+  return lm_head->forward(model->forward(input_ids, &cache).slice(/*dim=*/1, /*start=*/-1));
+}
+
 BuiltModel build_llama(const LlamaConfig& config, const ModelOptions& options) {
   check_seq(options.seq, config.max_positions);
   auto llama = std::make_shared<LlamaForCausalLM>(config);
@@ -172,6 +184,11 @@ BuiltModel build_llama(const LlamaConfig& config, const ModelOptions& options) {
   built.input_names = {"input_ids", "labels"};
   built.forward = [llama](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{llama->forward(inputs[0])}; };
   built.output_names = {"logits"};
+  built.cache = {.layers = config.layers,
+                 .kv_heads = config.kv_heads,
+                 .head_size = config.head_size(),
+                 .positions = config.max_positions};
+  built.next = [llama](const at::Tensor& input_ids, KeyValueCache& cache) { return llama->next(input_ids, cache); };
   built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
     return next_token_loss(outputs[0], inputs[1]);
   };

@@ -1,5 +1,5 @@
 // Llama 3 (Grattafiori et al. 2024, arXiv:2407.21783) with its language-model head: Hugging Face's LlamaForCausalLM, by
-// its names, without a key-value cache. Norms compute in float32, keys and values are repeated for grouped-query
+// its names. Norms compute in float32, keys and values are repeated for grouped-query
 // attention before scaled_dot_product_attention, as there.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
+#include "models/key_value_cache.h"
 #include "models/model.h"
 
 namespace shadowgraph::models {
@@ -44,15 +45,16 @@ struct LlamaRotaryEmbedding : torch::nn::Module {
   };
 
   explicit LlamaRotaryEmbedding(const LlamaConfig& config);
-  // Takes sequence length, device and dtype of the result from `x` [batch, seq, hidden]; computes in float32.
-  Rotation forward(const at::Tensor& x);
+  // Takes sequence length, device and dtype of the result from `x` [batch, seq, hidden]; computes in float32. Positions
+  // count from `past`.
+  Rotation forward(const at::Tensor& x, int64_t past = 0);
 
   at::Tensor inv_freq;  // buffer [head_size / 2], float32 whatever the dtype of the model
 };
 
 struct LlamaAttention : torch::nn::Module {
   explicit LlamaAttention(const LlamaConfig& config);
-  at::Tensor forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation);
+  at::Tensor forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation, const CachedStep& step = {});
 
   int64_t head_size, queries_per_kv;
   torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
@@ -68,7 +70,7 @@ struct LlamaMlp : torch::nn::Module {
 
 struct LlamaDecoderLayer : torch::nn::Module {
   explicit LlamaDecoderLayer(const LlamaConfig& config);
-  at::Tensor forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation);
+  at::Tensor forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation, const CachedStep& step = {});
 
   std::shared_ptr<LlamaAttention> self_attn;
   std::shared_ptr<LlamaMlp> mlp;
@@ -78,7 +80,7 @@ struct LlamaDecoderLayer : torch::nn::Module {
 struct LlamaModel : torch::nn::Module {
   explicit LlamaModel(const LlamaConfig& config);
   // [batch, seq] token ids -> [batch, seq, hidden]
-  at::Tensor forward(const at::Tensor& input_ids);
+  at::Tensor forward(const at::Tensor& input_ids, KeyValueCache* cache = nullptr);
 
   torch::nn::Embedding embed_tokens{nullptr};
   torch::nn::ModuleList layers;
@@ -90,6 +92,8 @@ struct LlamaForCausalLM : torch::nn::Module {
   explicit LlamaForCausalLM(const LlamaConfig& config);
   // [batch, seq] token ids -> logits [batch, seq, vocab]
   at::Tensor forward(const at::Tensor& input_ids);
+  // After the tokens in the cache, which takes these in: logits of the last, [batch, 1, vocab].
+  at::Tensor next(const at::Tensor& input_ids, KeyValueCache& cache);
 
   std::shared_ptr<LlamaModel> model;
   torch::nn::Linear lm_head{nullptr};  // not tied to embed_tokens

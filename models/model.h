@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "models/key_value_cache.h"
+
 namespace shadowgraph::models {
 
 // Zero, or an empty optional, means the default of the model (ModelInfo).
@@ -46,6 +48,11 @@ struct BuiltModel {
   // Runs the module on `inputs` (targets are ignored). Outputs[0] is the logits or the last hidden state.
   std::function<Tensors(const Tensors& inputs)> forward;
   std::vector<std::string> output_names;  // parallel to what `forward` returns
+
+  // Models that generate token by token: what their cache is made of, and a step: the logits of the last of these tokens,
+  // which follow those in the cache. Otherwise empty.
+  std::optional<CacheShape> cache;
+  std::function<at::Tensor(const at::Tensor& input_ids, KeyValueCache& cache)> next;
 
   // The scalar this kind of model is usually trained on; every parameter receives a gradient from it.
   std::function<at::Tensor(const Tensors& outputs, const Tensors& inputs)> loss;

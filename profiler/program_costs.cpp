@@ -34,6 +34,35 @@ ProgramCosts::ProgramCosts(const Graph& program, const MeasuredCalls* measured)
       modules(ModuleTree::of(program)),
       module_of(modules_of_nodes(modules, program)) {}
 
+const Traffic& ProgramCosts::traffic() const {
+  std::call_once(traffic_once_, [&] { traffic_ = Traffic::of(graph); });
+  return traffic_;
+}
+
+const NodeBytes& ProgramCosts::node_bytes() const {
+  std::call_once(node_bytes_once_, [&] {
+    const auto is_there = [&](NodeId node) { return node.valid() && !graph.is_erased(node); };
+    for (IdMap<NodeId, int64_t>* map : {&node_bytes_.allocated, &node_bytes_.freed, &node_bytes_.saved}) {
+      map->reserve(graph.node_capacity());
+    }
+    for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+      const Storage& storage = graph.storage(StorageId(i));
+      if (is_there(storage.born)) node_bytes_.allocated[storage.born] += storage.bytes;
+      if (is_there(storage.freed_after)) node_bytes_.freed[storage.freed_after] += storage.bytes;
+    }
+    std::vector<bool> seen(graph.storage_count());
+    for (const NodeId node : nodes) {
+      for (const SavedTensor& saved : graph.saved(node)) {
+        const StorageId id = graph.value(saved.value).storage;
+        if (!id.valid() || seen[id.index] || existed_before(graph, graph.storage(id))) continue;
+        seen[id.index] = true;
+        node_bytes_.saved[node] += graph.storage(id).bytes;
+      }
+    }
+  });
+  return node_bytes_;
+}
+
 std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph) {
   std::vector<std::pair<c10::Device, int64_t>> devices;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {

@@ -22,7 +22,7 @@ LAYERS = ["ir", "core", "passes", "profiler", "viz"]
 # Where a public header's declarations are defined.
 PUBLIC = {
     "ir": ["analysis", "bgl", "edit", "error", "export", "graph", "graph/*", "text", "verify"],
-    "core": ["capture", "checkpoint", "deferred", "exported_program", "fake", "replay", "rules"],
+    "core": ["capture", "checkpoint", "deferred", "exported_program", "fake", "process_group", "replay", "rules"],
     "passes": ["codegen", "passes", "passes/*"],
     "profiler": ["operators", "profile", "profile/*"],
     "viz": ["draw"],

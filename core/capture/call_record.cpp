@@ -2,6 +2,8 @@
 
 #include <c10/util/SmallVector.h>
 
+#include "core/fake/process_groups.h"
+
 namespace shadowgraph {
 
 Argument argument_of(Graph& graph, const c10::IValue& value, TensorArgument tensor) {
@@ -27,6 +29,7 @@ Argument argument_of(Graph& graph, const c10::IValue& value, TensorArgument tens
     return graph.make_list({elements.data(), elements.size()});
   }
   if (value.isGenerator()) return Argument::of_device(value.toGenerator().device(), ArgumentKind::kGenerator);
+  if (const auto name = name_of_object(value)) return graph.string_argument(*name);
   Argument opaque = graph.string_argument(value.type()->str());
   opaque.kind = ArgumentKind::kOpaque;
   return opaque;

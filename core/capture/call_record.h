@@ -16,7 +16,8 @@ namespace shadowgraph {
 // Called with defined tensors only.
 using TensorArgument = c10::function_ref<Argument(const at::Tensor&)>;
 
-// Lists nest; an object that a graph cannot hold becomes an opaque argument with the name of its type.
+// Lists nest; a process group and a reduction are their names (core/fake/process_groups.h); an object that a graph cannot
+// hold becomes an opaque argument with the name of its type.
 Argument argument_of(Graph& graph, const c10::IValue& value, TensorArgument tensor);
 
 // Tensors, lists of them and fresh scalars; none for the rest.

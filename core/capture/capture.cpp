@@ -1,10 +1,11 @@
 #include "shadowgraph/capture.h"
 
 #include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
 
 #include <chrono>
 
+#include "core/capture/training_loop.h"
+#include "core/fake/mode_state.h"
 #include "core/mode/mode_options.h"
 #include "shadowgraph/error.h"
 
@@ -42,35 +43,8 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-at::Tensor checked_loss(const ProgramToCapture& program, const Tensors& outputs) {
-  at::Tensor loss = program.loss(outputs);
-  if (!loss.defined() || loss.numel() != 1) {
-    throw Error("the loss must be a scalar, but it " +
-                (loss.defined() ? "has shape " + c10::str(loss.sizes()) : std::string("is undefined")));
-  }
-  if (!loss.requires_grad()) {
-    throw Error("the loss does not require grad: no parameter or input that requires grad led to it");
-  }
-  return loss;
-}
-
-std::vector<std::pair<std::string, at::Tensor>> all_parameters(const ProgramToCapture& program) {
-  auto parameters = program.parameters;
-  if (program.module != nullptr) {
-    for (const auto& entry : program.module->named_parameters()) parameters.emplace_back(entry.key(), entry.value());
-  }
-  return parameters;
-}
-
-void zero_gradients(const ProgramToCapture& program) {
-  if (program.optimizer != nullptr) {
-    program.optimizer->zero_grad();
-  }
-  for (const auto& [name, parameter] : all_parameters(program)) parameter.mutable_grad().reset();
-}
-
 void check_parameters_are_fake(const ProgramToCapture& program) {
-  for (const auto& [name, parameter] : all_parameters(program)) {
+  for (const auto& [name, parameter] : parameters_of(program)) {
     if (!is_fake(parameter)) {
       throw RealTensorError("parameter '" + name + "' is a real tensor: a training step on fake tensors would " +
                             "give it a fake gradient. Make the module inside a FakeTensorMode");
@@ -78,47 +52,76 @@ void check_parameters_are_fake(const ProgramToCapture& program) {
   }
 }
 
-// One training step outside any recording, for its side effects on the optimizer's state.
-void warm_up(const ProgramToCapture& program, const CaptureOptions& options) {
-  const FakeTensorMode mode(options.mode);
-  zero_gradients(program);
-  checked_loss(program, program.forward(program.inputs)).backward();
-  if (program.optimizer != nullptr) program.optimizer->step();
-  zero_gradients(program);
-}
+// The loop of a program, its gradients gone, after the steps that are not recorded: they leave the optimizer's state.
+class WarmLoop {
+ public:
+  WarmLoop(const ProgramToCapture& program, const CaptureOptions& options) {
+    if (!program.loss) throw Error("a training step needs a loss function");
+    check_parameters_are_fake(program);
+    for (const auto& [name, parameter] : parameters_of(program)) parameter.mutable_grad().reset();
+    FakeTensorMode mode(options.mode);
+    loop_.emplace(program, state_of(mode).options);
+    at::Tensor loss;
+    for (int i = 0; i < program.warmup_steps; ++i) {
+      loop_->zero_grad();
+      loop_->step(loss);
+    }
+    if (!program.training.zero_grads) loop_->zero_grad();
+  }
+  TrainingLoop& operator*() { return *loop_; }
+  TrainingLoop* operator->() { return &*loop_; }
+
+ private:
+  std::optional<TrainingLoop> loop_;
+};
 
 }  // namespace
 
 Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& options) {
+  if (program.training != TrainingOptions()) {
+    throw Error(
+        "accumulate, clip_grad_norm, grad_scaler, ema and zero_grads are of a training step: this is forward alone");
+  }
   const Stopwatch watch;
   CaptureSession session(completed(program, options));
   name_tensors(session, program);
-  const Tensors outputs = program.forward(program.inputs);
+  const Tensors outputs = [&] {
+    const AutocastScope autocast(state_of(session.mode()).options.device->type(), program.autocast);
+    return program.forward(program.inputs);
+  }();
   Graph graph = session.finish(outputs);
   return {std::move(graph), watch.seconds()};
 }
 
 Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& given) {
-  if (!program.loss) throw Error("a training step needs a loss function");
-  check_parameters_are_fake(program);
   const CaptureOptions options = completed(program, given);
-  for (int i = 0; i < program.warmup_steps; ++i) warm_up(program, options);
-  zero_gradients(program);
+  WarmLoop loop(program, options);
 
   const Stopwatch watch;
   CaptureSession session(options);
   name_tensors(session, program);
-  Tensors outputs = program.forward(program.inputs);
-  at::Tensor loss = checked_loss(program, outputs);
-  // As in a training loop: only the loss is still held when backward runs.
-  outputs.clear();
-  {
-    const PhaseScope phase("backward");  // for what runs before the engine: the first gradient
-    loss.backward();
-  }
-  if (program.optimizer != nullptr) {
-    const PhaseScope phase("optimizer");
-    program.optimizer->step();
+  loop->name_state(session);
+  if (program.training.zero_grads) loop->zero_grad();
+  at::Tensor loss;
+  loop->step(loss);
+  Graph graph = session.finish({loss});
+  return {std::move(graph), watch.seconds()};
+}
+
+Capture capture_training_run(const ProgramToCapture& program, int steps, const CaptureOptions& given) {
+  if (steps < 1) throw Error("a training run has at least 1 step, not " + std::to_string(steps));
+  const CaptureOptions options = completed(program, given);
+  WarmLoop loop(program, options);
+
+  const Stopwatch watch;
+  CaptureSession session(options);
+  name_tensors(session, program);
+  loop->name_state(session);
+  at::Tensor loss;
+  for (int i = 0; i < steps; ++i) {
+    const RegionScope step("step " + std::to_string(i + 1));
+    loop->zero_grad();
+    loop->step(loss);
   }
   Graph graph = session.finish({loss});
   return {std::move(graph), watch.seconds()};

@@ -38,6 +38,7 @@ CaptureSession::CaptureSession(const CaptureOptions& options)
   state.observer = recorder_.get();
   state.saved_tensors = options.saved_tensors ? recorder_.get() : nullptr;
   state.watch_size_reads = options.guards;
+  if (options.cpp_sources) recorder_->note_backtraces();
 }
 
 CaptureSession::CaptureSession(const torch::nn::Module& root, const CaptureOptions& options)

@@ -13,6 +13,7 @@
 #include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
 #include "core/fake/kernel_depth.h"
+#include "core/fake/process_groups.h"
 #include "core/fake/saved_data.h"
 #include "ir/records.h"
 
@@ -308,8 +309,21 @@ TargetId Recorder::target_of_operator(const OperatorInfo& info) {
 
 void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) {
   if (link_->has_deaths()) flush_deaths();
+  if (C10_UNLIKELY(info.group_argument >= 0)) {
+    declare_group(arguments[static_cast<size_t>(info.group_argument)].boxed());  // collectives have no unboxed kernel
+  }
   arguments_.clear();
   for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument));
+}
+
+// What a group is stands in the graph before the first collective on it. A name that nobody has: the call will say so.
+void Recorder::declare_group(const c10::IValue& group) {
+  const auto info = describe_group(group);
+  if (!info || !groups_.insert(info->name).second) return;
+  const PhaseId outer = phase_;
+  if (!phase_.valid() && torch::autograd::get_current_node()) phase_ = Graph::kBackward;
+  record_function(process_group_target(), process_group_arguments(*info), at::Tensor());
+  phase_ = outer;
 }
 
 void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> results) {
@@ -340,7 +354,9 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
     link_recomputation(node);
   }
   for (const uint32_t checkpoint : open_checkpoints_) checkpoints_[checkpoint].push_back(node);
-  if (n.flags.grad_mode) claim_sequence(node);
+  // An autograd function of the program's runs without gradients, behind a grad_fn that it has made: where it communicates,
+  // that is the collective's.
+  if (n.flags.grad_mode || C10_UNLIKELY(info.group_argument >= 0)) claim_sequence(node);
   if (mode_.data_sizes.has_asked()) note_data_sizes(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
 }
@@ -379,7 +395,15 @@ void Recorder::assume(const at::Tensor& input, const std::string& what) {
   graph_.guards.push_back({Guard::Kind::kHostValue, value, -1, what});
 }
 
-std::string Recorder::location() { return locate_ != nullptr ? locate_() : ""; }
+std::string Recorder::location() {
+  if (locate_ == nullptr) return {};
+  return backtraces_ ? backtraces_->line_of(locate_()) : locate_();
+}
+
+void Recorder::note_backtraces() {
+  backtraces_ = std::make_unique<CppBacktraces>();
+  locate_ = [] { return current_recorder()->backtraces_->note(); };
+}
 
 // A size that the user gave in place of data: named at the node, and what the path depended on.
 void Recorder::note_data_sizes(NodeId node) {
@@ -624,6 +648,7 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   attach_saved_tensors();
   if (!modules_named_) infer_modules_from_neighbours();
   link_->close();
+  if (backtraces_) backtraces_->resolve(graph_);
   return std::move(graph_);
 }
 

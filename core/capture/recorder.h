@@ -15,6 +15,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/capture/cpp_backtrace.h"
 #include "core/capture/storage_identity.h"
 #include "core/fake/call_observer.h"
 #include "core/fake/fake_tensor_impl.h"
@@ -60,6 +61,8 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   // Tells "file:line" of what the program is doing, or an empty text; asked at every node that is not backward's.
   using Locate = CaptureSession::Locate;
   Locate set_locate(Locate locate) { return std::exchange(locate_, locate); }
+  // Call stacks of C++ are the sources, wherever nothing else tells them.
+  void note_backtraces();
 
   // ---- The end: closes the record. `gradients` are (parameter, gradient) pairs.
   Graph finish(const std::vector<at::Tensor>& outputs, const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients);
@@ -126,6 +129,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   StringId owner_path(std::span<const Argument> arguments) const;
   void flush_deaths();
   void link_backward(NodeId node);
+  void declare_group(const c10::IValue& group);
   void note_data_sizes(NodeId node);
   void note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result);
   void claim_sequence(NodeId node);
@@ -142,9 +146,11 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   Graph graph_;
   PhaseId phase_;  // invalid: forward, or backward under the engine
   Locate locate_ = nullptr;
+  std::unique_ptr<CppBacktraces> backtraces_;
 
   std::vector<TargetId> targets_;  // by OperatorInfo::id
   std::unordered_set<std::string> input_names_;
+  std::unordered_set<std::string> groups_;                  // process groups that the graph knows
   std::unordered_map<const c10::TensorImpl*, Name> names_;  // of tensors that become placeholders
   std::unordered_map<const void*, std::string> module_paths_;
   std::unordered_map<uint64_t, uint32_t> calls_;  // (parent region, name) -> entered before

@@ -1,5 +1,7 @@
 #include "core/capture/storage_identity.h"
 
+#include <mutex>
+
 #include "core/fake/storage_context.h"
 
 namespace shadowgraph {
@@ -10,18 +12,28 @@ struct Binding final : StorageWatcher {
       : session(known_session), id(known_id), link(std::move(known_link)) {}
   ~Binding() override { link->storage_died(id); }
 
-  uint32_t session;
+  // Changes when another session takes the binding over, which no reader of either is looking for then; `id` and `link`
+  // are set before it.
+  std::atomic<uint32_t> session;
   StorageId id;
-  c10::intrusive_ptr<SessionLink> link;
+  c10::intrusive_ptr<SessionLink> link;  // read and taken over under `links`, but for a session's own
   c10::Storage kept;
 };
+
+// Who asks for links of all sessions, or takes a binding over, holds this.
+std::mutex& links() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
+constexpr uint32_t kNoSession = 0xFFFFFFFFU;
 
 Binding* find_binding(const c10::StorageImpl& storage, uint32_t session) {
   const StorageContext* context = find_storage_context(storage);
   if (context == nullptr) return nullptr;
   for (StorageWatcher* w = context->watchers.load(std::memory_order_acquire); w != nullptr; w = w->next) {
     auto* binding = static_cast<Binding*>(w);  // there are no others
-    if (binding->session == session) return binding;
+    if (binding->session.load(std::memory_order_acquire) == session) return binding;
   }
   return nullptr;
 }
@@ -30,7 +42,7 @@ Binding* find_binding(const c10::StorageImpl& storage, uint32_t session) {
 
 void SessionLink::storage_died(StorageId id) noexcept {
   const std::lock_guard lock(mutex_);
-  if (!open_) return;
+  if (is_closed()) return;
   deaths_.push_back(id);
   pending_.store(true, std::memory_order_release);
 }
@@ -44,7 +56,7 @@ void SessionLink::take_deaths(std::vector<StorageId>& deaths) {
 
 void SessionLink::close() {
   const std::lock_guard lock(mutex_);
-  open_ = false;
+  closed_.store(true, std::memory_order_release);
   deaths_.clear();
 }
 
@@ -57,9 +69,10 @@ SessionLink* find_link(const c10::StorageImpl& storage, bool (*wanted)(const Ses
   const StorageContext* context = find_storage_context(storage);
   if (context == nullptr) return nullptr;
   SessionLink* found = nullptr;
+  const std::lock_guard lock(links());
   for (const StorageWatcher* w = context->watchers.load(std::memory_order_acquire); w != nullptr; w = w->next) {
     const auto* binding = static_cast<const Binding*>(w);
-    if (wanted(*binding->link) && (found == nullptr || found->session() < binding->session)) {
+    if (wanted(*binding->link) && (found == nullptr || found->session() < binding->link->session())) {
       found = binding->link.get();
     }
   }
@@ -77,6 +90,18 @@ c10::Storage attached_to_storage(const c10::StorageImpl& storage, uint32_t sessi
 
 void bind_storage(c10::StorageImpl& storage, StorageId id, c10::intrusive_ptr<SessionLink> link) {
   const uint32_t session = link->session();
+  if (const StorageContext* context = find_storage_context(storage)) {
+    for (StorageWatcher* w = context->watchers.load(std::memory_order_acquire); w != nullptr; w = w->next) {
+      auto* binding = static_cast<Binding*>(w);
+      const std::lock_guard lock(links());
+      if (!binding->link->is_closed() || binding->kept) continue;
+      binding->session.store(kNoSession, std::memory_order_release);
+      binding->id = id;
+      binding->link = std::move(link);
+      binding->session.store(session, std::memory_order_release);
+      return;
+    }
+  }
   storage_context_of(storage).watch(new Binding(session, id, std::move(link)));
 }
 

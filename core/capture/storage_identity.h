@@ -2,7 +2,8 @@
 //
 // The context holds one binding per session that met the storage (nearly always one). When the storage is destroyed, on
 // whatever thread, each session still running is told. Sessions are reference-counted through their link, so a storage
-// may outlive the session that met it.
+// may outlive the session that met it; the binding of a closed session is taken over by the next, so that captures of one
+// model leave nothing at its parameters.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -27,13 +28,14 @@ class SessionLink : public c10::intrusive_ptr_target {
   void take_deaths(std::vector<StorageId>& deaths);
   bool has_deaths() const { return pending_.load(std::memory_order_acquire); }
   void close();
+  bool is_closed() const { return closed_.load(std::memory_order_acquire); }
 
  private:
   const uint32_t session_;
   std::mutex mutex_;
   std::vector<StorageId> deaths_;
   std::atomic<bool> pending_{false};
-  bool open_ = true;
+  std::atomic<bool> closed_{false};
 };
 
 // The storage's id in `session`, or an invalid id if the session has not met it.

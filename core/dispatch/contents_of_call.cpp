@@ -20,6 +20,10 @@ void for_each_tensor(const c10::IValue& argument, F&& f) {
   } else if (argument.isList()) {
     for (const c10::IValue& element : argument.toListRef()) {
       if (element.isTensor() && element.toTensor().defined()) f(element.toTensor());
+      if (!element.isTensorList()) continue;
+      for (const c10::IValue& inner : element.toListRef()) {
+        if (inner.toTensor().defined()) f(inner.toTensor());
+      }
     }
   }
 }

@@ -151,7 +151,13 @@ void OperandScan::visit_list(c10::IValue& slot) {
 void OperandScan::visit_optional_list(c10::IValue& slot) {
   c10::List<c10::IValue> list = slot.toList();
   for (size_t i = 0; i < list.size(); ++i) {
-    const c10::IValue& element = list.get(i);
+    const c10::IValue element = list.get(i);
+    if (element.isTensorList()) {  // lists of lists: all_gather
+      c10::IValue inner = element;
+      visit_list(inner);
+      list.set(i, std::move(inner));
+      continue;
+    }
     if (!element.isTensor() || !element.toTensor().defined()) continue;
     if (const FakeTensorImpl* fake = as_fake(element.toTensor().unsafeGetTensorImpl())) {
       devices_.see(*fake, position_, i, written_);

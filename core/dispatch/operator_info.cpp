@@ -159,6 +159,9 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     const auto& argument = schema.arguments()[i];
     if (holds_tensors(*argument.type())) tensor_arguments.push_back(i);
     if (is_device(*argument.type())) device_argument = static_cast<int16_t>(i);
+    if (facts.collective && (argument.name() == "group_name" || argument.name() == "process_group")) {
+      group_argument = static_cast<int16_t>(i);
+    }
     if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
       writes = true;
       if (i == 0 && argument.type()->kind() == c10::TypeKind::ListType)

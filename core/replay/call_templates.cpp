@@ -3,6 +3,8 @@
 #include <ATen/Context.h>
 #include <ATen/ScalarOps.h>
 
+#include "core/fake/process_groups.h"
+
 namespace shadowgraph {
 namespace {
 
@@ -146,6 +148,11 @@ CallTemplates::Call CallTemplates::add(NodeId node, const TargetFormals& formals
         list.push_back(ivalue_of(Argument::of_int(element), type.element, type.element_optional, options));
       }
       templates_.emplace_back(std::move(list));
+    } else if (argument.kind == ArgumentKind::kString && i < schema.arguments().size() &&
+               is_named_object(*schema.arguments()[i].type())) {
+      std::string problem;
+      templates_.push_back(object_named(*schema.arguments()[i].type(), graph_.text(argument.string), problem));
+      if (!problem.empty()) options.problem(problem);
     } else {
       templates_.push_back(ivalue_of(argument, type.type, type.optional, options));
     }

@@ -1,6 +1,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/fake/process_groups.h"
 #include "core/replay/functional_call.h"
 #include "core/replay/random_state.h"
 #include "shadowgraph/error.h"
@@ -18,6 +19,17 @@ struct FunctionRegistry {
     return *registry;
   }
 };
+
+// On real and fake tensors alike: no collective finds its way without the group.
+std::shared_ptr<const RegisteredFunction> process_group_function(const Target& target) {
+  const FunctionKernel kernel = [](std::span<const c10::IValue> arguments) {
+    check_process_group(arguments);
+    return std::vector<c10::IValue>();
+  };
+  static const auto function = std::make_shared<const RegisteredFunction>(
+      RegisteredFunction{process_group_target().schema_text(), kernel, kernel});
+  return function->schema_text == target.schema_text() ? function : nullptr;
+}
 
 }  // namespace
 
@@ -44,6 +56,7 @@ std::shared_ptr<const RegisteredFunction> find_function(const std::string& name)
 std::shared_ptr<const RegisteredFunction> find_function(const Target& target) {
   if (target.schema().name().starts_with(kFunctionalCallNamespace)) return functional_call_function(target);
   if (auto function = random_state_function(target)) return function;
+  if (auto function = process_group_function(target)) return function;
   auto function = find_function(target.name());
   return function != nullptr && function->schema_text == target.schema_text() ? function : nullptr;
 }

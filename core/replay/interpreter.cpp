@@ -11,6 +11,7 @@
 #include "core/fake/converter.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
+#include "core/fake/process_groups.h"
 #include "core/replay/replay_program.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
@@ -353,6 +354,7 @@ void Interpreter::preserve(uint32_t number) {
 
 void Interpreter::call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   op.callBoxed(stack);
+  if (C10_UNLIKELY(!stack.empty() && stack.back().isObject())) wait_for_work({stack.data(), stack.size()});
 }
 
 void Interpreter::call_function(NodeId node, const RegisteredFunction& function, torch::jit::Stack& stack) {

@@ -26,6 +26,7 @@ void register_all(RuleRegistry& registry) {
   register_attention_kernels(registry);
   register_kernel_dtypes(registry);
   register_data_dependent(registry);
+  register_collectives(registry);
 }
 
 }  // namespace shadowgraph::rules

@@ -28,6 +28,7 @@ void register_direct_convolution(RuleRegistry& registry);
 void register_attention_kernels(RuleRegistry& registry);
 void register_kernel_dtypes(RuleRegistry& registry);
 void register_data_dependent(RuleRegistry& registry);
+void register_collectives(RuleRegistry& registry);
 
 // All of the above.
 void register_all(RuleRegistry& registry);

@@ -51,6 +51,11 @@ struct CaptureOptions {
   FakeTensorOptions mode;     // the graph lists the data sizes that were asked for as guards
   bool saved_tensors = true;  // record what autograd keeps for backward
   bool guards = true;         // record sizes that the program asked for
+  // The lines of the user's C++ as sources of nodes: the innermost frame of the call stack that is neither libtorch's nor
+  // ours, inlined ones included. Costs some microseconds a node and, when the record ends, a reading of the program's
+  // debug information by addr2line (binutils; without it by libtorch, which tells no inlined frames). A program without
+  // debug information (-g1) has no lines. What TorchScript and Python tell comes first.
+  bool cpp_sources = false;
 };
 
 class CaptureSession {
@@ -157,6 +162,22 @@ struct Capture {
   double seconds = 0;  // wall time of the capture alone; not part of the graph, which stays the same from run to run
 };
 
+// What a training loop does around forward, backward and the optimizer's step. All of it combines; each piece runs the
+// operators that PyTorch's own does (docs/profiling.md).
+struct TrainingOptions {
+  // Micro-batches a step, each the inputs given: forward, loss / accumulate, backward; gradients add up in .grad.
+  int64_t accumulate = 1;
+  std::optional<double> clip_grad_norm;  // max_norm of torch.nn.utils.clip_grad_norm_, before the optimizer's step
+  // torch.amp.GradScaler at its defaults: loss scaled, gradients unscaled, the step skipped if one is infinite. That is
+  // a host read: answered as HostReads says; if it says nothing at all, no gradient is infinite.
+  bool grad_scaler = false;
+  // Decay of torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn: copies of parameters and buffers, there
+  // before the first step as buffers "ema.NAME". The first step copies the parameters, later ones average.
+  std::optional<double> ema;
+  bool zero_grads = false;  // zero_grad(set_to_none=False): gradients stay allocated from step to step
+  friend bool operator==(const TrainingOptions&, const TrainingOptions&) = default;
+};
+
 struct ProgramToCapture {
   const torch::nn::Module* module = nullptr;  // may be null
   // What belongs to the program besides the module's own, by name.
@@ -169,15 +190,39 @@ struct ProgramToCapture {
   torch::optim::Optimizer* optimizer = nullptr;  // training: may be null, then there is no optimizer phase
   // Training steps run before the recorded one, so that optimizer state exists: 0 gives the first step, 1 steady state.
   int warmup_steps = 0;
+  TrainingOptions training;  // training alone
+  // Forward and loss run under torch.autocast of the capture's device with this type: BFloat16 or Half. Backward and
+  // optimizer do not, as PyTorch advises.
+  std::optional<c10::ScalarType> autocast;
 };
 
-// Forward alone, in the caller's grad mode. Whatever the program throws passes through with all state restored.
+// While it lives the innermost mode of this thread takes gradients to be finite (HostReads::finite), unless it was told
+// anything about host reads: what a GradScaler's steps stand in.
+class FiniteGradients {
+ public:
+  FiniteGradients();
+  ~FiniteGradients();
+  FiniteGradients(const FiniteGradients&) = delete;
+  FiniteGradients& operator=(const FiniteGradients&) = delete;
+
+ private:
+  ModeState* mode_ = nullptr;  // whose answers were changed
+};
+
+// Forward alone, in the caller's grad mode. Whatever the program throws passes through with all state restored. Throws
+// Error for TrainingOptions other than the default.
 Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& options = {});
 
 // zero_grad, forward, loss, backward, optimizer step. Throws Error if the loss is not a scalar that requires grad, and
 // RealTensorError if the module has real parameters: they would receive fake gradients; make the module inside a
-// FakeTensorMode.
+// FakeTensorMode. Error, too, for options that make no sense: accumulate below 1, a norm or decay out of its range, a
+// GradScaler without an optimizer, autocast to other types.
 Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& options = {});
+
+// The first steps of a training run as one graph, each in a scope region "step 1", "step 2", ...: what one step leaves to
+// the next, and when that dies, is recorded and not assumed (shadowgraph/profile/training_run.h). Throws as
+// capture_training_step does, and Error for fewer than one step; warmup_steps come before.
+Capture capture_training_run(const ProgramToCapture& program, int steps = 3, const CaptureOptions& options = {});
 
 // Calls module.forward with the inputs as separate arguments, up to eight, or with all of them as one vector.
 template <class Module>

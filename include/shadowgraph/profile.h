@@ -12,6 +12,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/process_group.h"
 #include "shadowgraph/profile/device_memory.h"
 #include "shadowgraph/profile/findings.h"
 #include "shadowgraph/profile/flops.h"
@@ -20,12 +21,16 @@
 #include "shadowgraph/profile/summary.h"
 #include "shadowgraph/profile/sweep.h"
 #include "shadowgraph/profile/timeline.h"
+#include "shadowgraph/profile/training_run.h"
 #include "shadowgraph/profile/units.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
 struct DeviceSpec;  // shadowgraph/profile/time.h
 class StepTime;
+struct Interconnect;  // shadowgraph/profile/communication.h
+class Communication;
+class OverlappedStep;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Everything the profiler knows of a graph, asked for in one way.
@@ -45,9 +50,11 @@ struct ProfileOptions {
   bool timeline = false;  // live bytes of every step in the JSON: large
   // The device whose memory is asked for. Empty: the graph's "device" metadata, else the one with most storage bytes.
   std::optional<c10::Device> device;
-  const MeasuredCalls* measured = nullptr;  // of this machine: scratch and seconds of calls on the CPU
-  DeviceMemoryOptions memory;               // its device is the one above
-  const DeviceSpec* spec = nullptr;         // figures of the device that the time is estimated for; none: no time
+  const MeasuredCalls* measured = nullptr;     // of this machine: scratch and seconds of calls on the CPU
+  DeviceMemoryOptions memory;                  // its device is the one above
+  const DeviceSpec* spec = nullptr;            // figures of the device that the time is estimated for; none: no time
+  const Interconnect* interconnect = nullptr;  // links between processes; none: bytes of collectives, no seconds
+  std::vector<MeshAxis> mesh;                  // for process groups that the graph does not describe
 };
 
 struct OutputInfo {
@@ -68,9 +75,20 @@ struct PeakInfo {
   BytesByKind by_kind{};
 };
 
+// Of a step of inference with a cache of keys and values; from the graph's metadata (shadowgraph capture --mode decode).
+struct CacheInfo {
+  std::string step;             // "prefill" or "decode"
+  std::string kind;             // "grown" by cat, or "static"
+  int64_t context = 0;          // tokens in it after the step
+  int64_t bytes_per_token = 0;  // of one sequence
+  int64_t bytes = 0;            // of the batch, after the step
+  int64_t positions = 0;        // that the model was trained on
+};
+
 struct DevicePeak {
   std::string device;
   int64_t bytes = 0;
+  std::optional<DeviceMemory> memory;  // as Profile::device_memory
 };
 
 struct ModuleProfile {
@@ -79,9 +97,11 @@ struct ModuleProfile {
   uint32_t calls = 0;
   std::vector<uint32_t> children;  // indices into Profile::modules
   GroupFigures figures;            // of the module and all below it
+  int64_t peak = 0;  // most bytes alive on the profile's device while a node of it runs, backward included
 };
 
 class ProgramCosts;
+struct ProfileViews;
 
 struct Profile {
   // From Graph::metadata; absent there, absent here.
@@ -100,12 +120,15 @@ struct Profile {
   SavedBytes saved;
   PeakInfo peak;  // at least: without scratch
   int64_t peak_rounded_bytes = 0;
+  std::map<std::string, PeakInfo> phase_peaks;     // by phase: the most while its nodes run
   PeakInfo peak_with_scratch;                      // an estimate: with what is known
   std::vector<UncoveredOperator> unknown_scratch;  // calls that may take more
   // What the device holds, by the model of its caching allocator. Absent for CPUs, which have none, and if the run does
   // not fit: `out_of_memory` then says where.
   std::optional<DeviceMemory> device_memory;
   std::string out_of_memory;
+  std::optional<CacheInfo> cache;
+  std::optional<RunMemory> run;           // of the first steps of a training run, for whoever captured it to fill in
   std::vector<DevicePeak> other_devices;  // peaks of the other devices that hold storages
   std::vector<LiveStorage> top_at_peak;
   std::vector<ModuleProfile> modules;              // [0] is the root
@@ -123,14 +146,21 @@ struct Profile {
   SummaryTable summary(const SummaryOptions& options = {}) const;
   const NodeScratch& scratch(NodeId node) const;
   const StepTime* time() const { return time_.get(); }  // nullptr without ProfileOptions::spec
+  // What collectives send; nullptr if the program has none.
+  const Communication* communication() const { return communication_.get(); }
+  // Both at once; nullptr without collectives, without ProfileOptions::spec, or without an interconnect.
+  const OverlappedStep* overlap() const { return overlap_.get(); }
   MemoryPlan plan(const PlanOptions& options = {}) const;
 
  private:
   friend Profile profile(const Graph& graph, const ProfileOptions& options);
   friend class ProgramCosts;
   std::shared_ptr<const ProgramCosts> costs_;
+  std::shared_ptr<ProfileViews> views_;
   std::shared_ptr<const MemoryTimeline> timeline_;
   std::shared_ptr<const StepTime> time_;
+  std::shared_ptr<const Communication> communication_;
+  std::shared_ptr<const OverlappedStep> overlap_;
 };
 
 Profile profile(const Graph& graph, const ProfileOptions& options = {});

@@ -119,6 +119,11 @@ void conclude_contents(const c10::FunctionSchema& schema, const TargetFormals& f
   facts.geometry_only = unread.geometry_only && !reads;
 }
 
+// Of a collective: objects of c10d that only say where it communicates and how, not what.
+bool names_a_group(std::string_view argument) {
+  return argument == "group_name" || argument == "process_group" || argument == "reduce_op";
+}
+
 // `op`: the operator in this process, if it is there.
 OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHandle>& op) {
   OperatorFacts facts;
@@ -166,8 +171,9 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
     }
   }
   facts.unknown = formals.variadic_arguments || formals.variadic_returns ||
-                  std::any_of(formals.arguments.begin(), formals.arguments.end(),
-                              [](const Formal& formal) { return formal.type.type == TypeClass::kAny; });
+                  std::any_of(formals.arguments.begin(), formals.arguments.end(), [&](const Formal& formal) {
+                    return formal.type.type == TypeClass::kAny && !(facts.collective && names_a_group(formal.name));
+                  });
   conclude_contents(schema, formals, unread, facts);
   size_t tensor_results = 0;
   size_t aliased_results = 0;

@@ -10,6 +10,8 @@ constexpr std::string_view kRunning = "running_mean running_var";
 constexpr std::string_view kBatchNorm = "updates its running statistics, which most overloads do not annotate";
 constexpr std::string_view kMayCopy = "gives the argument itself or a view of it when nothing has to be copied";
 
+constexpr std::string_view kCollectiveWrites = "filled with what other processes send; c10d annotates nothing";
+
 constexpr OperatorRow kRows[] = {
     // ---- Written without annotation, or annotated but written only in training
     {.name = "aten::batch_norm", .writes = kRunning, .when = "training", .why = kBatchNorm},
@@ -150,10 +152,42 @@ constexpr OperatorRow kRows[] = {
     {.name = "aten::is_nonzero", .host_read = true},
     {.name = "aten::allclose", .host_read = true},
     {.name = "aten::_nested_tensor_from_mask_left_aligned", .host_read = true},
+
+    // ---- Collectives
+    {.name = "c10d::broadcast_", .writes = "tensors", .alias_of = "tensors", .why = kCollectiveWrites},
+    {.name = "c10d::allreduce_", .writes = "tensors", .alias_of = "tensors", .why = kCollectiveWrites},
+    {.name = "c10d::allreduce_coalesced_", .writes = "tensors", .why = kCollectiveWrites},
+    {.name = "c10d::allgather_", .writes = "output_tensors", .why = kCollectiveWrites},
+    {.name = "c10d::_allgather_base_",
+     .writes = "output_tensor",
+     .alias_of = "output_tensor",
+     .why = kCollectiveWrites},
+    {.name = "c10d::allgather_coalesced_", .writes = "output_lists", .why = kCollectiveWrites},
+    {.name = "c10d::allgather_into_tensor_coalesced_", .writes = "outputs", .why = kCollectiveWrites},
+    {.name = "c10d::reduce_scatter_",
+     .writes = "output_tensors",
+     .alias_of = "output_tensors",
+     .why = kCollectiveWrites},
+    {.name = "c10d::_reduce_scatter_base_",
+     .writes = "output_tensor",
+     .alias_of = "output_tensor",
+     .why = kCollectiveWrites},
+    {.name = "c10d::reduce_scatter_tensor_coalesced_", .writes = "outputs", .why = kCollectiveWrites},
+    {.name = "c10d::reduce_", .writes = "tensors", .why = kCollectiveWrites},
+    {.name = "c10d::gather_", .writes = "output_tensors", .why = kCollectiveWrites},
+    {.name = "c10d::scatter_", .writes = "output_tensors", .alias_of = "output_tensors", .why = kCollectiveWrites},
+    {.name = "c10d::alltoall_", .writes = "output_tensors", .alias_of = "output_tensors", .why = kCollectiveWrites},
+    {.name = "c10d::alltoall_base_", .writes = "output", .why = kCollectiveWrites},
+    {.name = "c10d::recv_", .writes = "tensors", .why = kCollectiveWrites},
+    {.name = "c10d::recv_any_source_", .writes = "tensors", .why = kCollectiveWrites},
+    {.name = "_c10d_functional::wait_tensor", .alias_of = "tensor", .why = "gives its operand back"},
+    {.name = "_c10d_functional::isend", .alias_of = "tensor", .why = "gives its operand back"},
+    {.name = "_c10d_functional::irecv", .writes = "tensor", .alias_of = "tensor", .why = kCollectiveWrites},
+    {.name = "_c10d_functional::batch_p2p_ops", .writes = "tensors", .alias_of = "tensors", .why = kCollectiveWrites},
 };
 
-constexpr std::string_view kCollectiveNamespaces[] = {"c10d", "_c10d_functional", "_c10d_functional_autograd",
-                                                      "c10d_functional"};
+constexpr std::string_view kCollectiveNamespaces[] = {
+    "c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "sg_c10d"};
 
 }  // namespace
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "core/replay/functional_call.h"
@@ -26,6 +27,10 @@ TargetFormulas formulas_of(const Target& called) {
   TargetFormulas formulas{.known = true, .own = registered_costs(target)};
   if (formulas.own && !formulas.own->flops) formulas.own = nullptr;
   if (formulas.own) return formulas;
+  if (target.facts().collective) {
+    formulas.free = true;  // what it adds up is nothing beside the way there (shadowgraph/profile/communication.h)
+    return formulas;
+  }
   formulas.flop = find_flop_row(target.name());
   formulas.elementwise = ElementwiseFormula::of(target);
   formulas.free = formulas.flop == nullptr &&
@@ -73,12 +78,20 @@ Flops Flops::of(const Graph& graph) {
       count.elementwise = work.value_or(ElementwiseWork()).flops;
       count.transcendental = work.value_or(ElementwiseWork()).transcendental;
     }
-    if (!covered) ++uncovered[graph.target(target).name()];
+    if (!covered) {
+      ++uncovered[graph.target(target).name()];
+      flops.uncovered_nodes_.push_back(node);
+    }
     flops.by_node_[node] = count;
     flops.by_phase_[graph.node(node).phase] += count;
   }
   for (auto& [op, count] : uncovered) flops.uncovered_.push_back({op, count});
+  std::sort(flops.uncovered_nodes_.begin(), flops.uncovered_nodes_.end());
   return flops;
+}
+
+bool Flops::is_uncovered(NodeId node) const {
+  return std::binary_search(uncovered_nodes_.begin(), uncovered_nodes_.end(), node);
 }
 
 }  // namespace shadowgraph

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "profiler/memory/allocation_order.h"
 #include "profiler/memory/device_run.h"
@@ -47,6 +48,11 @@ class TrainingRun {
   }
 
   void record_history() { allocator_.record_history(); }
+  // How much had been taken when the reserved bytes were first at their peak: calls of the allocator.
+  int64_t takes_at_peak() const { return takes_at_peak_; }
+  // What the allocator has when it has been called so often.
+  void look_after(int64_t takes) { look_after_ = takes; }
+  const std::vector<CachingAllocator::SegmentInfo>& seen() const { return seen_; }
   CachingAllocator take_allocator() { return std::move(allocator_); }
 
   DeviceMemory steps() {
@@ -74,9 +80,26 @@ class TrainingRun {
     return result_;
   }
 
+  // Once, in stretches.
+  std::vector<AllocatorPeaks> stretches(std::span<const uint32_t> ends) {
+    for (const StorageId id : order_.before()) allocate(id, std::nullopt);
+    std::vector<AllocatorPeaks> peaks;
+    uint32_t begin = 0;
+    for (size_t i = 0; i < ends.size(); ++i) {
+      allocator_.reset_peaks();
+      const uint32_t end = i + 1 == ends.size() ? order_.steps() : ends[i] + 1;
+      step(begin, end);
+      begin = end;
+      const auto& stats = allocator_.stats();
+      peaks.push_back({stats.allocated.peak, stats.reserved.peak, stats.reserved.now});
+    }
+    return peaks;
+  }
+
  private:
-  void step() {
-    for (uint32_t at = 0; at < order_.steps(); ++at) {
+  void step() { step(0, order_.steps()); }
+  void step(uint32_t begin, uint32_t end) {
+    for (uint32_t at = begin; at < end; ++at) {
       if (at == cublas_step_ && !workspace_.valid()) workspace_ = take(result_.cublas_workspace, kNoTag, at);
       for (const StorageId id : order_.born(at)) {
         if (!handles_[id].valid()) allocate(id, at);  // state of the optimizer is there from the second step on
@@ -100,10 +123,13 @@ class TrainingRun {
     try {
       const auto handle = allocator_.allocate(bytes, 0, tag);
       const auto& stats = allocator_.stats();
+      ++takes_;
       if (stats.reserved.peak > most) {
+        takes_at_peak_ = takes_;
         result_.held_at_peak = stats.active.now;
         result_.stuck_at_peak = stats.inactive_split.now;
       }
+      if (takes_ == look_after_) seen_ = allocator_.snapshot();
       return handle;
     } catch (const OutOfMemoryError& error) {
       const std::string where = at ? fmt::format("node {}, {}", *at, costs_.graph.target(costs_.nodes[*at]).name())
@@ -122,8 +148,17 @@ class TrainingRun {
   CachingAllocator::Handle workspace_;
   uint32_t cublas_step_ = kNever;
   bool lost_ = false;
+  int64_t takes_ = 0;
+  int64_t takes_at_peak_ = 0;
+  int64_t look_after_ = -1;
+  std::vector<CachingAllocator::SegmentInfo> seen_;
   DeviceMemory result_;
 };
+
+// Places in the order of death: later is longer. Workspaces stay.
+uint32_t death(const AllocationOrder& order, uint32_t tag) {
+  return tag == DeviceRun::kNoStorage ? std::numeric_limits<uint32_t>::max() : order.last(StorageId(tag));
+}
 
 }  // namespace
 
@@ -134,6 +169,13 @@ DeviceRun run_on_device(const ProgramCosts& costs, const DeviceMemoryOptions& op
   if (history) run.record_history();
   DeviceMemory memory = run.steps();
   return {std::move(memory), run.take_allocator()};
+}
+
+std::vector<AllocatorPeaks> allocator_peaks(const ProgramCosts& costs, const DeviceMemoryOptions& options,
+                                            std::span<const uint32_t> ends) {
+  const c10::Device device = main_device(costs.graph, options.device);
+  const AllocationOrder order(costs, device);
+  return TrainingRun(costs, order, options, device).stretches(ends);
 }
 
 DeviceMemory device_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options) {
@@ -157,6 +199,38 @@ std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const Dev
   std::stable_sort(outcomes.begin(), outcomes.end(),
                    [](const auto& a, const auto& b) { return a.reserved_peak < b.reserved_peak; });
   return outcomes;
+}
+
+std::vector<PinnedMemory> pinned_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options) {
+  const c10::Device device = main_device(costs.graph, options.device);
+  const AllocationOrder order(costs, device);
+  TrainingRun whole(costs, order, options, device);
+  whole.steps();
+  TrainingRun again(costs, order, options, device);
+  again.look_after(whole.takes_at_peak());
+  again.steps();
+  std::vector<PinnedMemory> pinned;
+  for (const auto& segment : again.seen()) {
+    PinnedMemory entry{.segment = segment.bytes};
+    const CachingAllocator::BlockInfo* longest = nullptr;
+    for (const auto& block : segment.blocks) {
+      if (!block.active) {
+        entry.stuck += block.bytes;
+      } else if (longest == nullptr || death(order, block.tag) > death(order, longest->tag)) {
+        longest = &block;
+      }
+    }
+    if (longest == nullptr || entry.stuck == 0) continue;
+    if (longest->tag != DeviceRun::kNoStorage) entry.storage = StorageId(longest->tag);
+    entry.bytes = longest->requested;
+    pinned.push_back(entry);
+  }
+  std::stable_sort(pinned.begin(), pinned.end(), [](const auto& a, const auto& b) { return a.stuck > b.stuck; });
+  return pinned;
+}
+
+std::vector<PinnedMemory> pinned_memory(const Graph& graph, const DeviceMemoryOptions& options) {
+  return pinned_memory(ProgramCosts(graph), options);
 }
 
 DeviceMemory device_memory(const Graph& graph, const DeviceMemoryOptions& options) {

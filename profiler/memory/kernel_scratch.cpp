@@ -32,7 +32,8 @@ struct TargetScratch {
     known.own = registered_costs(target);
     if (known.own && !known.own->scratch) known.own = nullptr;
     const OperatorFacts& facts = target.facts();
-    known.never = facts.is_view || facts.fills || facts.uninitialised;
+    // Collectives: NCCL's buffers are the communicator's, and stay.
+    known.never = facts.is_view || facts.fills || facts.uninitialised || facts.collective;
     known.pointwise = facts.pointwise;
     known.rows[0] = find_scratch_row(target, c10::kCPU);
     known.rows[1] = find_scratch_row(target, c10::kCUDA);

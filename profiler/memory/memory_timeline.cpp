@@ -97,10 +97,15 @@ std::vector<StorageId> MemoryTimeline::alive_at(uint32_t step, size_t count) con
 
 std::vector<LiveStorage> live_storages(const Graph& graph, const MemoryTimeline& timeline, uint32_t step,
                                        size_t count) {
+  if (timeline.steps() == 0) return {};
+  return describe_storages(graph, timeline, timeline.alive_at(step, count));
+}
+
+std::vector<LiveStorage> describe_storages(const Graph& graph, const MemoryTimeline& timeline,
+                                           const std::vector<StorageId>& storages) {
   std::vector<LiveStorage> result;
-  if (timeline.steps() == 0) return result;
-  IdMap<StorageId, size_t> place(count);
-  for (StorageId id : timeline.alive_at(step, count)) {
+  IdMap<StorageId, size_t> place(storages.size());
+  for (StorageId id : storages) {
     place[id] = result.size();
     result.push_back({.storage = id, .bytes = graph.storage(id).bytes, .kind = timeline.kind(id)});
     const NodeId born = graph.storage(id).born;

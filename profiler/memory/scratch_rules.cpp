@@ -14,7 +14,7 @@ namespace {
 using Bytes = std::optional<int64_t>;
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-constexpr int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+constexpr int64_t rounded_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 // Sums are kept in float, and in double for double.
 constexpr int64_t accumulator_bytes(int64_t element_bytes) { return element_bytes == 8 ? 8 : 4; }
 
@@ -151,9 +151,9 @@ Bytes flash_backward(const OperandShapes& call) {
   const Shape q = call.shape(1);
   const Shape k = call.shape(2);
   if (q.size() != 4 || k.size() != 4) return std::nullopt;
-  const int64_t rows = round_up(q[2], 128);
-  const int64_t head = round_up(q[3], 8);
-  const int64_t width = head <= 128 ? round_up(head, 32) : round_up(head, 64);
+  const int64_t rows = rounded_up(q[2], 128);
+  const int64_t head = rounded_up(q[3], 8);
+  const int64_t width = head <= 128 ? rounded_up(head, 32) : rounded_up(head, 64);
   int64_t bytes = saturating_add(product_of({4, q[0], q[1], rows}), product_of({4, q[0], rows, q[1], width}));
   if (k[1] != q[1]) {
     bytes = saturating_add(bytes, product_of({2, q[0], k[2], q[1], q[3], call.argument(1).element_bytes}));
@@ -169,8 +169,8 @@ Bytes flash_forward(const OperandShapes& call) {
   const bool swap = q[2] == 1 && q[1] > k[1];
   const int64_t heads = swap ? k[1] : q[1];
   const int64_t rows = swap ? q[1] / k[1] : q[2];
-  const int64_t head = round_up(q[3], 8);
-  const int64_t width = head <= 128 ? round_up(head, 32) : round_up(head, 64);
+  const int64_t head = rounded_up(q[3], 8);
+  const int64_t width = head <= 128 ? rounded_up(head, 32) : rounded_up(head, 64);
   const int64_t blocks = divide_up(k[2], head <= 64 ? 256 : head <= 128 ? 128 : 64);
   const int64_t work = product_of({q[0], heads, divide_up(rows, 64)});
   constexpr int64_t kSlots = 2 * kMultiprocessors;

@@ -63,7 +63,8 @@ IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<Node
     const bool born = born_in_graph(graph, storage);
     const auto placeholder = born ? placeholder_kind(graph.node(storage.born).target) : std::nullopt;
     if (placeholder) {
-      kind = *placeholder;
+      // A gradient that stays from step to step is there before this one.
+      kind = *placeholder == StorageKind::kInput && gradient[id] != 0 ? StorageKind::kGradient : *placeholder;
     } else if (kind == StorageKind::kTemporary && gradient[id] != 0) {
       kind = StorageKind::kGradient;
     } else if (kind == StorageKind::kTemporary && born) {

@@ -132,7 +132,7 @@ class Search {
   }
 
   void layout_copies() {
-    const Traffic traffic = Traffic::of(graph_);
+    const Traffic& traffic = costs_.traffic();
     int64_t copied = 0, moved = 0, calls = 0;
     double seconds = 0;
     for (const NodeId node : costs_.nodes) {
@@ -163,12 +163,26 @@ class Search {
     const std::string& settings = others.front().settings;
     found_.push_back(
         {.name = "fragmentation",
-         .seen = fmt::format("the caching allocator reserves {}, {} more than is ever allocated",
-                             human_bytes(memory.reserved_peak), human_bytes(waste)),
+         .seen = fmt::format("the caching allocator reserves {}, {} more than is ever allocated{}",
+                             human_bytes(memory.reserved_peak), human_bytes(waste), pinned(memory.options)),
          .remedy = fmt::format("PYTORCH_ALLOC_CONF={} reserves {} here (try --allocator {})",
                                settings.empty() ? "(unset)" : settings, human_bytes(others.front().reserved_peak),
                                settings.empty() ? "''" : settings),
          .bytes = memory.reserved_peak - others.front().reserved_peak});
+  }
+
+  // Where most free bytes are stuck.
+  std::string pinned(const DeviceMemoryOptions& options) const {
+    const auto all = pinned_memory(costs_, options);
+    if (all.empty() || all.front().stuck < kMebibyte) return {};
+    const PinnedMemory& most = all.front();
+    std::string who = "a workspace";
+    if (most.storage.valid()) {
+      const LiveStorage live = describe_storages(graph_, profile_.timeline(), {most.storage}).front();
+      who = human_bytes(live.bytes) + " of " + (live.module.empty() ? "" : live.module + " ") + live.producer;
+    }
+    return fmt::format("; at the peak {} segments are partly free, the worst with {} of {} beside {}", all.size(),
+                       human_bytes(most.stuck), human_bytes(most.segment), who);
   }
 
   void does_not_fit() {
@@ -237,7 +251,11 @@ class Search {
 
 }  // namespace
 
-std::vector<Finding> findings(const Profile& profile) { return Search(profile).all(); }
+std::vector<Finding> findings(const Profile& profile) {
+  ProfileViews& views = ProgramCosts::views(profile);
+  std::call_once(views.findings_once, [&] { views.findings = Search(profile).all(); });
+  return views.findings;
+}
 
 std::string to_text(const std::vector<Finding>& findings) {
   std::string text;

@@ -3,12 +3,14 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
 
 #include "ir/text/words.h"
 #include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
@@ -58,7 +60,7 @@ std::optional<std::vector<OutputInfo>> outputs_of(const Graph& graph) {
   return outputs;
 }
 
-std::vector<ModuleProfile> modules_of(const ProgramCosts& costs) {
+std::vector<ModuleProfile> modules_of(const ProgramCosts& costs, const MemoryTimeline& timeline) {
   const std::vector<Module>& tree = costs.modules.modules;
   const auto count = static_cast<uint32_t>(tree.size());
   std::vector<uint32_t> parents;
@@ -69,6 +71,11 @@ std::vector<ModuleProfile> modules_of(const ProgramCosts& costs) {
   for (uint32_t i = 0; i < count; ++i) {
     modules.push_back({tree[i].path, tree[i].class_name, tree[i].calls, tree[i].children, figures[i]});
   }
+  for (uint32_t step = 0; step < timeline.steps(); ++step) {
+    const uint32_t own = costs.module_of[timeline.node(step)];
+    if (own < count) modules[own].peak = std::max(modules[own].peak, timeline.total(step));
+  }
+  for (uint32_t i = count; i-- > 1;) modules[parents[i]].peak = std::max(modules[parents[i]].peak, modules[i].peak);
   return modules;
 }
 
@@ -95,7 +102,8 @@ json to_json(const std::vector<ModuleProfile>& modules, uint32_t at) {
       {"saved_activation_bytes", f.incremental},
       {"output_bytes", f.output},
       {"temporary_bytes", f.temporary},
-      {"backward_bytes", f.backward}};
+      {"backward_bytes", f.backward},
+      {"peak_bytes", module.peak}};
   if (!module.class_name.empty()) object["class"] = module.class_name;
   if (!module.children.empty()) {
     json& children = object["children"] = json::array();
@@ -132,6 +140,60 @@ json to_json(const StepTime& time, const Profile& profile) {
   return object;
 }
 
+json to_json(const CommunicationSum& sum, bool seconds) {
+  json object{{"calls", sum.calls}, {"payload_bytes", sum.payload}, {"wire_bytes", sum.wire}};
+  if (seconds) object["seconds"] = sum.seconds;
+  return object;
+}
+
+json to_json(const Communication& communication, const Profile& profile) {
+  const bool seconds = communication.has_seconds();
+  json object = to_json(communication.total(), seconds);
+  if (seconds) object["interconnect"] = communication.interconnect();
+  object["groups"] = json::array();
+  for (uint32_t i = 0; i < communication.groups().size(); ++i) {
+    const ProcessGroupInfo& group = communication.groups()[i];
+    json entry = to_json(communication.of_group(i), seconds);
+    entry["name"] = group.name;
+    entry["size"] = group.size;
+    entry["rank"] = group.rank;
+    if (!group.ranks.empty()) entry["ranks"] = group.ranks;
+    if (!group.axis.empty()) entry["axis"] = group.axis;
+    object["groups"].push_back(std::move(entry));
+  }
+  object["kinds"] = json::object();
+  for (int i = 0; i < kCollectiveKindCount; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    if (const auto sum = communication.of(kind); sum.calls > 0) {
+      object["kinds"][std::string(to_string(kind))] = to_json(sum, seconds);
+    }
+  }
+  object["phases"] = json::object();
+  for (uint32_t i = 0; i < profile.graph().phase_count(); ++i) {
+    if (const auto sum = communication.of(PhaseId(i)); sum.calls > 0) {
+      object["phases"][profile.graph().phase_name(PhaseId(i))] = to_json(sum, seconds);
+    }
+  }
+  object["modules"] = json::array();
+  for (const auto& module : communication.by_module()) {
+    object["modules"].push_back({{"path", module.path},
+                                 {"forward", to_json(module.forward, seconds)},
+                                 {"backward", to_json(module.backward, seconds)}});
+  }
+  object["uncovered"] = json::array();
+  for (const UncoveredOperator& row : communication.uncovered()) {
+    object["uncovered"].push_back({{"op", row.op}, {"count", row.count}});
+  }
+  if (const OverlappedStep* overlap = profile.overlap()) {
+    object["overlap"] = {{"seconds", overlap->seconds()},
+                         {"compute_seconds", overlap->compute()},
+                         {"exposed_seconds", overlap->exposed()},
+                         {"at_least_seconds", overlap->at_least()},
+                         {"at_most_seconds", overlap->at_most()}};
+  }
+  return object;
+}
+
 json to_json(const DeviceMemory& memory) {
   return {{"requested_peak_bytes", memory.requested_peak},
           {"allocated_peak_bytes", memory.allocated_peak},
@@ -143,6 +205,45 @@ json to_json(const DeviceMemory& memory) {
           {"retries", memory.retries},
           {"assumed", {{"context_bytes", memory.context}, {"cublas_workspace_bytes", memory.cublas_workspace}}},
           {"footprint_bytes", memory.footprint()}};
+}
+
+json to_json(const StepMemory& step) {
+  json object{{"peak_bytes", step.peak}, {"op", step.op}, {"phase", step.phase}};
+  if (!step.module.empty()) object["module"] = step.module;
+  if (step.allocated_peak) object["allocated_peak_bytes"] = *step.allocated_peak;
+  if (step.reserved_peak) object["reserved_peak_bytes"] = *step.reserved_peak;
+  if (step.reserved_after) object["reserved_bytes"] = *step.reserved_after;
+  return object;
+}
+
+std::optional<CacheInfo> cache_of(const Metadata& metadata) {
+  const auto text = [&](const char* key) {
+    const auto found = metadata.other.find(key);
+    return found == metadata.other.end() ? std::string() : found->second;
+  };
+  const auto number = [&](const char* key) {
+    int64_t value = 0;
+    const std::string digits = text(key);
+    std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return value;
+  };
+  if (text("generation").empty() || number("context") <= 0) return std::nullopt;
+  return CacheInfo{.step = text("generation"),
+                   .kind = text("cache"),
+                   .context = number("context"),
+                   .bytes_per_token = number("cache_bytes_per_token"),
+                   .bytes = number("cache_bytes"),
+                   .positions = number("positions")};
+}
+
+json to_json(const RunMemory& run) {
+  json object{
+      {"steps", run.steps.size()}, {"first_step", to_json(run.steps[0])}, {"steady_state", to_json(run.steady())}};
+  if (run.steps.size() > 1) object["second_step"] = to_json(run.steps[1]);
+  object["peak_bytes"] = run.peak();
+  if (run.reserved_peak()) object["reserved_peak_bytes"] = *run.reserved_peak();
+  if (!run.out_of_memory.empty()) object["out_of_memory"] = run.out_of_memory;
+  return object;
 }
 
 json to_json(const MemoryTimeline& timeline) {
@@ -165,10 +266,12 @@ std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("
 Profile profile(const Graph& graph, const ProfileOptions& options) {
   Profile profile;
   profile.costs_ = std::make_shared<const ProgramCosts>(graph, options.measured);
+  profile.views_ = std::make_shared<ProfileViews>();
   const ProgramCosts& costs = *profile.costs_;
   profile.model = graph.metadata.model;
   profile.mode = graph.metadata.mode;
   profile.optimizer = graph.metadata.optimizer;
+  profile.cache = cache_of(graph.metadata);
   profile.nodes = graph.node_count();
   profile.size = ParameterCount::of(graph);
   profile.saved = SavedBytes::of(graph);
@@ -195,26 +298,51 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
   profile.timeline_in_json = options.timeline;
   profile.peak = describe(graph, timeline.peak());
   profile.peak_rounded_bytes = timeline.rounded_peak();
+  std::map<PhaseId, MemoryPeak> peaks;
+  for (uint32_t step = 0; step < timeline.steps(); ++step) {
+    const NodeId node = timeline.node(step);
+    MemoryPeak& most = peaks[graph.node(node).phase];
+    if (most.node.valid() && timeline.total(step) <= most.bytes) continue;
+    most = {.bytes = timeline.total(step),
+            .step = step,
+            .node = node,
+            .phase = graph.node(node).phase,
+            .by_kind = timeline.live(step)};
+  }
+  for (const auto& [phase, most] : peaks) profile.phase_peaks[graph.phase_name(phase)] = describe(graph, most);
   profile.peak_with_scratch = describe(graph, timeline.peak_with_scratch());
   profile.unknown_scratch = costs.scratch.unknown();
-  if (!device.is_cpu()) {
+  // Each device has an allocator of its own.
+  const auto memory_of = [&](c10::Device which) -> std::optional<DeviceMemory> {
+    if (which.is_cpu()) return std::nullopt;
     DeviceMemoryOptions memory = options.memory;
-    memory.device = device;
+    memory.device = which;
     try {
-      profile.device_memory = device_memory(costs, memory);
+      return device_memory(costs, memory);
     } catch (const OutOfMemoryError& error) {
-      profile.out_of_memory = error.what();
+      if (!profile.out_of_memory.empty()) profile.out_of_memory += "; ";
+      profile.out_of_memory += error.what();
+      return std::nullopt;
     }
-  }
+  };
+  profile.device_memory = memory_of(device);
   profile.top_at_peak = live_storages(graph, timeline, timeline.peak().step, options.top_at_peak);
   for (const auto& [other, bytes] : bytes_by_device(graph)) {
     if (other == device || bytes == 0) continue;
-    profile.other_devices.push_back({device_name(other), costs.timeline(other).peak().bytes});
+    profile.other_devices.push_back({device_name(other), costs.timeline(other).peak().bytes, memory_of(other)});
   }
   if (options.spec != nullptr) {
     profile.time_ = std::make_shared<const StepTime>(StepTime::of(costs, *options.spec, options.measured));
   }
-  profile.modules = modules_of(costs);
+  Communication communication = Communication::of(graph, {.interconnect = options.interconnect, .mesh = options.mesh});
+  if (!communication.empty()) {
+    profile.communication_ = std::make_shared<const Communication>(std::move(communication));
+    if (profile.time_ && options.interconnect != nullptr) {
+      profile.overlap_ =
+          std::make_shared<const OverlappedStep>(OverlappedStep::of(graph, *profile.communication_, *profile.time_));
+    }
+  }
+  profile.modules = modules_of(costs, timeline);
   profile.outputs = outputs_of(graph);
   return profile;
 }
@@ -222,7 +350,14 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
 MemoryTimeline Profile::timeline(c10::Device other) const { return costs_->timeline(other); }
 const Flops& Profile::node_flops() const { return costs_->flops; }
 const NodeScratch& Profile::scratch(NodeId node) const { return costs_->scratch.of(node); }
-MemoryPlan Profile::plan(const PlanOptions& options) const { return plan_memory(*costs_, options); }
+MemoryPlan Profile::plan(const PlanOptions& options) const {
+  const PlanOptions usual;
+  if (options.device || options.alignment != usual.alignment || options.offline_limit != usual.offline_limit) {
+    return plan_memory(*costs_, options);
+  }
+  std::call_once(views_->plan_once, [&] { views_->plan = plan_memory(*costs_, {.device = c10::Device(device)}); });
+  return views_->plan;
+}
 const Graph& Profile::graph() const { return costs_->graph; }
 SummaryTable Profile::summary(const SummaryOptions& options) const { return costs_->summary(options); }
 
@@ -267,6 +402,10 @@ json to_json(const Profile& profile) {
   if (!profile.peak.module.empty()) object["peak"]["module"] = profile.peak.module;
   if (!profile.peak.source.empty()) object["peak"]["source"] = profile.peak.source;
   object["peak_rounded_bytes"] = profile.peak_rounded_bytes;
+  for (const auto& [phase, peak] : profile.phase_peaks) {
+    object["phase_peaks"][phase] = {
+        {"bytes", peak.bytes}, {"node", peak.node}, {"op", peak.op}, {"by_kind", to_json(peak.by_kind)}};
+  }
   object["peak_with_scratch"] = {{"bytes", profile.peak_with_scratch.bytes}, {"node", profile.peak_with_scratch.node}};
   object["unknown_scratch"] = json::array();
   for (const UncoveredOperator& row : profile.unknown_scratch) {
@@ -274,14 +413,24 @@ json to_json(const Profile& profile) {
   }
   if (profile.device_memory) object["device_memory"] = to_json(*profile.device_memory);
   if (!profile.out_of_memory.empty()) object["out_of_memory"] = profile.out_of_memory;
+  if (profile.cache) {
+    const CacheInfo& cache = *profile.cache;
+    object["cache"] = {{"step", cache.step},       {"kind", cache.kind},
+                       {"context", cache.context}, {"bytes_per_token", cache.bytes_per_token},
+                       {"bytes", cache.bytes},     {"positions", cache.positions}};
+  }
+  if (profile.run) object["run"] = to_json(*profile.run);
   if (const StepTime* time = profile.time()) object["time"] = to_json(*time, profile);
+  if (const Communication* sent = profile.communication()) object["communication"] = to_json(*sent, profile);
   const MemoryPlan plan = profile.plan();
   object["static_plan"] = {{"bytes", plan.bytes}, {"bound", plan.bound}, {"planner", plan.planner}};
   object["top_at_peak"] = json::array();
   for (const LiveStorage& live : profile.top_at_peak) object["top_at_peak"].push_back(to_json(live));
   if (!profile.other_devices.empty()) {
     for (const DevicePeak& other : profile.other_devices) {
-      object["other_devices"].push_back({{"device", other.device}, {"peak_bytes", other.bytes}});
+      json entry{{"device", other.device}, {"peak_bytes", other.bytes}};
+      if (other.memory) entry["device_memory"] = to_json(*other.memory);
+      object["other_devices"].push_back(std::move(entry));
     }
   }
   if (!profile.modules.empty()) object["modules"] = to_json(profile.modules, 0);
@@ -367,6 +516,42 @@ std::string time_text(const StepTime& time) {
   return text;
 }
 
+std::string communication_text(const Communication& communication, const OverlappedStep* overlap) {
+  const CommunicationSum total = communication.total();
+  const auto seconds = [&](const CommunicationSum& sum) {
+    return communication.has_seconds() ? human_seconds(sum.seconds) : std::string();
+  };
+  std::string text = fmt::format("\n{:<15}{} sent by this process in {} collectives", "communication",
+                                 human_bytes(total.wire), total.calls);
+  if (communication.has_seconds()) {
+    text += fmt::format(", {} on {}", human_seconds(total.seconds), communication.interconnect());
+  } else {
+    text += "; no figures of the links, so no seconds";
+  }
+  text += fmt::format("\n  {:<28}{:>8}{:>14}{:>14}{:>12}\n", "", "calls", "payload", "sent", "time");
+  const auto row = [&](const std::string& name, const CommunicationSum& sum) {
+    text += fmt::format("  {:<28}{:>8}{:>14}{:>14}{:>12}\n", name, sum.calls, human_bytes(sum.payload),
+                        human_bytes(sum.wire), seconds(sum));
+  };
+  for (int i = 0; i < kCollectiveKindCount; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    if (const auto sum = communication.of(kind); sum.calls > 0) row(std::string(to_string(kind)), sum);
+  }
+  for (uint32_t i = 0; i < communication.groups().size(); ++i) {
+    const ProcessGroupInfo& group = communication.groups()[i];
+    row(fmt::format("group {} of {}", group.name, group.size), communication.of_group(i));
+  }
+  if (overlap != nullptr) {
+    text += fmt::format("  {:<13}{} a step, {} of it waiting for collectives; between {} and {}\n", "overlapped",
+                        human_seconds(overlap->seconds()), human_seconds(overlap->exposed()),
+                        human_seconds(overlap->at_least()), human_seconds(overlap->at_most()));
+  }
+  for (const UncoveredOperator& row : communication.uncovered()) {
+    text += fmt::format("  not in these sums: {} x{}\n", row.op, row.count);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string to_text(const Profile& profile) {
@@ -380,6 +565,15 @@ std::string to_text(const Profile& profile) {
   if (profile.mode) line("mode", std::string(to_string(*profile.mode)));
   optional_line("optimizer", profile.optimizer);
   line("nodes", exact_count(profile.nodes));
+  if (profile.cache) {
+    const CacheInfo& cache = *profile.cache;
+    line("cache", fmt::format("{} after {} of {} tokens, {} bytes a token and sequence, {}{}", human_bytes(cache.bytes),
+                              cache.step, exact_count(cache.context), exact_count(cache.bytes_per_token), cache.kind,
+                              cache.context > cache.positions && cache.positions > 0
+                                  ? fmt::format("; beyond the {} positions the model was trained on",
+                                                exact_count(cache.positions))
+                                  : ""));
+  }
   line("parameters",
        fmt::format("{} ({})", exact_count(profile.size.parameters), human_bytes(profile.size.parameter_bytes)));
   if (profile.size.buffers > 0) {
@@ -399,10 +593,19 @@ std::string to_text(const Profile& profile) {
     text += fmt::format("  {:<17}{:>12}\n", to_string(static_cast<StorageKind>(kind)), human_bytes(peak.by_kind[kind]));
   }
   text += fmt::format("  {:<17}{:>12}\n", "in 512 B blocks", human_bytes(profile.peak_rounded_bytes));
+  if (profile.phase_peaks.size() > 1) {
+    std::string phases;
+    for (const auto& [phase, most] : profile.phase_peaks) {
+      if (!phase.empty()) phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", phase, human_bytes(most.bytes));
+    }
+    text += fmt::format("  {:<17}{}\n", "by phase", phases);
+  }
   text += memory_text(profile);
   for (const DevicePeak& other : profile.other_devices) {
-    text += fmt::format("  {:<17}{:>12}\n", "also on " + other.device, human_bytes(other.bytes));
+    text += fmt::format("  {:<17}{:>12}{}\n", "also on " + other.device, human_bytes(other.bytes),
+                        other.memory ? "  reserved " + human_bytes(other.memory->reserved_peak) : "");
   }
+  if (profile.run) text += "\n" + to_text(*profile.run);
 
   text += fmt::format("\n{:<15}{:>12}{:>14}{:>17}\n", "FLOPs", "matmul", "elementwise", "transcendental");
   static constexpr const char* kFirst[] = {"forward", "backward", "optimizer"};
@@ -421,6 +624,7 @@ std::string to_text(const Profile& profile) {
   if (beyond > 0)
     text += fmt::format("  of matmul, {} in operators that FlopCounterMode does not count\n", human_count(beyond));
   if (profile.time() != nullptr) text += time_text(*profile.time());
+  if (profile.communication() != nullptr) text += communication_text(*profile.communication(), profile.overlap());
   if (!profile.uncovered.empty()) {
     text += "\nno FLOP formula, not in the sums above:\n";
     for (const UncoveredOperator& row : profile.uncovered) text += fmt::format("  {} x{}\n", row.op, row.count);

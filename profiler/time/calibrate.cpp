@@ -46,6 +46,8 @@ struct Kernel {
   double flops = 0;
   double bytes = 0;
   std::function<void()> call;
+  // The same call in another dtype, for how that compares; in one of a class's kernels, if it computes.
+  std::function<std::function<void()>(c10::ScalarType)> in_dtype = {};
 };
 
 at::Tensor rand(std::vector<int64_t> sizes) { return at::rand(sizes); }
@@ -76,6 +78,19 @@ class Calibration {
     }
     std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
     measured_[kernel.kind].push_back({kernel.flops, kernel.bytes, seconds[seconds.size() / 2]});
+    if (!kernel.in_dtype) return;
+    for (const c10::ScalarType dtype : {c10::kDouble, c10::kBFloat16, c10::kHalf}) {
+      if (seconds_since(start_) > options_.seconds) return;
+      const auto call = kernel.in_dtype(dtype);
+      try {
+        call();
+        const auto once = Clock::now();
+        call();
+        scale_[kernel.kind][dtype_name(dtype)] = seconds[seconds.size() / 2] / seconds_since(once);
+      } catch (const c10::Error&) {
+        // No such kernel on this CPU: by the peaks of matrix products.
+      }
+    }
   }
 
   // The least of a class is its fixed time, if it is short; the others give rates of what is beyond that.
@@ -95,6 +110,7 @@ class Calibration {
         if (points.empty() || work > points.back().work) points.push_back({work, work / seconds});
       }
     }
+    for (auto& [kind, scale] : scale_) spec.classes[kind].scale = std::move(scale);
   }
 
  private:
@@ -106,6 +122,7 @@ class Calibration {
   const CalibrateOptions& options_;
   Clock::time_point start_;
   std::map<KernelClass, std::vector<Measured>> measured_;
+  std::map<KernelClass, std::map<std::string, double>> scale_;  // float32's seconds by the dtype's
 };
 
 void matmuls(Calibration& calibration) {
@@ -118,32 +135,45 @@ void matmuls(Calibration& calibration) {
   }
 }
 
-// Both ways. `size` is height and width.
-void convolutions(Calibration& calibration, KernelClass forward, KernelClass backward, int64_t kernel, bool grouped,
-                  std::initializer_list<std::array<int64_t, 3>> shapes) {
-  for (const auto& [batch, channels, size] : shapes) {
-    const int64_t groups = grouped ? channels : 1;
+struct ConvolutionShape {
+  int64_t batch, channels, size;  // height and width
+};
+
+// Both ways; the last shape in other dtypes, too. `per_group` is channels of a group, 0: all are one group.
+void convolutions(Calibration& calibration, KernelClass forward, KernelClass backward, int64_t kernel,
+                  int64_t per_group, std::vector<ConvolutionShape> shapes) {
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const auto [batch, channels, size] = shapes[i];
+    const int64_t groups = per_group == 0 ? 1 : channels / per_group;
     const int64_t padding = kernel / 2;
     const double flops =
         2.0 * static_cast<double>(batch * size * size * kernel * kernel * channels * channels / groups);
-    const auto make = [=] {
-      return std::pair(rand({batch, channels, size, size}), rand({channels, channels / groups, kernel, kernel}));
+    const bool last = i + 1 == shapes.size();
+    const auto run_forward = [=, batch = batch, channels = channels,
+                              size = size](c10::ScalarType dtype) -> std::function<void()> {
+      const at::Tensor x = rand({batch, channels, size, size}).to(dtype);
+      const at::Tensor weight = rand({channels, channels / groups, kernel, kernel}).to(dtype);
+      return [=] { at::convolution(x, weight, {}, {1, 1}, {padding, padding}, {1, 1}, false, {0, 0}, groups); };
     };
-    calibration.kernel([=] {
-      const auto [x, weight] = make();
-      return Kernel{forward, "convolution", flops, 0, [=, x = x, weight = weight] {
-                      at::convolution(x, weight, {}, {1, 1}, {padding, padding}, {1, 1}, false, {0, 0}, groups);
-                    }};
+    const auto run_backward = [=, batch = batch, channels = channels,
+                               size = size](c10::ScalarType dtype) -> std::function<void()> {
+      const at::Tensor x = rand({batch, channels, size, size}).to(dtype);
+      const at::Tensor weight = rand({channels, channels / groups, kernel, kernel}).to(dtype);
+      const at::Tensor gradient = rand({batch, channels, size, size}).to(dtype);
+      return [=] {
+        at::convolution_backward(gradient, x, weight, std::nullopt, {1, 1}, {padding, padding}, {1, 1}, false, {0, 0},
+                                 groups, {true, true, false});
+      };
+    };
+    calibration.kernel([&] {
+      Kernel one{forward, "convolution", flops, 0, run_forward(c10::kFloat)};
+      if (last) one.in_dtype = run_forward;
+      return one;
     });
-    calibration.kernel([=] {
-      const auto [x, weight] = make();
-      const at::Tensor gradient = rand({batch, channels, size, size});
-      // The weight's gradient counts as PyTorch counts it, as if there were one group (shadowgraph/profile.h).
-      return Kernel{backward, "convolution_backward", flops * (1 + static_cast<double>(groups)), 0,
-                    [=, x = x, weight = weight] {
-                      at::convolution_backward(gradient, x, weight, std::nullopt, {1, 1}, {padding, padding}, {1, 1},
-                                               false, {0, 0}, groups, {true, true, false});
-                    }};
+    calibration.kernel([&] {
+      Kernel one{backward, "convolution_backward", 2 * flops, 0, run_backward(c10::kFloat)};
+      if (last) one.in_dtype = run_backward;
+      return one;
     });
   }
 }
@@ -205,6 +235,10 @@ void all_moved(Calibration& calibration) {
   moved(calibration, KernelClass::kPointwise, "add", [](int64_t n) -> Made {
     const at::Tensor a = rand({n}), b = rand({n});
     return {3.0 * static_cast<double>(a.nbytes()), [=] { at::add(a, b); }};
+  });
+  moved(calibration, KernelClass::kPointwiseInPlace, "add_", [](int64_t n) -> Made {
+    const at::Tensor a = rand({n}), b = rand({n});
+    return {3.0 * static_cast<double>(a.nbytes()), [=] { at::Tensor(a).add_(b); }};
   });
   moved(calibration, KernelClass::kTranscendental, "gelu", [](int64_t n) -> Made {
     const at::Tensor a = rand({n});
@@ -323,11 +357,13 @@ DeviceSpec calibrate(const CalibrateOptions& options) {
   const c10::AutoGradMode no_history(false);
   Calibration calibration(options);
   matmuls(calibration);
-  convolutions(calibration, KernelClass::kConvolution, KernelClass::kConvolutionBackward, 3, false,
+  convolutions(calibration, KernelClass::kConvolution, KernelClass::kConvolutionBackward, 3, 0,
                {{1, 8, 8}, {2, 32, 28}, {2, 64, 56}, {4, 128, 28}});
-  convolutions(calibration, KernelClass::kPointwiseConvolution, KernelClass::kPointwiseConvolutionBackward, 1, false,
+  convolutions(calibration, KernelClass::kPointwiseConvolution, KernelClass::kPointwiseConvolutionBackward, 1, 0,
                {{1, 8, 8}, {2, 64, 28}, {4, 256, 28}});
-  convolutions(calibration, KernelClass::kGroupedConvolution, KernelClass::kGroupedConvolutionBackward, 3, true,
+  convolutions(calibration, KernelClass::kGroupedConvolution, KernelClass::kGroupedConvolutionBackward, 3, 16,
+               {{1, 32, 8}, {2, 64, 28}, {4, 128, 28}});
+  convolutions(calibration, KernelClass::kDepthwiseConvolution, KernelClass::kDepthwiseConvolutionBackward, 3, 1,
                {{1, 8, 8}, {2, 64, 28}, {4, 96, 56}});
   attention(calibration);
   recurrent(calibration);

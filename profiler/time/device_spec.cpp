@@ -70,9 +70,25 @@ json to_json(const std::vector<RatePoint>& points) {
 
 }  // namespace
 
+// The class's own entry, or that of the class it is a case of.
+std::map<KernelClass, ClassRates>::const_iterator DeviceSpec::entry_of(KernelClass kind) const {
+  const auto found = classes.find(kind);
+  if (found != classes.end()) return found;
+  switch (kind) {
+    case KernelClass::kDepthwiseConvolution:
+      return classes.find(KernelClass::kGroupedConvolution);
+    case KernelClass::kDepthwiseConvolutionBackward:
+      return classes.find(KernelClass::kGroupedConvolutionBackward);
+    case KernelClass::kPointwiseInPlace:
+      return classes.find(KernelClass::kPointwise);
+    default:
+      return found;
+  }
+}
+
 const ClassRates& DeviceSpec::rates(KernelClass kind) const {
   static const ClassRates none;
-  auto found = classes.find(kind);
+  auto found = entry_of(kind);
   if (found == classes.end()) found = classes.find(KernelClass::kOther);
   return found == classes.end() ? none : found->second;
 }
@@ -85,7 +101,7 @@ double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType 
   const double float32 = dtype_peak("float32");
   const double peak = dtype_peak(dtype_name(dtype));
   // A class without an entry computes as matrix products do; one with an entry that has no rates only moves.
-  auto own = classes.find(kind);
+  auto own = entry_of(kind);
   if (own == classes.end()) own = classes.find(KernelClass::kMatmul);
   if (own == classes.end() || (own->first == KernelClass::kMatmul && own->second.compute.empty())) {
     return peak > 0 ? peak : float32;
@@ -100,7 +116,7 @@ double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType 
 double DeviceSpec::peak(KernelClass kind, c10::ScalarType dtype) const {
   const std::string name = dtype_name(dtype);
   const auto float32 = matmul.find("float32");
-  if (const auto own = classes.find(kind); own != classes.end() && float32 != matmul.end()) {
+  if (const auto own = entry_of(kind); own != classes.end() && float32 != matmul.end()) {
     if (const auto scale = own->second.scale.find(name); scale != own->second.scale.end()) {
       return float32->second * scale->second;
     }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <string>
 #include <unordered_map>
@@ -20,6 +21,8 @@ constexpr std::array<std::string_view, kKernelClassCount> kNames = {"free",
                                                                     "pointwise_convolution_backward",
                                                                     "grouped_convolution",
                                                                     "grouped_convolution_backward",
+                                                                    "depthwise_convolution",
+                                                                    "depthwise_convolution_backward",
                                                                     "attention",
                                                                     "attention_backward",
                                                                     "recurrent",
@@ -28,6 +31,7 @@ constexpr std::array<std::string_view, kKernelClassCount> kNames = {"free",
                                                                     "reduction",
                                                                     "pooling",
                                                                     "pointwise",
+                                                                    "pointwise_in_place",
                                                                     "transcendental",
                                                                     "random",
                                                                     "gather",
@@ -168,29 +172,51 @@ TargetClass class_of(const Target& called) {
   return result;
 }
 
-// 1 x 1 and grouped ones have kernels of their own.
+// The argument of a formal's name; nullptr if the call has none.
+const Argument* argument_named(const Graph& graph, NodeId node, std::string_view name) {
+  const auto& formals = graph.target(node).schema().arguments();
+  const auto arguments = graph.arguments(node);
+  for (size_t i = 0; i < arguments.size() && i < formals.size(); ++i) {
+    if (formals[i].name() == name) return &arguments[i];
+  }
+  return nullptr;
+}
+
+int64_t groups_of(const Graph& graph, NodeId node) {
+  const Argument* groups = argument_named(graph, node, "groups");
+  return groups != nullptr && groups->kind == ArgumentKind::kInt ? groups->i : 1;
+}
+
+// 1 x 1, grouped and depthwise ones have kernels of their own.
 KernelClass convolution_class(const Graph& graph, NodeId node, bool backward) {
   using K = KernelClass;
   // The weight is the operand with the convolution's rank that comes last: (input, weight), (grad, input, weight).
-  ValueId weight;
   const auto arguments = graph.arguments(node);
   const size_t position = backward ? 2 : 1;
-  if (position < arguments.size() && arguments[position].kind == ArgumentKind::kValue) {
-    weight = arguments[position].ref.value;
+  if (position >= arguments.size() || arguments[position].kind != ArgumentKind::kValue) {
+    return backward ? K::kConvolutionBackward : K::kConvolution;
   }
-  if (!weight.valid()) return backward ? K::kConvolutionBackward : K::kConvolution;
-  const auto sizes = graph.sizes(weight);
-  bool one = sizes.size() > 2;
-  for (size_t d = 2; d < sizes.size(); ++d) one &= sizes[d] == 1;
-  int64_t groups = 1;
-  const Target& target = graph.target(node);
-  const auto& formals = target.schema().arguments();
-  for (size_t i = 0; i < arguments.size() && i < formals.size(); ++i) {
-    if (formals[i].name() == "groups" && arguments[i].kind == ArgumentKind::kInt) groups = arguments[i].i;
+  const auto weight = graph.sizes(arguments[position].ref.value);
+  if (groups_of(graph, node) > 1) {
+    // Each output channel sees one input channel: (out, in / groups, window).
+    if (weight.size() > 1 && weight[1] == 1) {
+      return backward ? K::kDepthwiseConvolutionBackward : K::kDepthwiseConvolution;
+    }
+    return backward ? K::kGroupedConvolutionBackward : K::kGroupedConvolution;
   }
-  if (groups > 1) return backward ? K::kGroupedConvolutionBackward : K::kGroupedConvolution;
+  const bool one = weight.size() > 2 && std::all_of(weight.begin() + 2, weight.end(), [](auto n) { return n == 1; });
   if (one) return backward ? K::kPointwiseConvolutionBackward : K::kPointwiseConvolution;
   return backward ? K::kConvolutionBackward : K::kConvolution;
+}
+
+// All results are memory that was there.
+bool in_place(const Graph& graph, NodeId node) {
+  bool fresh = false;
+  graph.for_each_output(node, [&](ValueId value) {
+    const StorageId storage = graph.value(value).storage;
+    fresh |= storage.valid() && graph.storage(storage).born == node;
+  });
+  return !fresh;
 }
 
 }  // namespace
@@ -214,7 +240,26 @@ KernelClass KernelClasses::of(NodeId node) {
   if (target >= by_target_.size()) by_target_.resize(target + 1);
   std::unique_ptr<Known>& known = by_target_[target];
   if (!known) known = std::make_unique<Known>(Known{class_of(graph_.target(node))});
-  return known->convolution ? convolution_class(graph_, node, known->backward) : known->kind;
+  if (known->convolution) return convolution_class(graph_, node, known->backward);
+  if (known->kind == KernelClass::kPointwise && in_place(graph_, node)) return KernelClass::kPointwiseInPlace;
+  return known->kind;
+}
+
+int64_t KernelClasses::computed(NodeId node, int64_t counted) {
+  const KernelClass kind = of(node);
+  if (kind != KernelClass::kGroupedConvolutionBackward && kind != KernelClass::kDepthwiseConvolutionBackward) {
+    return counted;
+  }
+  const Argument* mask = argument_named(graph_, node, "output_mask");
+  if (mask == nullptr || mask->kind != ArgumentKind::kList) return counted;
+  const auto wanted = graph_.list(*mask);
+  const auto is_wanted = [&](size_t i) {
+    return i < wanted.size() && wanted[i].kind == ArgumentKind::kBool && wanted[i].b;
+  };
+  const int64_t input = is_wanted(0) ? 1 : 0;
+  const int64_t weight = is_wanted(1) ? 1 : 0;
+  const int64_t parts = input + weight * groups_of(graph_, node);
+  return parts == 0 ? counted : counted / parts * (input + weight);
 }
 
 KernelClass kernel_class(const Graph& graph, NodeId node) { return KernelClasses(graph).of(node); }

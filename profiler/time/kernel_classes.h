@@ -13,6 +13,9 @@ class KernelClasses {
   explicit KernelClasses(const Graph& graph);
   ~KernelClasses();
   KernelClass of(NodeId node);
+  // What a kernel computes of the FLOPs that are counted: those of a grouped convolution's weight gradient are counted
+  // as if there were one group (profiler/cost/flop_table.h), which nobody computes.
+  int64_t computed(NodeId node, int64_t counted);
 
  private:
   struct Known;

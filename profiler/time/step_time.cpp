@@ -28,7 +28,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   time.spec_ = spec.title.empty() ? spec.name : spec.title;
   const Graph& graph = costs.graph;
   const Flops& flops = costs.flops;
-  const Traffic traffic = Traffic::of(graph);
+  const Traffic& traffic = costs.traffic();
   KernelClasses classes(graph);
   // Seconds of this machine's kernels say nothing of another device.
   const bool ask = measured != nullptr && measured->size() > 0 && spec.device == c10::kCPU;
@@ -37,13 +37,15 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   double device = 0;  // when the device is done with it
   double possible = 0;
   for (const NodeId node : costs.nodes) {
-    NodeTime at{.kind = classes.of(node)};
+    // What a collective takes is the links' affair (shadowgraph/profile/communication.h).
+    NodeTime at{.kind = graph.facts(node).collective ? KernelClass::kFree : classes.of(node)};
     if (at.kind != KernelClass::kFree) {
       ++time.calls_;
       const NodeFlops& work = flops.of(node);
       const c10::ScalarType dtype = compute_dtype(graph, node);
-      const double rate = spec.compute_rate(at.kind, static_cast<double>(work.matmul), dtype);
-      if (work.matmul > 0 && rate > 0) at.compute += static_cast<double>(work.matmul) / rate;
+      const auto products = static_cast<double>(classes.computed(node, work.matmul));
+      const double rate = spec.compute_rate(at.kind, products, dtype);
+      if (products > 0 && rate > 0) at.compute += products / rate;
       if (spec.vector > 0) at.compute += static_cast<double>(work.elementwise) / spec.vector;
       if (spec.transcendental > 0) at.compute += static_cast<double>(work.transcendental) / spec.transcendental;
       const auto bytes = static_cast<double>(traffic.of(node).total());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "profiler/module_tree.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
 
@@ -15,6 +16,7 @@ constexpr int kProcess = 1;
 constexpr int kModules = 1;  // rows
 constexpr int kHost = 2;
 constexpr int kDevice = 3;
+constexpr int kLinks = 4;
 
 // The modules around a node, outermost first.
 std::vector<std::string> path_of(const Graph& graph, NodeId node) {
@@ -65,6 +67,16 @@ class ModuleSlices {
   double end_ = 0;
 };
 
+json collective_json(const Communication& communication, const Collective& sent) {
+  const ProcessGroupInfo& group = communication.groups()[sent.group];
+  return {{"kind", std::string(to_string(sent.kind))},
+          {"group", group.name},
+          {"processes", group.size},
+          {"payload_bytes", sent.payload},
+          {"wire_bytes", sent.cost.wire},
+          {"algorithm", std::string(to_string(sent.cost.algorithm))}};
+}
+
 }  // namespace
 
 json chrome_trace(const Profile& profile) {
@@ -86,12 +98,24 @@ json chrome_trace(const Profile& profile) {
   if (time != nullptr && time->host() > 0) name_row(kHost, "host calls");
   name_row(kDevice, time != nullptr ? "kernels" : "nodes, a microsecond each");
 
+  const OverlappedStep* overlap = profile.overlap();
+  if (overlap != nullptr) name_row(kLinks, "communication");
+
   ModuleSlices modules(events);
   double now = 0;
   uint32_t step = 0;
   for (const NodeId id : graph.nodes()) {
     const Node& node = graph.node(id);
-    const NodeTime at = time != nullptr ? time->of(id) : NodeTime{.start = now, .seconds = 1e-6};
+    NodeTime at = time != nullptr ? time->of(id) : NodeTime{.start = now, .seconds = 1e-6};
+    if (overlap != nullptr) {
+      at.start = overlap->start(id);
+      if (const Collective* sent = profile.communication()->find(id)) {
+        json slice_of_links = slice(graph.target(id).name(), kLinks, at.start, sent->cost.seconds());
+        slice_of_links["args"] = collective_json(*profile.communication(), *sent);
+        slice_of_links["args"]["node"] = step;
+        events.push_back(std::move(slice_of_links));
+      }
+    }
     if (at.seconds > 0 && graph.target(id).kind() != TargetKind::kBuiltin) {
       json kernel = slice(graph.target(id).name(), kDevice, at.start, at.seconds);
       json& about = kernel["args"] = {{"node", step}, {"phase", graph.phase_name(node.phase)}};
@@ -125,9 +149,11 @@ json chrome_trace(const Profile& profile) {
     ++step;
   }
   modules.close();
+  const std::string links = overlap != nullptr ? profile.communication()->interconnect() : std::string();
   json trace{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}};
   trace["otherData"] = {
       {"shadowgraph", "an estimate"},
+      {"links", links},
       {"times", time != nullptr ? "estimated for " + time->spec() : "none: every node takes a microsecond"}};
   return trace;
 }

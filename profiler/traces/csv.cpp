@@ -1,49 +1,18 @@
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
 
+#include "profiler/csv_writer.h"
 #include "profiler/module_tree.h"
+#include "profiler/program_costs.h"
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/profilers.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
 
 namespace shadowgraph {
 namespace {
-
-class Csv {
- public:
-  explicit Csv(std::initializer_list<std::string_view> names) {
-    for (const std::string_view name : names) text(name);
-    end();
-  }
-  void text(std::string_view field) {
-    if (!start_) out_ += ',';
-    start_ = false;
-    if (field.find_first_of(",\"\r\n") == field.npos) {
-      out_ += field;
-      return;
-    }
-    out_ += '"';
-    for (const char c : field) {
-      if (c == '"') out_ += '"';
-      out_ += c;
-    }
-    out_ += '"';
-  }
-  void number(int64_t value) { text(std::to_string(value)); }
-  void real(double value) { text(fmt::format("{:.6g}", value)); }
-  void node(std::optional<uint32_t> place) { text(place ? std::to_string(*place) : std::string()); }
-  void end() {
-    out_ += '\n';
-    start_ = true;
-  }
-  std::string take() { return std::move(out_); }
-
- private:
-  std::string out_;
-  bool start_ = true;
-};
 
 std::string_view word(ScratchSource source) {
   switch (source) {
@@ -65,19 +34,39 @@ std::string_view word(ScratchSource source) {
 
 std::string nodes_csv(const Profile& profile) {
   const Graph& graph = profile.graph();
-  const Traffic traffic = Traffic::of(graph);
+  const Traffic& traffic = ProgramCosts::of(profile).traffic();
   const auto order = program_order(graph);
   const MemoryTimeline& timeline = profile.timeline();
-  IdMap<NodeId, int64_t> allocated, freed;
-  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
-    const Storage& storage = graph.storage(StorageId(i));
-    if (storage.born.valid() && !graph.is_erased(storage.born)) allocated[storage.born] += storage.bytes;
-    if (storage.freed_after.valid() && !graph.is_erased(storage.freed_after))
-      freed[storage.freed_after] += storage.bytes;
-  }
-  Csv csv({"node", "phase", "module", "op", "source", "forward", "matmul_flops", "elementwise_flops", "transcendental",
-           "read_bytes", "written_bytes", "intensity", "allocated_bytes", "freed_bytes", "live_bytes", "scratch_bytes",
-           "scratch", "seconds"});
+  const NodeBytes& storages = ProgramCosts::of(profile).node_bytes();
+  Csv csv({"node",
+           "phase",
+           "module",
+           "op",
+           "source",
+           "forward",
+           "matmul_flops",
+           "elementwise_flops",
+           "transcendental",
+           "read_bytes",
+           "written_bytes",
+           "intensity",
+           "allocated_bytes",
+           "freed_bytes",
+           "live_bytes",
+           "scratch_bytes",
+           "scratch",
+           "seconds",
+           "backward_matmul_flops",
+           "backward_elementwise_flops",
+           "backward_moved_bytes",
+           "backward_seconds",
+           "wire_bytes",
+           "communication_seconds"});
+  const NodeTable table = GraphProfiler().add(FlopProfiler()).add(MemoryProfiler()).add(TimeProfiler()).run(profile);
+  // Empty for a node whose costs stand at its forward node.
+  const auto backward = [&](NodeId id, std::string_view figure, bool known) {
+    table.has(id) && known ? csv.real(table.at(id, figure).backward) : csv.text("");
+  };
   for (const NodeId id : graph.nodes()) {
     const Node& node = graph.node(id);
     const NodeFlops& flops = profile.of(id);
@@ -96,12 +85,20 @@ std::string nodes_csv(const Profile& profile) {
     csv.number(bytes.written);
     const auto work = static_cast<double>(flops.matmul) + static_cast<double>(flops.elementwise);
     bytes.total() > 0 ? csv.real(work / static_cast<double>(bytes.total())) : csv.text("");
-    csv.number(std::as_const(allocated)[id]);
-    csv.number(std::as_const(freed)[id]);
+    csv.number(storages.allocated[id]);
+    csv.number(storages.freed[id]);
     csv.number(timeline.total(order[id]));
     csv.number(profile.scratch(id).bytes);
     csv.text(word(profile.scratch(id).source));
     profile.time() != nullptr ? csv.real(profile.time()->of(id).seconds) : csv.text("");
+    backward(id, "matmul_flops", true);
+    backward(id, "elementwise_flops", true);
+    backward(id, "moved_bytes", true);
+    backward(id, "seconds", profile.time() != nullptr);
+    const Communication* communication = profile.communication();
+    const Collective* sent = communication != nullptr ? communication->find(id) : nullptr;
+    sent != nullptr ? csv.number(sent->cost.wire) : csv.text("");
+    sent != nullptr && communication->has_seconds() ? csv.real(sent->cost.seconds()) : csv.text("");
     csv.end();
   }
   return csv.take();
@@ -143,7 +140,11 @@ std::string storages_csv(const Profile& profile) {
     }
   }
   Csv csv({"storage", "kind", "device", "bytes", "born", "first_use", "last_forward_use", "first_backward_use",
-           "last_use", "freed", "module", "op", "source", "dtype", "shape", "kept_by"});
+           "last_use", "freed", "module", "op", "source", "dtype", "shape", "kept_by", "at_peak"});
+  IdMap<StorageId, bool> at_peak;
+  if (profile.timeline().steps() > 0) {
+    for (const StorageId id : profile.timeline().alive_at(profile.peak.node, graph.storage_count())) at_peak[id] = true;
+  }
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const StorageId id(i);
     const Storage& storage = graph.storage(id);
@@ -170,6 +171,7 @@ std::string storages_csv(const Profile& profile) {
              : life.saved                   ? fmt::format("autograd, saved at {}", *life.saved)
              : life.output                  ? "output"
                                             : "");
+    csv.text(std::as_const(at_peak)[id] ? "yes" : "");
     csv.end();
   }
   return csv.take();

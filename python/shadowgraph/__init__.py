@@ -31,6 +31,7 @@ from ._deferred import (
     materialize_tensor,
     save_weights,
 )
+from ._distributed import fake_process_group
 from ._fake import fake, is_fake, unfake
 from ._fx import from_fx, to_fx
 from ._graph import CompiledGraph, Replay

@@ -120,6 +120,14 @@ def _parsers():
         command.add_argument("--steady-state", action="store_true", help="the second step, with optimizer state there")
         command.add_argument("--device", type=_device, default="cuda", help="cpu, cuda or cuda:i, pretended")
         command.add_argument("--dtype", choices=DTYPES, default="f32")
+        command.add_argument("--autocast", choices=["bf16", "f16"], help="torch.autocast of forward and loss")
+        command.add_argument("--accumulate", type=_at_least(1), default=1,
+                             help="gradients of so many micro-batches before the optimizer's step")  # fmt: skip
+        command.add_argument("--clip-grad-norm", type=float, metavar="MAX", help="torch.nn.utils.clip_grad_norm_")
+        command.add_argument("--grad-scaler", action="store_true", help="torch.amp.GradScaler; its check for "
+                             "infinities finds none unless --host-reads says so")  # fmt: skip
+        command.add_argument("--ema", type=float, metavar="DECAY", help="an average of the parameters, 0.999")
+        command.add_argument("--zero-grads", action="store_true", help="zero_grad(set_to_none=False)")
         command.add_argument("--attention", choices=["auto", "math"], default="auto",
                              help="auto: the kernel that the device would take; math: never a fused one")  # fmt: skip
         command.add_argument("--host-reads", action="append", default=[], metavar="NAME=VALUE|finite|mask-full",
@@ -137,10 +145,16 @@ def _parsers():
         if profile:
             command.add_argument("--memory", type=_bytes, help="with a range of batches: memory of the device, 24GiB; "
                                  "the largest batch within it is named")  # fmt: skip
+            command.add_argument("--run", action="store_true", help="also record the first three steps of a training "
+                                 "run, and say what each holds")  # fmt: skip
             command.add_argument("--measure", action="store_true", help="run each distinct call once on this machine's "
                                  "CPU, for scratch memory inside kernels and seconds")
             command.add_argument("--spec", default="", metavar="DEVICE|FILE", help="device that the time is estimated "
                                  "for (default: h100 for cuda, this machine's calibration for cpu)")
+            command.add_argument("--interconnect", default="", metavar="NAME|FILE", help="links between processes "
+                                 "(default: what is usual around the device)")
+            command.add_argument("--mesh", default="", metavar="NAME=SIZE,...", help="sizes of process groups that the "
+                                 "graph names and does not describe: dp=8,tp=4")
             command.add_argument("--allocator", default="", metavar="SETTINGS",
                                  help="settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them")
             command.add_argument("--device-memory", type=_bytes,
@@ -198,8 +212,11 @@ def _check(sg, given):
         raise sg.Error("--memory needs a range of batches: --batch 1..512")
     if _is_range(given.batch) and given.output:
         raise sg.Error("-o writes one graph; leave it out with a range of batches")
-    if _is_range(given.batch) and (given.measure or given.spec or given.allocator or given.device_memory):
-        raise sg.Error("--measure, --spec, --allocator and --device-memory are for one batch, not for a range")
+    for_one = given.command == "profile" and (
+        given.measure or given.spec or given.allocator or given.device_memory or given.run
+    )
+    if _is_range(given.batch) and for_one:
+        raise sg.Error("--measure, --spec, --allocator, --device-memory and --run are for one batch, not for a range")
 
 
 @contextlib.contextmanager
@@ -222,7 +239,9 @@ def _how(given):
         optimizer = functools.partial(torch.optim.SGD, lr=1e-2)
 
     return dict(optimizer=optimizer, device=given.device, dtype=getattr(torch, DTYPES[given.dtype]), mode=given.mode,
-                steady_state=given.steady_state)  # fmt: skip
+                steady_state=given.steady_state, autocast=given.autocast, accumulate=given.accumulate,
+                clip_grad_norm=given.clip_grad_norm, grad_scaler=given.grad_scaler, ema=given.ema,
+                zero_grads=given.zero_grads)  # fmt: skip
 
 
 def _profile_or_capture(sg, given):
@@ -232,7 +251,13 @@ def _profile_or_capture(sg, given):
     if given.command == "profile" and given.output:
         os.makedirs(given.output, exist_ok=True)  # before the work
     program, inputs = _source(sg, given)
-    graph, seconds = _capture.of_model(program, inputs(given.batch), options=_options(sg, given), **_how(given))
+    how = _how(given) | {"options": _options(sg, given)}
+    graph, seconds = _capture.of_model(program, inputs(given.batch), **how)
+    steps = None
+    if given.command == "profile" and given.run:
+        if given.checkpoint:
+            raise sg.Error("--run records steps as the program runs them: leave --checkpoint out")
+        steps = _capture.of_model(program, inputs(given.batch), **how | {"steady_state": False, "run_steps": 3})[0]
     if given.checkpoint:
         graph.run_passes(f"checkpoint{{modules={given.checkpoint}}}")
     if given.command == "capture":
@@ -244,7 +269,8 @@ def _profile_or_capture(sg, given):
         print(f"{given.output}: {len(graph)} nodes, captured in {seconds:.3f} s", file=sys.stderr)
         return 0
     report = Report(graph, capture_seconds=seconds, spec=given.spec, allocator=given.allocator,
-                    device_memory=given.device_memory, measure=given.measure)  # fmt: skip
+                    device_memory=given.device_memory, measure=given.measure, run=steps,
+                    interconnect=given.interconnect, mesh=given.mesh)  # fmt: skip
     print(json.dumps(report.dict(), indent=2) if given.json else report.text(given.group, given.depth, given.rows))
     if given.output:
         report.save(given.output)

@@ -1,6 +1,7 @@
 """Programs recorded as graphs."""
 
 import contextlib
+import functools
 import gc
 import threading
 import time
@@ -10,6 +11,7 @@ import torch
 from . import _inputs, _models
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
+from ._training import Training, TrainingLoop, phase
 
 __all__ = ["Capture", "capture", "capture_training_step", "phase"]
 
@@ -138,17 +140,6 @@ def _parts_of(root):
     return parts, parameters, buffers
 
 
-@contextlib.contextmanager
-def phase(name):
-    """What is recorded inside belongs to this phase: "forward", "backward", "optimizer", "init" or another name."""
-    scope = _C.Phase(name)
-    scope.enter()
-    try:
-        yield
-    finally:
-        scope.leave()
-
-
 def capture(fn, *args, device="cpu", train=None, dtype=None, options=None, **kwargs):
     """Runs fn(*args, **kwargs) once on fakes and gives its graph.
 
@@ -164,7 +155,7 @@ def capture(fn, *args, device="cpu", train=None, dtype=None, options=None, **kwa
 
 
 def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="cpu", dtype=None, steady_state=False,
-                          options=None):  # fmt: skip
+                          options=None, **training):  # fmt: skip
     """One training step as one graph: forward, loss, backward, optimizer step.
 
     model: a torch.nn.Module, which stays as it is; a function that makes one; a transformers configuration or class.
@@ -173,31 +164,45 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
     optimizer: a class or function that takes parameters; None leaves the optimizer out.
     steady_state: record the second step, with the optimizer's state there.
     options: those of `Capture`, e.g. {"host_reads": "finite"}.
+    training: what the loop does besides, by PyTorch's own pieces; all of it combines:
+        accumulate=4: micro-batches a step, each the inputs given, their loss divided by 4.
+        clip_grad_norm=1.0: torch.nn.utils.clip_grad_norm_.
+        grad_scaler=True: torch.amp.GradScaler; no gradient is infinite unless host_reads says so.
+        ema=0.999: torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn of this decay.
+        autocast=torch.bfloat16: torch.autocast of forward and loss.
+        zero_grads=True: zero_grad(set_to_none=False).
     """
     args, kwargs = _inputs.as_call(inputs)
     return _run(model, args, kwargs, device=device, dtype=dtype, train=True, loss=loss, optimizer=optimizer,
-                step=True, steady_state=steady_state, options=options)[0]  # fmt: skip
+                step=True, steady_state=steady_state, options=options, training=Training(**training))[0]  # fmt: skip
 
 
 def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mode=None, steady_state=False,
-             options=None):  # fmt: skip
-    """(graph, seconds) of a training step or an inference, as `profile`, `sweep` and `fit` are asked for."""
+             options=None, run_steps=0, **training):  # fmt: skip
+    """(graph, seconds) of a training step, of `run_steps` of them, or of an inference."""
     if mode not in (None, "train", "infer"):
         raise _C.Error(f"mode={mode!r}; it is 'train' or 'infer'")
     train = mode == "train" if mode is not None else loss is not None or optimizer is not None
     if not train and (loss is not None or optimizer is not None):
         raise _C.Error("mode='infer' takes neither loss nor optimizer")
+    if not train and run_steps:
+        raise _C.Error("run=True is of training steps: give mode='train'")
+    training = Training(**training)
+    if not train:
+        training.check_inference()
     args, kwargs = _inputs.as_call(inputs)
     return _run(model, args, kwargs, device=device, dtype=dtype, train=train, loss=loss, optimizer=optimizer,
-                step=train, steady_state=steady_state and train, options=options)  # fmt: skip
+                step=train, steady_state=steady_state and train, options=options, training=training,
+                run_steps=run_steps)  # fmt: skip
 
 
 _OF_MODE = ("profile", "real_tensors", "data_sizes", "host_reads", "contents_budget")
 
 
 def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, optimizer=None, step=False,
-         steady_state=False, options=None):  # fmt: skip
+         steady_state=False, options=None, training=None, run_steps=0):  # fmt: skip
     """(graph, seconds of the recorded run)."""
+    training = training or Training()
     is_model = isinstance(program, torch.nn.Module) or step or train is not None
     # The module, the optimizer and what steps before the recorded one leave are made in a mode around the capture.
     options = dict(options or {})
@@ -212,24 +217,34 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         args, kwargs = _on_device(args, kwargs, device, dtype, mode, made)
         call = module if module is not None else program
         if step:
-            call = _TrainingStep(module, loss, optimizer)
+            loop = TrainingLoop(module, functools.partial(_loss_of, loss=loss), optimizer, training, device)
             if steady_state:
-                call(*args, **kwargs)
+                loop.run(args, kwargs)
+            else:
+                loop.zero_grad()
         session = stack.enter_context(Capture(device, **options))
         if module is not None:
             session.name_module(module)
         for name, tensor in _named(args, kwargs):
             # Token ids, masks and lengths that were given as tensors are data of the program; what a text made is not.
             session.name_input(tensor, name, keep_contents=not tensor.is_floating_point() and id(tensor) not in made)
+        if step:
+            loop.name_state(session)
         begin = time.perf_counter()
         with torch.set_grad_enabled(train) if train is not None else contextlib.nullcontext():
-            outputs = call(*args, **kwargs)
+            if step:
+                outputs = loop.record(args, kwargs, run_steps)
+            else:
+                with training.autocast_scope(device):
+                    outputs = call(*args, **kwargs)
         graph = session.finish(outputs)
         seconds = time.perf_counter() - begin
     graph.set_metadata("device", _canonical(device))
     graph.set_metadata("mode", "train" if step else "infer")
-    if step:
+    if step and not run_steps:
         graph.set_metadata("step", "steady" if steady_state else "first")
+    for name, value in training.metadata():
+        graph.set_metadata(name, value)
     if module is not None:
         graph.set_metadata("model", type(module).__name__)
     return graph, seconds
@@ -300,27 +315,3 @@ def _loss_of(outputs, loss):
         what = _C.describe(value) if isinstance(value, torch.Tensor) else type(value).__name__
         raise _C.Error(f"the loss must be a tensor of no dimensions that requires grad; it is {what}")
     return value
-
-
-class _TrainingStep:
-    """zero_grad, forward, loss, backward, optimizer step; gives the loss."""
-
-    def __init__(self, model, loss, optimizer):
-        self._model, self._loss = model, loss
-        self._optimizer = None
-        if optimizer is not None:
-            self._optimizer = optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])
-            if not hasattr(self._optimizer, "step"):
-                raise _C.Error(
-                    f"optimizer gave {type(self._optimizer).__name__}: give a class or function that takes parameters"
-                )
-
-    def __call__(self, *args, **kwargs):
-        self._model.zero_grad(set_to_none=True)
-        with torch.enable_grad():
-            value = _loss_of(self._model(*args, **kwargs), self._loss)
-            value.backward()
-        if self._optimizer is not None:
-            with phase("optimizer"):
-                self._optimizer.step()
-        return value

@@ -18,10 +18,11 @@ class Report:
     """
 
     def __init__(self, graph, device=None, capture_seconds=None, *, spec="", allocator="", device_memory=None,
-                 measure=False):  # fmt: skip
+                 measure=False, run=None, interconnect="", mesh=""):  # fmt: skip
         self.graph = graph
         self._costs = _C.Profile(graph, device=device, capture_seconds=capture_seconds, spec=spec, allocator=allocator,
-                                 device_memory=device_memory, measure=measure)  # fmt: skip
+                                 device_memory=device_memory, measure=measure, run=run, interconnect=interconnect,
+                                 mesh=mesh)  # fmt: skip
 
     @property
     def peak_bytes(self):
@@ -31,6 +32,16 @@ class Report:
     def dict(self):
         """Every figure as plain dicts and lists; docs/profiling.md says what each is. What is unknown is absent."""
         return self._costs.dict()
+
+    def what_if(self, *, dtype=None, optimizer="", accumulate=1, checkpoint="", zero=0, ranks=1):
+        """What this training step would hold otherwise, without running it again: a dict that prints as sentences.
+
+        dtype: torch.bfloat16 or torch.float16 in place of float32. optimizer: "none", "sgd", "sgd_momentum", "adam",
+        "adamw". accumulate: micro-batches a step. checkpoint: modules that backward computes again, "layers.*", "auto".
+        zero, ranks: stage 1 to 3 of ZeRO over so many ranks. "ignored" says what the answer leaves out.
+        """
+        name = str(dtype).removeprefix("torch.") if dtype is not None else ""
+        return WhatIfAnswer(*self._costs.what_if(name, optimizer, accumulate, checkpoint, zero, ranks))
 
     def text(self, group="module", depth=0, rows=40):
         """The tables that the tool prints.
@@ -70,6 +81,17 @@ class Report:
             _write(os.path.join(folder, "snapshot.pickle"), snapshot)
 
 
+class WhatIfAnswer(dict):
+    """The figures of `Report.what_if` by name, docs/profiling.md; printed, as the tool prints them."""
+
+    def __init__(self, figures, text):
+        super().__init__(figures)
+        self._text = text
+
+    def __str__(self):
+        return self._text
+
+
 def _write(path, text):
     folder, name = os.path.split(path)
     handle, temporary = tempfile.mkstemp(prefix=name, dir=folder)
@@ -83,7 +105,8 @@ def _write(path, text):
 
 
 def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=None, mode=None, options=None, spec="",
-            allocator="", device_memory=None, measure=False):  # fmt: skip
+            allocator="", device_memory=None, measure=False, steady_state=False, run=False, interconnect="", mesh="",
+            **training):  # fmt: skip
     """Runs `model` once on fakes, as a training step or for inference, and says what it costs.
 
     model: a torch.nn.Module (converted without being copied; it stays as it was), a function that makes one, or a
@@ -100,8 +123,16 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
     allocator: settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them.
     device_memory: bytes of the device; the report says where a step does not fit.
     measure: for the CPU: run each distinct call once, for scratch memory inside kernels and seconds.
+    steady_state: the second training step, with the optimizer's state there.
+    run: also record the first three steps of a training run, and say what each holds.
+    training: accumulate, clip_grad_norm, grad_scaler, ema, zero_grads and, for inference, too, autocast: as of
+        `capture_training_step`.
+    interconnect: links between processes, for programs with collectives: "h100", "pcie5", ..., or a file; without one,
+        what is usual around the device of `spec`.
+    mesh: "dp=8,tp=4": sizes of process groups that the graph names and does not describe.
     """
-    graph, seconds = _capture.of_model(model, inputs, loss=loss, optimizer=optimizer, device=device, dtype=dtype,
-                                       mode=mode, options=options)  # fmt: skip
+    how = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, options=options, **training)
+    graph, seconds = _capture.of_model(model, inputs, steady_state=steady_state, **how)
+    steps = _capture.of_model(model, inputs, run_steps=3, **how)[0] if run else None
     return Report(graph, capture_seconds=seconds, spec=spec, allocator=allocator, device_memory=device_memory,
-                  measure=measure)  # fmt: skip
+                  measure=measure, run=steps, interconnect=interconnect, mesh=mesh)  # fmt: skip

@@ -74,14 +74,14 @@ class Sweep:
 def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, loss: Any = None, optimizer: Any = None,
           device: str | torch.device = "cuda", dtype: torch.dtype | None = None, mode: str | None = None,
           steady_state: bool = False, options: Mapping[str, Any] | None = None,
-          progress: bool | None = None) -> Sweep:  # fmt: skip
+          progress: bool | None = None, **training: Any) -> Sweep:  # fmt: skip
     """What a model costs over batch sizes: peak, saved bytes and FLOPs of each, mostly without running it there.
 
         table = sg.sweep(Net, lambda batch: f"f32[{batch},3,224,224]", batches=range(8, 257, 8), loss=torch.mean)
         print(table, table.largest(24 << 30))
 
     model, loss, optimizer, device, dtype, mode, options: as for `profile`.
-    steady_state: as for `capture_training_step`.
+    steady_state, training: as for `capture_training_step`.
     inputs: a function from a batch size to what `profile` takes as inputs.
     batches: positive ints. More than five are answered from a few captures (`fit`), compared with a capture at the
         largest; batches that the fit does not answer, or all if the program is another one there, are captured.
@@ -94,7 +94,7 @@ def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, l
         raise _C.Error("inputs is no function: give one from a batch size to inputs, lambda batch: f'i64[{batch},512]'")
     bar = _Progress(progress)
     how = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state,
-               options=options)  # fmt: skip
+               options=options, **training)  # fmt: skip
 
     def captured_at(batch: int) -> Graph:
         return _capture.of_model(model, inputs(batch), **how)[0]
@@ -117,7 +117,7 @@ def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, l
 def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int]], *, loss: Any = None,
         optimizer: Any = None, device: str | torch.device = "cuda", dtype: torch.dtype | None = None,
         mode: str | None = None, steady_state: bool = False, options: Mapping[str, Any] | None = None,
-        progress: bool | None = None) -> SymbolicGraph:  # fmt: skip
+        progress: bool | None = None, **training: Any) -> SymbolicGraph:  # fmt: skip
     """One graph for all sizes: captures at a few, with every number that differs as a polynomial in them.
 
         sizes = [dict(batch=b, seq=s) for b in (2, 3, 5) for s in (64, 128, 192)]
@@ -130,7 +130,7 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
     Raises SymbolicError, which names the node or number, if the captures are not one program.
     """
     how = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state,
-               options=options)  # fmt: skip
+               options=options, **training)  # fmt: skip
     points = [dict(point) for point in sizes]
     captures = []
     with _Progress(progress) as bar:

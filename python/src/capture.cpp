@@ -129,23 +129,35 @@ class Session {
   std::unique_ptr<CaptureSession> session_;
 };
 
-class Phase {
+// A scope of C++ that Python enters and leaves.
+template <class Guard, class... Arguments>
+class Scope {
  public:
-  explicit Phase(std::string name) : name_(std::move(name)) {}
-  void enter() { scope_ = std::make_unique<PhaseScope>(name_); }
-  void leave() { scope_.reset(); }
+  explicit Scope(Arguments... arguments) : arguments_(std::move(arguments)...) {}
+  void enter() {
+    std::apply([&](const auto&... arguments) { guard_ = std::make_unique<Guard>(arguments...); }, arguments_);
+  }
+  void leave() { guard_.reset(); }
 
  private:
-  std::string name_;
-  std::unique_ptr<PhaseScope> scope_;
+  std::tuple<Arguments...> arguments_;
+  std::unique_ptr<Guard> guard_;
 };
+
+template <class Guard, class... Arguments>
+void bind_scope(py::module_& m, const char* name) {
+  using Bound = Scope<Guard, Arguments...>;
+  py::class_<Bound>(m, name).def(py::init<Arguments...>()).def("enter", &Bound::enter).def("leave", &Bound::leave);
+}
 
 }  // namespace
 
 void bind_capture(py::module_& m) {
   m.def("set_library_folders", [](std::vector<std::string> folders) { library_folders() = std::move(folders); });
   m.def("module_call", &module_call);
-  py::class_<Phase>(m, "Phase").def(py::init<std::string>()).def("enter", &Phase::enter).def("leave", &Phase::leave);
+  bind_scope<PhaseScope, std::string>(m, "Phase");
+  bind_scope<RegionScope, std::string>(m, "RegionScope");
+  bind_scope<FiniteGradients>(m, "FiniteGradients");
   py::class_<Session>(m, "Session")
       .def(py::init([](const std::optional<std::string>& device, const std::string& profile,
                        const std::string& real_tensors, NamedDataSizes sizes, const py::object& host_reads,

@@ -4,6 +4,7 @@
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
 
@@ -45,13 +46,22 @@ void bind_profile(py::module_& m) {
   py::class_<GraphProfile, std::shared_ptr<GraphProfile>>(m, "Profile")
       .def(py::init([](std::shared_ptr<Graph> graph, const std::optional<std::string>& device, size_t top_at_peak,
                        bool timeline, std::optional<double> seconds, const std::string& spec,
-                       const std::string& allocator, std::optional<int64_t> device_memory, bool measure) {
+                       const std::string& allocator, std::optional<int64_t> device_memory, bool measure,
+                       const std::shared_ptr<Graph>& run, const std::string& interconnect, const std::string& mesh) {
              ProfileOptions options{.top_at_peak = top_at_peak, .timeline = timeline};
              if (device) options.device = c10::Device(*device);
              const c10::Device where =
                  options.device.value_or(graph->metadata.device.value_or(c10::Device(c10::DeviceType::CPU)));
              const auto figures = DeviceSpec::find(spec, where.type());
              if (figures) options.spec = &*figures;
+             std::optional<Interconnect> links;
+             if (!interconnect.empty()) {
+               links = Interconnect::find(interconnect);
+             } else if (figures) {
+               links = Interconnect::around(figures->name);
+             }
+             if (links) options.interconnect = &*links;
+             if (!mesh.empty()) options.mesh = parse_mesh(mesh);
              options.memory.allocator = AllocatorSettings::parse(allocator);
              if (device_memory) options.memory.capacity = *device_memory;
              MeasuredCalls measured;
@@ -65,11 +75,18 @@ void bind_profile(py::module_& m) {
              Profile costs = profile(*graph, options);
              end_cost_rules();
              costs.capture_seconds = seconds;
+             if (run != nullptr) {
+               DeviceMemoryOptions memory = options.memory;
+               memory.device = where;
+               costs.run = RunMemory::of(*run, memory);
+             }
              return std::make_shared<GraphProfile>(GraphProfile{std::move(graph), std::move(costs), options.memory});
            }),
            py::arg("graph"), py::arg("device") = std::nullopt, py::arg("top_at_peak") = 10, py::arg("timeline") = false,
            py::arg("capture_seconds") = std::nullopt, py::arg("spec") = "", py::arg("allocator") = "",
-           py::arg("device_memory") = std::nullopt, py::arg("measure") = false, py::call_guard<CppCall>())
+           py::arg("device_memory") = std::nullopt, py::arg("measure") = false,
+           py::arg("run") = std::shared_ptr<Graph>(), py::arg("interconnect") = "", py::arg("mesh") = "",
+           py::call_guard<CppCall>())
       .def("nodes_csv", [](const GraphProfile& p) { return nodes_csv(p.costs); })
       .def("storages_csv", [](const GraphProfile& p) { return storages_csv(p.costs); })
       .def("trace_json", [](const GraphProfile& p) { return chrome_trace(p.costs).dump(); })
@@ -80,6 +97,32 @@ void bind_profile(py::module_& m) {
                                                   : py::none();
            })
       .def("dict", [](const GraphProfile& p) { return to_python(to_json(p.costs)); })
+      .def(
+          "what_if",
+          [](const GraphProfile& p, const std::string& dtype, const std::string& optimizer, int64_t accumulate,
+             const std::string& checkpoint, int zero_stage, int64_t ranks) {
+            WhatIf change{.optimizer = optimizer,
+                          .accumulate = accumulate,
+                          .checkpoint = checkpoint,
+                          .zero_stage = zero_stage,
+                          .ranks = ranks,
+                          .device = c10::Device(p.costs.device)};
+            if (dtype == "bfloat16" || dtype == "bf16") {
+              change.dtype = c10::ScalarType::BFloat16;
+            } else if (dtype == "float16" || dtype == "f16") {
+              change.dtype = c10::ScalarType::Half;
+            } else if (!dtype.empty()) {
+              throw Error("dtype='" + dtype + "': it is bfloat16 or float16, in place of float32");
+            }
+            WhatIfAnswer answer;
+            {
+              const CppCall call;
+              answer = what_if(*p.graph, change);
+            }
+            return std::pair(to_python(to_json(answer)), to_text(answer));
+          },
+          py::arg("dtype") = "", py::arg("optimizer") = "", py::arg("accumulate") = 1, py::arg("checkpoint") = "",
+          py::arg("zero_stage") = 0, py::arg("ranks") = 1)
       .def("text", [](const GraphProfile& p) { return to_text(p.costs); })
       .def(
           "summary_text",

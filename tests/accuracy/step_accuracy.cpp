@@ -21,6 +21,7 @@
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/profile/time.h"
+#include "shadowgraph/replay.h"
 
 namespace shadowgraph {
 namespace {
@@ -35,6 +36,7 @@ struct Request {
   int64_t seq = 0;
   std::vector<std::string> inputs;
   std::string spec;
+  std::string checkpoint;  // modules whose activations backward computes again, as the pass takes them
   int steps = 3;
   bool trains() const { return mode != "infer"; }
   c10::ScalarType scalar() const { return dtype == "bf16" ? c10::kBFloat16 : c10::kFloat; }
@@ -99,7 +101,42 @@ Graph captured(const Request& request, bool steady) {
   return capture_training_step(subject.program).graph;
 }
 
+// A step with checkpoints is the graph that the pass makes, predicted from it and run by the interpreter.
+nlohmann::json run_with_checkpoints(const Request& request) {
+  Graph graph = captured(request, false);
+  run_pass(graph, "checkpoint", {{"modules", request.checkpoint}});
+  const auto counter = std::make_shared<AllocationCounter>();
+  nlohmann::json row{{"model", request.source},         {"mode", request.mode}, {"dtype", request.dtype},
+                     {"batch", request.batch},          {"seq", request.seq},   {"threads", at::get_num_threads()},
+                     {"checkpoint", request.checkpoint}};
+  {
+    const c10::DebugInfoGuard count(c10::DebugInfoKind::PROFILER_STATE, counter);
+    auto model = std::make_shared<models::BuiltModel>(models::build(
+        request.source, {.batch = request.batch, .seq = request.seq, .dtype = request.scalar(), .training = true}));
+    const ProgramToCapture program = models::program_of(*model);
+    Bindings bindings = Bindings().module(*model->module);
+    for (size_t i = 0; i < program.inputs.size(); ++i) bindings.bind(program.input_names.at(i), program.inputs[i]);
+    Interpreter interpreter(graph);
+    counter->most = counter->live;
+    const auto start = Clock::now();
+    interpreter.run(bindings);
+    row["real_seconds"] = std::chrono::duration<double>(Clock::now() - start).count();
+    row["real_peak"] = counter->most;
+  }
+  MeasuredCalls calls = MeasuredCalls::read_file(MeasuredCalls::default_file());
+  const MeasureReport report = measure_calls(graph, calls, {.bytes = int64_t{12} << 30, .seconds = 300});
+  calls.write_file(MeasuredCalls::default_file());
+  const Profile measured = profile(graph, {.measured = &calls});
+  row["live_peak"] = measured.peak.bytes;
+  row["peak"] = measured.peak_with_scratch.bytes;
+  row["peak_op"] = measured.peak_with_scratch.op;
+  row["not_measured"] = nlohmann::json::array();
+  for (const auto& left : report.left_out) row["not_measured"].push_back({left.op, left.calls, left.reason});
+  return row;
+}
+
 nlohmann::json run(const Request& request) {
+  if (!request.checkpoint.empty()) return run_with_checkpoints(request);
   nlohmann::json row{{"model", std::filesystem::path(request.source).stem().string()},
                      {"mode", request.mode},
                      {"dtype", request.dtype},
@@ -188,6 +225,8 @@ int main(int argc, char** argv) {
       request.inputs.push_back(value());
     else if (name == "--spec")
       request.spec = value();
+    else if (name == "--checkpoint")
+      request.checkpoint = value();
     else if (name == "--steps")
       request.steps = std::stoi(value());
     else if (name == "--threads")

@@ -432,6 +432,43 @@ TEST(DeviceMemory, MatrixProductsTakeCublasWorkspaceOnce) {
   EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 22 * kMiB);
 }
 
+TEST(DeviceMemory, WhoKeepsFreeMemoryFromBeingGivenBack) {
+  TestGraph t;
+  t.device = c10::Device("cuda:0");
+  t.graph.metadata.device = t.device;
+  const auto x = t.input("x", {4});  // 512 bytes of a segment of 2 MiB
+  // Both in one segment of 20 MiB; where the first was, nothing large fits.
+  const auto first = t.call("aten::relu", {x}, {{6 * kMega}});
+  const auto second = t.call("aten::relu", {x}, {{6 * kMega}});
+  t.free_after(second.node, {t.storage(first)});
+  const auto large = t.call("aten::relu", {x}, {{15 * kMega}});
+  t.output({second, large});
+  const auto pinned = pinned_memory(t.graph);
+  ASSERT_EQ(pinned.size(), 2u);
+  EXPECT_EQ(pinned[0].storage, t.storage(second));
+  EXPECT_EQ(pinned[0].bytes, 6 * kMiB);
+  EXPECT_EQ(pinned[0].stuck, 14 * kMiB);
+  EXPECT_EQ(pinned[0].segment, 20 * kMiB);
+  EXPECT_EQ(pinned[1].storage, t.storage(x));
+  EXPECT_EQ(pinned[1].stuck, 2 * kMiB - 512);
+}
+
+TEST(DeviceMemory, EachDeviceHasAnAllocatorOfItsOwn) {
+  TestGraph t;
+  t.device = c10::Device("cuda:0");
+  t.graph.metadata.device = t.device;
+  const auto x = t.input("x", {30 * kMega});
+  t.device = c10::Device("cuda:1");
+  const auto there = t.call("aten::_to_copy", {x}, {{12 * kMega}});
+  t.output({there});
+  const Profile costs = profile(t.graph);
+  EXPECT_EQ(costs.device_memory->reserved_peak, 30 * kMiB);
+  ASSERT_EQ(costs.other_devices.size(), 1u);
+  EXPECT_EQ(costs.other_devices[0].device, "cuda:1");
+  EXPECT_EQ(costs.other_devices[0].memory->reserved_peak, 12 * kMiB);
+  EXPECT_THAT(to_text(costs), HasSubstr("also on cuda:1"));
+}
+
 TEST(DeviceMemory, OtherSettingsAreTried) {
   const Step step;
   const auto outcomes = other_settings(step.t.graph);

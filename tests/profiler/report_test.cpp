@@ -250,6 +250,20 @@ TEST(Report, Json) {
   int64_t by_kind = 0;
   for (const auto& bytes : json["peak"]["by_kind"]) by_kind += bytes.get<int64_t>();
   EXPECT_EQ(by_kind, json["peak"]["bytes"]);
+  // The peak is that of a phase, and of the module that runs then; each phase's own is where its nodes are.
+  int64_t most = 0;
+  for (const auto& [phase, peak] : costs.phase_peaks) {
+    most = std::max(most, peak.bytes);
+    EXPECT_EQ(peak.phase, phase);
+    EXPECT_EQ(peak.bytes, costs.timeline().total(peak.node));
+    EXPECT_EQ(json["phase_peaks"][phase]["bytes"], peak.bytes);
+  }
+  EXPECT_EQ(most, costs.peak.bytes);
+  EXPECT_LT(costs.phase_peaks.at("forward").node, costs.phase_peaks.at("backward").node);
+  EXPECT_EQ(json["modules"]["peak_bytes"], costs.peak.bytes);
+  for (const ModuleProfile& module : costs.modules) {
+    for (const uint32_t child : module.children) EXPECT_LE(costs.modules[child].peak, module.peak);
+  }
   const auto totals = json["timeline"]["total"].get<std::vector<int64_t>>();
   EXPECT_EQ(totals.size(), json["nodes"]);
   EXPECT_EQ(*std::max_element(totals.begin(), totals.end()), json["peak"]["bytes"]);

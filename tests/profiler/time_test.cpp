@@ -66,12 +66,15 @@ TEST(KernelClass, ByNameAndOperands) {
   };
   EXPECT_EQ(conv(t.parameter("a", {8, 8, 3, 3}), 1), KernelClass::kConvolution);
   EXPECT_EQ(conv(t.parameter("b", {8, 8, 1, 1}), 1), KernelClass::kPointwiseConvolution);
-  EXPECT_EQ(conv(t.parameter("c", {8, 1, 3, 3}), 8), KernelClass::kGroupedConvolution);
+  EXPECT_EQ(conv(t.parameter("c", {8, 2, 3, 3}), 4), KernelClass::kGroupedConvolution);
+  EXPECT_EQ(conv(t.parameter("d", {8, 1, 3, 3}), 8), KernelClass::kDepthwiseConvolution);
   const auto of = [&](const char* op, std::vector<Argument> arguments) {
     return kernel_class(t.graph, t.call(op, std::move(arguments), {{4, 4}}).node);
   };
   EXPECT_EQ(of("aten::mm", {x, x}), KernelClass::kMatmul);
   EXPECT_EQ(of("aten::relu", {x}), KernelClass::kPointwise);
+  EXPECT_EQ(kernel_class(t.graph, t.view("aten::relu_", {x}, x.value(), {1, 8, 4, 4}).node),
+            KernelClass::kPointwiseInPlace);
   EXPECT_EQ(of("aten::gelu", {x}), KernelClass::kTranscendental);
   EXPECT_EQ(of("aten::_softmax", {x}), KernelClass::kSoftmax);
   EXPECT_EQ(of("aten::sum.dim_IntList", {x}), KernelClass::kReduction);
@@ -127,6 +130,48 @@ TEST(StepTime, AnotherDtypeByItsPeakOrItsScale) {
   EXPECT_NEAR(StepTime::of(product.t.graph, measured).seconds(), flops / 2e12, 1e-9);
   measured.classes[KernelClass::kMatmul].scale["bfloat16"] = 8;
   EXPECT_NEAR(StepTime::of(product.t.graph, measured).seconds(), flops / 4e12, 1e-9);
+}
+
+TEST(StepTime, AGroupedWeightGradientComputesWhatItsGroupsNeed) {
+  TestGraph t;
+  const auto gradient = t.input("gradient", {2, 8, 16, 16});
+  const auto x = t.input("x", {2, 8, 16, 16});
+  const auto weight = t.parameter("weight", {8, 1, 3, 3});
+  const auto backward = [&](bool input, bool of_weight) {
+    const auto mask =
+        t.graph.make_list({Argument::of_bool(input), Argument::of_bool(of_weight), Argument::of_bool(false)});
+    return t.call("aten::convolution_backward",
+                  {gradient,
+                   x,
+                   weight,
+                   {},
+                   t.ints({1, 1}),
+                   t.ints({1, 1}),
+                   t.ints({1, 1}),
+                   Argument::of_bool(false),
+                   t.ints({0, 0}),
+                   Argument::of_int(8),
+                   mask},
+                  {{2, 8, 16, 16}, {8, 1, 3, 3}});
+  };
+  const auto both = backward(true, true), one = backward(true, false);
+  const double forward = 2.0 * 2 * 8 * 16 * 16 * 3 * 3;
+  const StepTime time = StepTime::of(t.graph, simple());
+  EXPECT_NEAR(time.of(both.node).compute, 2 * forward / 1e12, 1e-15);
+  EXPECT_NEAR(time.of(one.node).compute, forward / 1e12, 1e-15);
+  EXPECT_EQ(Flops::of(t.graph).of(both.node).matmul, static_cast<int64_t>(forward) * 9) << "as PyTorch counts";
+}
+
+TEST(StepTime, AClassWithoutAnEntryIsTheOneItIsACaseOf) {
+  TestGraph t;
+  const auto x = t.input("x", {1 << 20});
+  const auto in_place = t.view("aten::relu_", {x}, x.value(), {1 << 20});
+  DeviceSpec spec = simple();
+  spec.classes[KernelClass::kPointwise].fixed = 1.0;
+  EXPECT_GT(StepTime::of(t.graph, spec).of(in_place.node).seconds, 1.0);
+  spec.classes[KernelClass::kPointwiseInPlace].fixed = 2.0;
+  EXPECT_GT(StepTime::of(t.graph, spec).of(in_place.node).seconds, 2.0);
+  EXPECT_LT(StepTime::of(t.graph, simple()).of(in_place.node).seconds, 0.1) << "of kOther";
 }
 
 TEST(StepTime, AStepOfShortKernelsWaitsForTheHost) {

@@ -84,6 +84,11 @@ TEST(Traces, NodesAsLines) {
   EXPECT_EQ(at(5, "forward"), "3");
   EXPECT_EQ(at(3, "scratch"), "rule");
   EXPECT_GT(std::stod(at(3, "seconds")), 0);
+  // relu has its backward beside it, which has no such fields itself.
+  EXPECT_EQ(at(4, "backward_moved_bytes"), std::to_string(2 * 4096));
+  EXPECT_EQ(std::stod(at(4, "backward_seconds")), std::stod(at(5, "seconds")));
+  EXPECT_EQ(at(3, "backward_moved_bytes"), "0");
+  EXPECT_EQ(at(5, "backward_moved_bytes"), "");
 }
 
 TEST(Traces, StoragesAsLinesWithTheirLives) {
@@ -94,9 +99,11 @@ TEST(Traces, StoragesAsLinesWithTheirLives) {
   const auto head = [&](size_t i) { return std::vector<std::string>(lines[i].begin(), lines[i].begin() + 10); };
   EXPECT_EQ(head(1), (std::vector<std::string>{"0", "input", "cuda:0", "8192", "0", "2", "2", "", "2", ""}));
   EXPECT_EQ(head(4), (std::vector<std::string>{"3", "activation", "cuda:0", "4096", "3", "4", "", "4", "4", "4"}));
-  EXPECT_EQ(lines[4].back(), "autograd, saved at 3");
-  EXPECT_EQ(lines[2].back(), "parameter");
-  EXPECT_EQ(lines[5].back(), "output");
+  const auto tail = [&](size_t i) { return std::vector<std::string>(lines[i].end() - 2, lines[i].end()); };
+  EXPECT_EQ(tail(4), (std::vector<std::string>{"autograd, saved at 3", "yes"}));
+  EXPECT_EQ(tail(2), (std::vector<std::string>{"parameter", "yes"}));
+  EXPECT_EQ(tail(3), (std::vector<std::string>{"", "yes"}));
+  EXPECT_EQ(tail(5), (std::vector<std::string>{"output", ""})) << "the peak is at relu";
 }
 
 TEST(Traces, TheChromeTraceHasKernelsModulesAndCounters) {

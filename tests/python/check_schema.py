@@ -18,7 +18,7 @@ import jsonschema
 
 TOOL = sys.argv[1]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCHEMAS = {name: json.loads((ROOT / "docs" / f"{name}.schema.json").read_text()) for name in ("profile", "device-spec")}
+SCHEMAS = {name: json.loads((ROOT / "docs" / f"{name}.schema.json").read_text()) for name in ("profile", "device-spec", "interconnect")}
 failures = []
 
 
@@ -74,7 +74,7 @@ def damages(document, path="$"):
     number below 0 or in words, text where a list should be."""
     # Objects whose keys are names of the program's, or of anything.
     named = ("operators", "flops", "elementwise_flops", "transcendental", "flops_beyond_pytorch", "sources")
-    maps = [[name] for name in named] + [["time", "phases"]]
+    maps = [[name] for name in named] + [["time", "phases"], ["phases"]]
 
     def edited(steps, edit):
         copied = copy.deepcopy(document)
@@ -127,6 +127,12 @@ def profiles(folder):
          "expandable_segments:True", "--spec", "a100"),
         ("gpt2", *train, "--seq", 64, "--group", "operator", "--attention", "math", "--checkpoint", "auto"),
         ("lstm_lm", *train, "--device", "cpu"),
+        ("resnet18", *train, "--run", "--optimizer", "adamw", "--accumulate", 2, "--clip-grad-norm", 1, "--ema", 0.99,
+         "--grad-scaler", "--autocast", "bf16", "--zero-grads"),
+        ("resnet18", *train, "--run", "--device", "cpu"),
+        ("resnet18", *train, "--run", "--device-memory", "600MiB"),
+        ("gpt2", "--mode", "prefill", "--batch", 2, "--seq", 64, "--cache", "static"),
+        ("gpt2", "--mode", "decode", "--batch", 2, "--context", 64),
     )
     for arguments in modes:
         what = f"profile {' '.join(map(str, arguments))}"
@@ -136,6 +142,14 @@ def profiles(folder):
         expect_valid("profile", profile, what)
         if "600MiB" in arguments and "out_of_memory" not in profile:
             failures.append(f"{what}: it does not fit, and out_of_memory is absent")
+        if ("--run" in arguments) != ("run" in profile) or ("prefill" in arguments or "decode" in arguments) != (
+            "cache" in profile
+        ):
+            failures.append(f"{what}: run or cache is absent, or there unasked")
+        if "run" in profile and profile["run"]["peak_bytes"] != max(
+            profile["run"][step]["peak_bytes"] for step in ("first_step", "second_step", "steady_state")
+        ):
+            failures.append(f"{what}: the peak of the run is not that of its steps")
         if "time" not in profile:
             failures.append(f"{what}: time is absent")
         memory = profile.get("device_memory")
@@ -154,7 +168,10 @@ def profiles(folder):
 
 
 def damaged_profiles(folder):
-    profile = output("profile", "resnet18", "--mode", "train", "--batch", 1, "--device", "cuda", "--json", cache=folder)
+    profile = output("profile", "resnet18", "--mode", "train", "--batch", 1, "--device", "cuda", "--run", "--json",
+                     cache=folder)
+    decode = output("profile", "gpt2", "--mode", "decode", "--context", 8, "--json", cache=folder)
+    profile["cache"] = decode["cache"]
     # The modules below the first ones and the later storages say nothing new, and take long.
     profile["modules"]["children"] = profile["modules"]["children"][-1:]
     profile["top_at_peak"] = profile["top_at_peak"][:2]
@@ -223,6 +240,40 @@ def device_specs(folder):
             failures.append(f"the tool takes a device with {change}")
 
 
+def communication(folder):
+    """A program with collectives, and files of links."""
+    program = ROOT / "tests" / "golden" / "profiler" / "data_parallel.sg"
+    profile = output("profile", program, "--json", "--spec", "h100", cache=folder)
+    expect_valid("profile", profile, "a program with collectives")
+    if profile["communication"]["wire_bytes"] <= 0 or "overlap" not in profile["communication"]:
+        failures.append("a program with collectives: nothing is sent, or no overlap is estimated")
+    for what, damaged in damages(profile["communication"]):
+        expect_refused("profile", profile | {"communication": damaged}, f"communication: {what}")
+    files = sorted((ROOT / "profiler" / "communication" / "interconnects").glob("*.json"))
+    if len(files) < 2:
+        failures.append("no files of links found")
+    for file in files:
+        expect_valid("interconnect", json.loads(file.read_text()), file.name)
+    h100 = json.loads(files[[file.stem for file in files].index("h100")].read_text())
+    h100["axes"] = {"tp": {"latency": 1e-6, "tables": {"all_reduce": [[1, 1], [2, 2]]}}}
+    expect_valid("interconnect", h100, "h100 with an axis")
+    file = folder / "links.json"
+
+    def taken(links):
+        file.write_text(json.dumps(links))
+        return run("profile", program, "--interconnect", file, "--json", cache=folder)[0] == 0
+
+    if not taken(h100):
+        failures.append("the tool refuses links with an axis")
+    for change in ({"version": 2}, {"levels": []}, {"levels": [{"name": "x", "bandwidth": 0}]}, {"base": -1},
+                   {"axes": {"tp": {"tables": {"sum": [[1, 1]]}}}}, {"axes": {"tp": {"tables": {"reduce": [[0, 1]]}}}}):
+        expect_refused("interconnect", h100 | change, f"links with {change}")
+        if taken(h100 | change):
+            failures.append(f"the tool takes links with {change}")
+    if run("profile", program, "--mesh", "dp", cache=folder)[0] == 0:
+        failures.append("the tool takes --mesh dp")
+
+
 def calibrated(folder):
     file = folder / "this-machine.json"
     output("calibrate", "-o", file, cache=folder)
@@ -231,4 +282,4 @@ def calibrated(folder):
 
 if __name__ == "__main__":
     # The longest first.
-    in_parts.run((calibrated, profiles, device_specs, damaged_profiles, schemas_themselves), failures)
+    in_parts.run((calibrated, profiles, device_specs, communication, damaged_profiles, schemas_themselves), failures)

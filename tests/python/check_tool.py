@@ -189,6 +189,49 @@ def estimates(folder):
     expect(2, "fit", "resnet18", says=("--memory",))
     expect(2, "fit", "gpt2", "--memory", "1GiB", "--seq", "x..", says=("'x..'",))
 
+    # The longest context: the next token does not fit. 2 x 32 layers x 8 heads x 128 x 2 bytes a token.
+    llama = ("llama3_8b", "--dtype", "bf16", "--mode", "decode")
+    longest = json.loads(expect(0, "fit", *llama, "--memory", "24GiB", "--json"))
+    held = [json.loads(expect(0, "profile", *llama, "--context", size, "--json"))["device_memory"]["footprint_bytes"]
+            for size in (longest["context"], longest["context"] + 1)]
+    if not held[0] == longest["bytes"] <= 24 << 30 or longest["bytes_per_token"] != 131072:
+        failures.append(f"fit --mode decode: {longest}, {held}")
+    if longest["context"] < 20000 or longest["positions"] != 8192:
+        failures.append(f"fit --mode decode: {longest}")
+    expect(1, "profile", "gpt2", "--mode", "decode", says=("--context",))
+    expect(1, "profile", "resnet18", "--mode", "decode", "--context", 8, says=("keeps no keys and values",))
+    expect(1, "profile", "gpt2", "--mode", "decode", "--context", 1024, says=("1024 positions",))
+    expect(1, "profile", "gpt2", "--context", 8, says=("--mode decode",))
+    expect(1, "profile", "gpt2", "--cache", "static", says=("--mode prefill",))
+    expect(1, "profile", "gpt2", "--mode", "decode", "--context", 8, "--seq", 8, says=("--context",))
+    expect(1, "profile", "gpt2", "--mode", "decode", "--context", 8, "--accumulate", 2, says=("--mode train",))
+
+    # Options of a training loop.
+    for wrong in (("--accumulate", 0), ("--clip-grad-norm", 0), ("--clip-grad-norm", "x"), ("--ema", -0.5),
+                  ("--ema", 2), ("--autocast", "f32")):
+        expect(2, "profile", *step, *wrong, says=(wrong[0],))
+    for option in (("--accumulate", 2), ("--clip-grad-norm", 1), ("--grad-scaler",), ("--ema", 0.9), ("--zero-grads",),
+                   ("--run",)):
+        expect(1, "profile", "resnet18", *option, says=(option[0], "--mode train"))
+    expect(1, "profile", *step, "--run", "--checkpoint", "auto", says=("--checkpoint",))
+    text = expect(0, "profile", *step, "--run", "--ema", 0.9)
+    if not all(line in text for line in ("first step", "second step", "steady state", "peak of all")):
+        failures.append("profile --run does not show its steps")
+
+    # What if: against captures of what was asked.
+    adamw = ("resnet18", "--batch", 2, "--optimizer", "adamw", "--json")
+    asked = json.loads(expect(0, "whatif", *adamw))
+    real = json.loads(expect(0, "profile", *adamw, "--mode", "train"))
+    if asked["peak_bytes"] != real["peak"]["bytes"]:
+        failures.append(f"whatif --optimizer: {asked['peak_bytes']}, captured {real['peak']['bytes']}")
+    saved = folder / "step.sg"
+    expect(0, "capture", "resnet18", "--mode", "train", "--batch", 2, "-o", saved)
+    expect(0, "whatif", saved, "--zero", 3, "--ranks", 8, "--dtype", "bf16", "--accumulate", 4, "--checkpoint",
+           "layer1", prints=("as asked", "not in it"))
+    expect(1, "whatif", "resnet18", says=("what if what",))
+    expect(1, "whatif", "resnet18", "--zero", 1, says=("ranks",))
+    expect(2, "whatif", "resnet18", "--optimizer", "adamax", says=("adamax",))
+
     # Two graphs: what differs is said, what does not is not.
     one, two = folder / "one.sg", folder / "two.sg"
     expect(0, "capture", *step, "-o", one)

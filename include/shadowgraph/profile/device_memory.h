@@ -198,6 +198,16 @@ struct SettingsOutcome {
 };
 std::vector<SettingsOutcome> other_settings(const Graph& graph, const DeviceMemoryOptions& options = {});
 
+// Who keeps free memory from being given back when the reserved bytes are most: of each segment that is partly free the
+// storage that lives longest, with the free bytes beside it; most first.
+struct PinnedMemory {
+  StorageId storage;  // invalid: a workspace or scratch memory
+  int64_t bytes = 0;  // of the storage
+  int64_t stuck = 0;  // free in its segment
+  int64_t segment = 0;
+};
+std::vector<PinnedMemory> pinned_memory(const Graph& graph, const DeviceMemoryOptions& options = {});
+
 // ---------------------------------------------------------------------------------------------------------------------
 // A static plan: one arena, each storage of the step at a fixed offset, so that storages alive together do not overlap.
 //

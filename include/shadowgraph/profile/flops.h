@@ -44,11 +44,13 @@ class Flops {
   const NodeFlops& of(NodeId node) const { return by_node_[node]; }
   const NodeFlops& of_phase(PhaseId phase) const { return by_phase_[phase]; }
   const std::vector<UncoveredOperator>& uncovered() const { return uncovered_; }  // by name
+  bool is_uncovered(NodeId node) const;
 
  private:
   IdMap<NodeId, NodeFlops> by_node_;
   IdMap<PhaseId, NodeFlops> by_phase_;
   std::vector<UncoveredOperator> uncovered_;
+  std::vector<NodeId> uncovered_nodes_;  // by id
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -61,8 +61,10 @@ enum class KernelClass : uint8_t {
   kConvolutionBackward,
   kPointwiseConvolution,  // 1 x 1
   kPointwiseConvolutionBackward,
-  kGroupedConvolution,  // depthwise among them
+  kGroupedConvolution,
   kGroupedConvolutionBackward,
+  kDepthwiseConvolution,  // a group a channel
+  kDepthwiseConvolutionBackward,
   kAttention,
   kAttentionBackward,
   kRecurrent,
@@ -71,7 +73,8 @@ enum class KernelClass : uint8_t {
   kReduction,
   kPooling,
   kPointwise,
-  kTranscendental,  // pointwise, with exp, tanh, ...
+  kPointwiseInPlace,  // no memory is made for a result
+  kTranscendental,    // pointwise, with exp, tanh, ...
   kRandom,
   kGather,
   kScatter,
@@ -116,8 +119,10 @@ struct DeviceSpec {
   double vector = 0;                     // peak FLOP/s of everything else, float32
   double transcendental = 0;             // evaluations a second
   // Of device calls the host issues one after another, while the device works on earlier ones. Zero: the caller waits.
-  double host_call = 0;                        // seconds of the host for a call
-  std::map<KernelClass, ClassRates> classes;   // kOther (and kMatmul, for what computes) stand for those not there
+  double host_call = 0;  // seconds of the host for a call
+  // For a class that is not there stands the one it is a case of (grouped for depthwise, pointwise for in-place), else
+  // kOther, and kMatmul for what computes.
+  std::map<KernelClass, ClassRates> classes;
   std::map<std::string, std::string> sources;  // by figure; "*" for all that are not named
 
   // "a100", "h100", "h200", "b200", "v100", "l4", "rtx4090", "mi300x", "cpu", ...: see names(). Throws Error.
@@ -137,6 +142,9 @@ struct DeviceSpec {
   double peak(KernelClass kind, c10::ScalarType dtype) const;
   double memory_rate(KernelClass kind, double bytes) const;
   const ClassRates& rates(KernelClass kind) const;
+
+ private:
+  std::map<KernelClass, ClassRates>::const_iterator entry_of(KernelClass kind) const;
 };
 
 nlohmann::json to_json(const DeviceSpec& spec);
@@ -147,8 +155,8 @@ DeviceSpec device_spec_from_json(const nlohmann::json& json, const std::string& 
 //
 // A kernel takes its class's fixed time and the longer of computing and moving. On a device with host_call > 0 kernels run
 // one after another behind the host, which needs host_call for each call that is no view: a step whose kernels are shorter
-// than that waits for the host. Elsewhere calls add up. Copies between devices, collectives and what the host does between
-// calls are not in it.
+// than that waits for the host. Elsewhere calls add up. Copies between devices, collectives (they are in
+// shadowgraph/profile/communication.h) and what the host does between calls are not in it.
 
 enum class TimeBound : uint8_t { kNothing, kCompute, kMemory, kFixed, kMeasured };
 
@@ -193,9 +201,8 @@ class StepTime {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// This machine's rates, from a few kernels of each class at several sizes, in under a minute, with libtorch's threads, on an idle
-// machine. Must not run in a
-// fake mode (throws Error).
+// This machine's rates, from a few kernels of each class at several sizes, in under a minute, with libtorch's threads, on
+// an idle machine. Must not run in a fake mode (throws Error).
 
 struct CalibrateOptions {
   double seconds = 50;  // no kernel begins after this

@@ -116,6 +116,7 @@ std::vector<LiveStorage> live_storages(const Graph& graph, const MemoryTimeline&
 // What each storage is for, refined from what the recorder noted and from how the graph uses it.
 //
 // The first that applies:
+//   gradient                             an input that is the second argument of an sg::gradient
 //   parameter, buffer, input, constant   born at the placeholder of that name
 //   what the recorder says               if it says anything but temporary
 //   gradient                             the storage of an sg::gradient's second argument

@@ -111,6 +111,14 @@ void memory_and_time(const sg::Graph& graph) {
   expect(memory.reserved_peak >= memory.allocated_peak, "reserved");
   const sg::MemoryPlan plan = sg::plan_memory(graph);
   expect(plan.bytes >= plan.bound && plan.bound > 0, "a static plan");
+  for (const sg::PinnedMemory& pinned : sg::pinned_memory(graph)) expect(pinned.stuck > 0, "who is to blame");
+  sg::GraphProfiler profilers;
+  profilers.add(sg::FlopProfiler()).add(sg::MemoryProfiler()).add(sg::TimeProfiler());
+  profilers.add("calls", "", [](const sg::Profile&, sg::NodeId) { return std::optional(1.0); });
+  const sg::Profile plain = sg::profile(graph);
+  const sg::NodeTable table = profilers.run(plain);
+  expect(table.at(table.nodes().front(), "calls").forward == 1, "figures of nodes");
+  expect(!sg::to_csv(table).empty(), "figures of nodes as lines");
   sg::CachingAllocator allocator(sg::AllocatorSettings::parse("expandable_segments:True"));
   allocator.free(allocator.allocate(1000));
   expect(allocator.stats().reserved.now > 0, "an allocator");

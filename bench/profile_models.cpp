@@ -1,0 +1,61 @@
+// What a profile costs beside the capture that it describes: a training step (AdamW) of each built-in model at its
+// default size on fake CUDA. Everything is on: FLOPs, memory, scratch, the caching allocator over three steps, time for an
+// H100, findings, a static plan, the tables and the JSON. The least of a few, both in one process.
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "models/program.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/profile.h"
+#include "shadowgraph/profile/time.h"
+
+namespace {
+
+using namespace shadowgraph;
+using Clock = std::chrono::steady_clock;
+
+// The least of a few runs, in milliseconds.
+template <class F>
+double least(F&& run) {
+  double best = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    const auto start = Clock::now();
+    run();
+    best = std::min(best, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  }
+  return best;
+}
+
+void measure(const std::string& name, const DeviceSpec& spec) {
+  const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
+  const auto model = models::build(name);
+  Graph graph;
+  const double capture = least([&] {
+    torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
+    graph = capture_training_step(models::program_of(model, &optimizer)).graph;
+  });
+  const double figures = least([&] { profile(graph); });
+  size_t bytes = 0;
+  const double everything = least([&] {
+    const Profile costs = profile(graph, {.spec = &spec});
+    bytes = to_text(costs.summary()).size() + to_text(costs).size() + to_json(costs).dump().size();
+  });
+  std::printf("| %s | %u | %.2f | %.2f | %.2f | %.2f | %zu |\n", name.c_str(), graph.node_count(), capture, figures,
+              everything, everything / capture, bytes);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main() {
+  const DeviceSpec spec = DeviceSpec::named("h100");
+  std::printf(
+      "| model | nodes | capture ms | profile ms | everything ms | everything / capture (bar 3) | bytes written |\n");
+  std::printf("|---|---|---|---|---|---|---|\n");
+  for (const auto& info : models::available()) measure(info.name, spec);
+  return 0;
+}

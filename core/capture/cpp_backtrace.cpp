@@ -1,0 +1,194 @@
+#include "core/capture/cpp_backtrace.h"
+
+#include <c10/util/hash.h>
+#include <torch/csrc/profiler/unwind/unwind.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <unistd.h>
+#include <unordered_set>
+
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+namespace {
+
+// Marks a source that stands for a noted stack. No path of a file begins so.
+constexpr std::string_view kNoted = "\x01stack ";
+
+// The folder that shadowgraph was compiled in: its own frames are known by it where it is linked statically.
+std::string_view own_folder() {
+  constexpr std::string_view file = __FILE__;
+  constexpr std::string_view name = "core/capture/cpp_backtrace.cpp";
+  return file.ends_with(name) ? file.substr(0, file.size() - name.size()) : std::string_view();
+}
+
+bool is_library(std::string_view path) {
+  const std::string name = std::filesystem::path(path).filename();
+  constexpr std::array kNames = {"libtorch",  "libc10",   "libshadowgraph", "libstdc++", "libc.so",
+                                 "libc++",    "libgomp",  "libm.so",        "ld-linux",  "libpthread",
+                                 "libpython", "libgcc_s", "linux-vdso"};
+  return std::any_of(kNames.begin(), kNames.end(), [&](const char* known) { return name.starts_with(known); });
+}
+
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
+
+// Headers of libtorch and of the standard library, whose code is compiled into the user's program; shadowgraph's own.
+bool is_others_source(std::string_view file) {
+  for (const char* part : {"/torch/include/", "/include/torch/", "/include/ATen/", "/include/c10/",
+                           "/csrc/api/include/", "/include/c++/", "/bits/", "/include/shadowgraph/"}) {
+    if (contains(file, part)) return true;
+  }
+  const std::string_view own = own_folder();
+  if (own.empty() || !file.starts_with(own)) return false;
+  constexpr std::array kRooms = {"core/", "ir/", "include/"};
+  return std::any_of(kRooms.begin(), kRooms.end(),
+                     [&](const char* room) { return file.substr(own.size()).starts_with(room); });
+}
+
+// In single quotes, for a shell.
+std::string quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+struct PipeCloser {
+  void operator()(FILE* pipe) const { pclose(pipe); }
+};
+
+std::vector<std::string> lines_of_command(const std::string& command) {
+  const std::unique_ptr<FILE, PipeCloser> pipe(popen(command.c_str(), "r"));
+  std::vector<std::string> lines;
+  if (!pipe) return lines;
+  char* line = nullptr;
+  size_t capacity = 0;
+  for (ssize_t size = 0; (size = getline(&line, &capacity, pipe.get())) > 0;) {
+    lines.emplace_back(line, line[size - 1] == '\n' ? size - 1 : size);
+  }
+  std::free(line);
+  return lines;
+}
+
+// A file that is gone with it.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() / "shadowgraph-addresses-XXXXXX") {
+    const int file = mkstemp(path_.data());
+    if (file < 0) throw FileError("cannot write " + path_);
+    const bool written = ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    ::close(file);
+    if (!written) throw FileError("cannot write " + path_);
+  }
+  ~TemporaryFile() { ::unlink(path_.c_str()); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// "file:line", without what binutils adds: " (discriminator 2)". Empty where it knows none.
+std::string place_of(std::string_view line) {
+  line = line.substr(0, std::min(line.find(" ("), line.size()));
+  const size_t colon = line.rfind(':');
+  if (line.starts_with("??") || colon == line.npos || line.substr(colon + 1) == "0" || line.ends_with('?')) return {};
+  return std::string(line);
+}
+
+}  // namespace
+
+size_t CppBacktraces::HashOfStack::operator()(const Stack& stack) const {
+  size_t hash = stack.size();
+  for (const void* address : stack) hash = c10::hash_combine(hash, std::hash<const void*>()(address));
+  return hash;
+}
+
+std::string CppBacktraces::note() {
+  Stack stack = torch::unwind::unwind();
+  const auto [entry, fresh] = index_.try_emplace(std::move(stack), stacks_.size());
+  if (fresh) stacks_.push_back(&entry->first);
+  return std::string(kNoted) + std::to_string(entry->second);
+}
+
+// What is asked for is the call, which ends before the address that it returns to.
+void CppBacktraces::symbolize(const std::vector<const Stack*>& stacks) {
+  struct Asked {
+    std::string addresses;  // a line each
+    std::vector<void*> frames;
+  };
+  std::map<std::string, Asked> by_library;
+  std::unordered_set<void*> seen;
+  for (const Stack* stack : stacks) {
+    for (void* frame : *stack) {
+      if (known_.contains(frame) || !seen.insert(frame).second) continue;
+      const auto library = torch::unwind::libraryFor(frame);
+      if (!library || is_library(library->first)) continue;
+      Asked& asked = by_library[library->first];
+      std::array<char, 32> address{};
+      std::snprintf(address.data(), address.size(), "0x%llx\n",
+                    static_cast<unsigned long long>(library->second) - 1);  // NOLINT(google-runtime-int)
+      asked.addresses += address.data();
+      asked.frames.push_back(frame);
+    }
+  }
+  for (const auto& [library, asked] : by_library) {
+    const TemporaryFile addresses(asked.addresses);
+    const auto lines =
+        lines_of_command("addr2line -a -i -e " + quoted(library) + " < " + quoted(addresses.path()) + " 2> /dev/null");
+    // A line with the address, then one for each function that is inlined there, innermost first.
+    size_t frame = 0;
+    bool any = false;
+    for (const std::string& line : lines) {
+      if (line.starts_with("0x")) {
+        frame += any ? 1 : 0;
+        any = true;
+      } else if (any && frame < asked.frames.size()) {
+        if (std::string place = place_of(line); !place.empty()) known_[asked.frames[frame]].push_back(std::move(place));
+      }
+    }
+    if (any) continue;
+    // No binutils: libtorch reads the line table itself, without what is inlined.
+    const auto found = torch::unwind::symbolize(asked.frames, torch::unwind::Mode::fast);
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (found[i].lineno == 0 || found[i].filename.starts_with("??")) continue;
+      known_[asked.frames[i]].push_back(found[i].filename + ":" + std::to_string(found[i].lineno));
+    }
+  }
+}
+
+std::string CppBacktraces::users_line(const Stack& stack) const {
+  for (void* frame : stack) {
+    const auto found = known_.find(frame);
+    if (found == known_.end()) continue;
+    for (const std::string& place : found->second) {
+      if (!is_others_source(place)) return std::filesystem::path(place).lexically_normal();
+    }
+  }
+  return {};
+}
+
+std::string CppBacktraces::line_of(const std::string& noted) {
+  if (!noted.starts_with(kNoted)) return noted;
+  const Stack* const stack = stacks_[std::stoul(noted.substr(kNoted.size()))];
+  symbolize({stack});
+  return users_line(*stack);
+}
+
+void CppBacktraces::resolve(Graph& graph) {
+  symbolize(stacks_);
+  for (const NodeId node : graph.nodes()) {
+    const std::string_view source = graph.text_or_empty(graph.node(node).source);
+    if (!source.starts_with(kNoted)) continue;
+    graph.set_source(node, users_line(*stacks_[std::stoul(std::string(source.substr(kNoted.size())))]));
+  }
+}
+
+}  // namespace shadowgraph

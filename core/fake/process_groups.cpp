@@ -1,0 +1,382 @@
+#include "core/fake/process_groups.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "core/fake/thread_state.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+namespace {
+
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+constexpr const char* kProcessGroupType = "__torch__.torch.classes.c10d.ProcessGroup";
+constexpr const char* kReduceOpType = "__torch__.torch.classes.c10d.ReduceOp";
+
+constexpr std::pair<std::string_view, c10d::ReduceOp::RedOpType> kReductions[] = {
+    {"sum", c10d::ReduceOp::SUM}, {"avg", c10d::ReduceOp::AVG},  {"product", c10d::ReduceOp::PRODUCT},
+    {"min", c10d::ReduceOp::MIN}, {"max", c10d::ReduceOp::MAX},  {"band", c10d::ReduceOp::BAND},
+    {"bor", c10d::ReduceOp::BOR}, {"bxor", c10d::ReduceOp::BXOR}};
+
+bool is_class(const c10::Type& type, const char* name) {
+  return type.kind() == c10::TypeKind::ClassType && type.str() == name;
+}
+
+// What FakeMesh and fake_process_group have made, by name.
+struct KnownGroups {
+  std::mutex mutex;
+  struct Known {
+    ProcessGroupInfo info;
+    Group group;  // c10d's registry holds none itself
+  };
+  std::map<std::string, Known> by_name;
+  std::atomic<DescribeProcessGroup> describe{nullptr};
+
+  static KnownGroups& global() {
+    static auto* groups = new KnownGroups;
+    return *groups;
+  }
+};
+
+// c10d's registry throws for a name that it does not have.
+Group find_group(const std::string& name) {
+  try {
+    return c10d::resolve_process_group(name);
+  } catch (const c10::Error&) {
+    return nullptr;
+  }
+}
+
+// What real tensors would be sent with: Backend's own methods refuse, with this name.
+class FakeBackend final : public c10d::Backend {
+ public:
+  using Backend::Backend;
+  const std::string getBackendName() const override { return "fake (shadowgraph's, for fake tensors alone)"; }
+};
+
+class CompletedWork final : public c10d::Work {
+ public:
+  CompletedWork(std::vector<at::Tensor> tensors, bool asynchronous)
+      : tensors_(std::move(tensors)), unwaited_(asynchronous) {}
+
+  bool isCompleted() override { return true; }
+  bool isSuccess() const override { return true; }
+  std::vector<at::Tensor> result() override { return tensors_; }
+  void synchronize() override { join(); }
+  void blockCurrentStream() override { join(); }
+  bool wait(std::chrono::milliseconds /*timeout*/) override {
+    join();
+    return true;
+  }
+  // Who waits for the future is not seen: there the first reader of the tensors is where the program waits.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
+    future->markCompleted(c10::IValue(tensors_));
+    return future;
+  }
+
+ private:
+  void join() {
+    if (!unwaited_ || thread_state.kernel_depth != 0) return;
+    unwaited_ = false;
+    static const auto wait = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("_c10d_functional::wait_tensor", "")
+                                 .typed<at::Tensor(const at::Tensor&)>();
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    for (const at::Tensor& tensor : tensors_) wait.call(tensor);
+  }
+
+  std::vector<at::Tensor> tensors_;
+  bool unwaited_;
+};
+
+void check(const ProcessGroupInfo& info) {
+  if (info.name.empty()) throw Error("a process group needs a name");
+  if (info.size < 1) {
+    throw Error("process group '" + info.name + "': its size is " + std::to_string(info.size) + "; give 1 or more");
+  }
+  if (info.rank < 0 || info.rank >= info.size) {
+    throw Error("process group '" + info.name + "': rank " + std::to_string(info.rank) + " is not among its " +
+                std::to_string(info.size) + " processes; give 0 to " + std::to_string(info.size - 1));
+  }
+  if (!info.ranks.empty() && static_cast<int64_t>(info.ranks.size()) != info.size) {
+    throw Error("process group '" + info.name + "': " + std::to_string(info.ranks.size()) + " ranks for " +
+                std::to_string(info.size) + " processes");
+  }
+  if (find_group(info.name)) {
+    throw Error("a process group named '" + info.name +
+                "' is registered in this process already; let go of that one (FakeMesh, destroy_process_group) or give "
+                "another name");
+  }
+}
+
+}  // namespace
+
+// ---- Groups ---------------------------------------------------------------------------------------------------------
+
+Group fake_process_group(const ProcessGroupInfo& info) {
+  check(info);
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(static_cast<int>(info.rank), static_cast<int>(info.size));
+  const c10::intrusive_ptr<c10d::Backend> backend =
+      c10::make_intrusive<FakeBackend>(static_cast<int>(info.rank), static_cast<int>(info.size));
+  for (const auto device : {c10::kCPU, c10::kCUDA, c10::kMeta, c10::kXPU, c10::kPrivateUse1}) {
+    group->setBackend(device, c10d::ProcessGroup::CUSTOM, backend);
+  }
+  group->setDefaultBackend(c10d::ProcessGroup::CUSTOM);
+  group->setGroupName(info.name);
+  group->setGroupDesc(info.axis.empty() ? info.name : "mesh_" + info.axis);
+  c10d::register_process_group(info.name, group);
+  KnownGroups& known = KnownGroups::global();
+  const std::lock_guard lock(known.mutex);
+  known.by_name[info.name] = {info, group};
+  return group;
+}
+
+void unregister_fake_process_group(const std::string& name) {
+  KnownGroups& known = KnownGroups::global();
+  Group last;  // let go of without the lock
+  {
+    const std::lock_guard lock(known.mutex);
+    const auto found = known.by_name.find(name);
+    if (found == known.by_name.end()) return;
+    last = std::move(found->second.group);
+    known.by_name.erase(found);
+  }
+  c10d::unregister_process_group(name);
+}
+
+namespace {
+
+ProcessGroupInfo describe(const Group& group) {
+  ProcessGroupInfo info{.name = group->getGroupName(), .size = group->getSize(), .rank = group->getRank()};
+  KnownGroups& known = KnownGroups::global();
+  {
+    const std::lock_guard lock(known.mutex);
+    const auto found = known.by_name.find(info.name);
+    if (found != known.by_name.end() && found->second.info.size == info.size) {
+      return found->second.info;
+    }
+  }
+  // What DeviceMesh calls the groups of its axes.
+  constexpr std::string_view kMesh = "mesh_";
+  if (const std::string& words = group->getGroupDesc(); words.starts_with(kMesh))
+    info.axis = words.substr(kMesh.size());
+  if (const DescribeProcessGroup ask = known.describe.load(); ask != nullptr) ask(info);
+  return info;
+}
+
+}  // namespace
+
+std::optional<ProcessGroupInfo> describe_group(const c10::IValue& argument) {
+  const Group group = group_of_argument(argument);
+  if (!group) return std::nullopt;
+  return describe(group);
+}
+
+std::optional<ProcessGroupInfo> find_process_group(const std::string& name) {
+  const Group group = find_group(name);
+  if (!group) return std::nullopt;
+  return describe(group);
+}
+
+void set_describe_process_group(DescribeProcessGroup ask) { KnownGroups::global().describe = ask; }
+
+FakeMesh::FakeMesh(std::vector<MeshAxis> axes, int64_t rank) : axes_(std::move(axes)), rank_(rank) {
+  if (axes_.empty()) throw Error("a mesh needs an axis: FakeMesh({{\"dp\", 8}, {\"tp\", 4}})");
+  std::set<std::string> names{"world"};
+  for (const MeshAxis& axis : axes_) {
+    if (axis.size < 1) throw Error("mesh axis '" + axis.name + "' has size " + std::to_string(axis.size));
+    if (axis.name.empty()) throw Error("a mesh axis needs a name");
+    if (!names.insert(axis.name).second) {
+      throw Error("mesh axis '" + axis.name +
+                  "': the name is taken; axes have names of their own, and \"world\" is the "
+                  "whole mesh");
+    }
+    if (size_ > INT32_MAX / axis.size) throw Error("the mesh has more than 2^31 processes");
+    size_ *= axis.size;
+  }
+  if (rank < 0 || rank >= size_) {
+    throw Error("rank " + std::to_string(rank) + " is not in a mesh of " + std::to_string(size_) +
+                " processes; give 0 to " + std::to_string(size_ - 1));
+  }
+  const auto give_back = [this] {
+    for (const Group& group : groups_) unregister_fake_process_group(group->getGroupName());
+  };
+  try {
+    int64_t stride = size_;
+    for (const MeshAxis& axis : axes_) {
+      stride /= axis.size;
+      const int64_t place = rank_ / stride % axis.size;
+      ProcessGroupInfo info{.name = axis.name, .size = axis.size, .rank = place, .ranks = {}, .axis = axis.name};
+      for (int64_t i = 0; i < axis.size; ++i) info.ranks.push_back(rank_ + (i - place) * stride);
+      groups_.push_back(fake_process_group(info));
+    }
+    ProcessGroupInfo world{.name = "world", .size = size_, .rank = rank_};
+    for (int64_t i = 0; i < size_; ++i) world.ranks.push_back(i);
+    groups_.push_back(fake_process_group(world));
+  } catch (...) {
+    give_back();
+    throw;
+  }
+}
+
+FakeMesh::~FakeMesh() {
+  for (const Group& group : groups_) unregister_fake_process_group(group->getGroupName());
+}
+
+size_t FakeMesh::index_of(std::string_view axis) const {
+  const auto found = std::ranges::find(axes_, axis, &MeshAxis::name);
+  if (found != axes_.end()) return static_cast<size_t>(found - axes_.begin());
+  std::string names;
+  for (const MeshAxis& known : axes_) names += (names.empty() ? "" : ", ") + known.name;
+  throw Error("the mesh has no axis '" + std::string(axis) + "'; it has " + names);
+}
+
+int64_t FakeMesh::coordinate(std::string_view axis) const { return groups_[index_of(axis)]->getRank(); }
+const Group& FakeMesh::group(std::string_view axis) const { return groups_[index_of(axis)]; }
+
+std::vector<MeshAxis> parse_mesh(std::string_view text) {
+  std::vector<MeshAxis> axes;
+  const auto refuse = [&] {
+    throw Error("mesh '" + std::string(text) + "': axes are written NAME=SIZE with commas between them: dp=8,tp=4");
+  };
+  for (std::string_view rest = text;;) {
+    const std::string_view part = rest.substr(0, rest.find(','));
+    const size_t equals = part.find('=');
+    if (equals == part.npos || equals == 0) refuse();
+    MeshAxis axis{.name = std::string(part.substr(0, equals))};
+    const char* end = part.data() + part.size();
+    const auto [stop, error] = std::from_chars(part.data() + equals + 1, end, axis.size);
+    if (error != std::errc() || stop != end || axis.size < 1) refuse();
+    axes.push_back(std::move(axis));
+    if (part.size() == rest.size()) break;
+    rest.remove_prefix(part.size() + 1);
+  }
+  return axes;
+}
+
+// ---- Objects and names ----------------------------------------------------------------------------------------------
+
+std::optional<std::string> name_of_object(const c10::IValue& object) {
+  if (!object.isObject()) return std::nullopt;
+  const c10::Type& type = *object.type();
+  if (is_class(type, kProcessGroupType)) return object.toCustomClass<c10d::ProcessGroup>()->getGroupName();
+  if (!is_class(type, kReduceOpType)) return std::nullopt;
+  const auto reduction = object.toCustomClass<c10d::ReduceOp>();
+  for (const auto& [name, kind] : kReductions) {
+    if (reduction->op_ == kind) return std::string(name);
+  }
+  return std::nullopt;
+}
+
+bool is_named_object(const c10::Type& type) {
+  return is_class(type, kProcessGroupType) || is_class(type, kReduceOpType);
+}
+
+c10::IValue object_named(const c10::Type& type, const std::string& name, std::string& problem) {
+  if (is_class(type, kProcessGroupType)) {
+    if (Group group = find_group(name)) return group;
+    problem = "this process has no process group named '" + name +
+              "'; make it first (init_process_group and new_group, or FakeMesh to run on fake tensors)";
+    return {};
+  }
+  for (const auto& [known, kind] : kReductions) {
+    if (known == name) return c10::make_intrusive<c10d::ReduceOp>(kind);
+  }
+  problem = "'" + name + "' is no reduction; there are sum, avg, product, min, max, band, bor, bxor";
+  return {};
+}
+
+Group group_of_argument(const c10::IValue& argument) {
+  if (argument.isString()) return find_group(argument.toStringRef());
+  if (!argument.isObject() || !is_class(*argument.type(), kProcessGroupType)) return nullptr;
+  return argument.toCustomClass<c10d::ProcessGroup>();
+}
+
+c10::intrusive_ptr<c10d::Work> completed_work(std::vector<at::Tensor> tensors, bool asynchronous) {
+  return c10::make_intrusive<CompletedWork>(std::move(tensors), asynchronous);
+}
+
+void wait_for_work(std::span<const c10::IValue> results) {
+  for (const c10::IValue& result : results) {
+    if (result.isObject() && is_class(*result.type(), "__torch__.torch.classes.c10d.Work")) {
+      result.toCustomClass<c10d::Work>()->wait();
+    }
+  }
+}
+
+// ---- What a graph says of its groups --------------------------------------------------------------------------------
+
+const Target& process_group_target() {
+  static const Target target(TargetKind::kFunction,
+                             "sg_c10d::process_group(str group_name, int size, int rank, int[] ranks, str axis) -> ()");
+  return target;
+}
+
+std::vector<c10::IValue> process_group_arguments(const ProcessGroupInfo& info) {
+  return {info.name, info.size, info.rank, c10::IValue(c10::IntArrayRef(info.ranks)), info.axis};
+}
+
+void check_process_group(std::span<const c10::IValue> arguments) {
+  const std::string& name = arguments[0].toStringRef();
+  const int64_t size = arguments[1].toInt();
+  const auto found = find_process_group(name);
+  if (found && found->size == size) return;
+  throw Error("the graph communicates in process group '" + name + "' of " + std::to_string(size) +
+              " processes, and this process has " +
+              (found ? "one of " + std::to_string(found->size) : std::string("none of that name")) +
+              "; make it first (init_process_group and new_group, or FakeMesh to run on fake tensors)");
+}
+
+namespace {
+
+std::string text_of(const Graph& graph, const Argument& argument) {
+  return argument.kind == ArgumentKind::kString ? graph.text(argument.string) : std::string();
+}
+
+}  // namespace
+
+std::vector<ProcessGroupInfo> process_groups(const Graph& graph) {
+  std::vector<ProcessGroupInfo> groups;
+  for (const NodeId node : graph.nodes()) {
+    if (graph.target(node).name() != process_group_target().name()) continue;
+    const auto arguments = graph.arguments(node);
+    if (arguments.size() != 5) continue;
+    ProcessGroupInfo info{.name = text_of(graph, arguments[0]), .axis = text_of(graph, arguments[4])};
+    if (arguments[1].kind == ArgumentKind::kInt) info.size = arguments[1].i;
+    if (arguments[2].kind == ArgumentKind::kInt) info.rank = arguments[2].i;
+    if (arguments[3].kind == ArgumentKind::kIntList) {
+      const auto ranks = graph.ints(arguments[3]);
+      info.ranks.assign(ranks.begin(), ranks.end());
+    }
+    groups.push_back(std::move(info));
+  }
+  return groups;
+}
+
+std::string process_group_of(const Graph& graph, NodeId node) {
+  const Target& target = graph.target(node);
+  if (target.kind() == TargetKind::kBuiltin || !target.facts().collective) return {};
+  if (target.name() == process_group_target().name()) return {};
+  const auto arguments = graph.arguments(node);
+  for (const char* name : {"group_name", "process_group"}) {
+    const auto position = target.schema().argumentIndexWithName(name);
+    if (position && static_cast<size_t>(*position) < arguments.size()) {
+      return text_of(graph, arguments[static_cast<size_t>(*position)]);
+    }
+  }
+  return {};
+}
+
+}  // namespace shadowgraph

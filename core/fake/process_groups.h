@@ -1,0 +1,49 @@
+// c10d's objects in the words of a graph, and back: a process group is its name, a reduction "sum", "avg", ...
+// Internal to core/.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/process_group.h"
+
+namespace c10d {
+class Work;
+}
+
+namespace shadowgraph {
+
+// The name of a ProcessGroup or ReduceOp; nothing for other objects, and for reductions that are more than a name
+// (premul_sum).
+std::optional<std::string> name_of_object(const c10::IValue& object);
+
+// Whether an argument of that type is one of those, where the graph has a name.
+bool is_named_object(const c10::Type& type);
+// The object that has the name in this process, or in `problem` why there is none.
+c10::IValue object_named(const c10::Type& type, const std::string& name, std::string& problem);
+
+// The group that an argument means: a ProcessGroup, or its name. nullptr if there is none of that name.
+c10::intrusive_ptr<c10d::ProcessGroup> group_of_argument(const c10::IValue& argument);
+
+// What is known of the group that an argument means; nothing if there is none of that name.
+std::optional<ProcessGroupInfo> describe_group(const c10::IValue& argument);
+
+// A collective that is done. wait() records, if the call was asynchronous and a capture goes on, that the program now
+// waits for `tensors`: _c10d_functional::wait_tensor.
+c10::intrusive_ptr<c10d::Work> completed_work(std::vector<at::Tensor> tensors, bool asynchronous);
+
+// Waits for a c10d::Work among the results of a call on real tensors.
+void wait_for_work(std::span<const c10::IValue> results);
+
+// The schema and the arguments of the node that says what a group is (shadowgraph/process_group.h).
+const Target& process_group_target();
+std::vector<c10::IValue> process_group_arguments(const ProcessGroupInfo& info);
+// Throws Error if this process has no such group. Its arguments are those of the node.
+void check_process_group(std::span<const c10::IValue> arguments);
+
+}  // namespace shadowgraph

@@ -1,0 +1,53 @@
+"""Programs that use torch.distributed, as one process of many, without the others and without a network."""
+
+import sys
+
+from . import _shadowgraph as _C
+
+__all__ = ["fake_process_group", "ranks_of"]
+
+
+class fake_process_group:
+    """Inside ``with sg.fake_process_group(8, rank=3):`` torch.distributed is set up, and this is rank 3 of 8.
+
+    Groups, meshes (``init_device_mesh``), DistributedDataParallel, functional collectives and what is built on them go
+    on as in a real program; what they send is recorded if a capture goes on, and reaches nobody. It is
+    ``init_process_group(backend="fake")`` with torch's own fake backend, undone at the end of the block.
+
+    Raises Error if torch.distributed is set up already, or has not been built in, and for a rank that is not in the
+    group.
+    """
+
+    def __init__(self, world_size, rank=0):
+        if not 0 <= rank < world_size:
+            raise _C.Error(f"rank {rank} is not among {world_size} processes; give 0 to {world_size - 1}")
+        self._size, self._rank = world_size, rank
+
+    def __enter__(self):
+        import torch.distributed as dist
+
+        if not dist.is_available():
+            raise _C.Error("this torch was built without torch.distributed")
+        if dist.is_initialized():
+            raise _C.Error("torch.distributed is set up already; call destroy_process_group() first")
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        dist.init_process_group("fake", store=FakeStore(), rank=self._rank, world_size=self._size)
+        return dist.group.WORLD
+
+    def __exit__(self, *exception):
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def ranks_of(name):
+    """Which processes the group of that name has, by rank in the group; None if torch.distributed does not know it."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or not c10d.is_initialized():
+        return None
+    try:
+        return c10d.get_process_group_ranks(c10d._resolve_process_group(name))
+    except (KeyError, RuntimeError, ValueError):
+        return None

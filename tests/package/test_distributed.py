@@ -1,0 +1,127 @@
+"""torch.distributed as one process of many: what is captured, what it sends."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+import shadowgraph as sg
+
+
+def calls(graph, name):
+    return [node for node in graph.nodes if node.op == name]
+
+
+def communication(graph):
+    return sg.Report(graph, spec="h100").dict()["communication"]
+
+
+def test_collectives_of_torch_distributed():
+    with sg.fake_process_group(8, rank=3) as world, sg.Capture("cuda") as capture:
+        assert dist.get_world_size() == 8 and dist.get_rank() == 3
+        x = torch.ones(16, 4, device="cuda")
+        dist.all_reduce(x)
+        parts = [torch.empty_like(x) for _ in range(8)]
+        dist.all_gather(parts, x)
+        whole = torch.empty(128, 4, device="cuda")
+        dist.all_gather_into_tensor(whole, x, group=world)
+        dist.reduce_scatter_tensor(x, whole)
+        dist.broadcast(x, src=0)
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()
+        y = funcol.all_reduce(x, "sum", world)
+        graph = capture.finish([whole, y, parts[0]])
+    assert not dist.is_initialized()
+    sent = communication(graph)
+    assert sent["calls"] == 7
+    assert not sent["uncovered"]
+    # 16 x 4 float32 are 256 bytes, the whole 2 KiB: 3 sums, 2 gathers, a scatter, a broadcast.
+    assert sent["payload_bytes"] == 3 * 256 + 2 * 2048 + 2048 + 256
+    assert sent["wire_bytes"] == 3 * 2 * 224 + 2 * 1792 + 1792 + 256
+    (group,) = sent["groups"]
+    assert group["size"] == 8 and group["rank"] == 3 and group["ranks"] == list(range(8))
+
+
+def test_meshes_name_their_axes():
+    with sg.fake_process_group(32, rank=5):
+        mesh = init_device_mesh("cpu", (8, 4), mesh_dim_names=("dp", "tp"))
+        with sg.Capture("cpu") as capture:
+            x = funcol.all_reduce(torch.ones(4), "sum", mesh["tp"].get_group())
+            graph = capture.finish([funcol.all_reduce(x, "sum", mesh["dp"].get_group())])
+    groups = {group["axis"]: group for group in communication(graph)["groups"]}
+    assert groups["tp"]["ranks"] == [4, 5, 6, 7]
+    assert groups["dp"]["ranks"] == [1, 5, 9, 13, 17, 21, 25, 29]
+    assert groups["dp"]["rank"] == 1
+
+
+def test_functional_collectives_have_gradients():
+    with sg.fake_process_group(4) as world, sg.Capture("cpu") as capture:
+        x = torch.ones(8, 6, requires_grad=True)
+        funcol.all_gather_tensor_autograd(x, 0, world).square().sum().backward()
+        assert x.grad.shape == (8, 6)
+        graph = capture.finish([x.grad])
+    kinds = communication(graph)["kinds"]
+    assert kinds["all_gather"]["payload_bytes"] == kinds["reduce_scatter"]["payload_bytes"] == 4 * 8 * 6 * 4
+
+
+def test_data_parallel_sums_every_gradient_once():
+    with sg.fake_process_group(8), sg.fake("cuda"):
+        model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()
+        parallel = DistributedDataParallel(model, init_sync=False)
+        x = torch.ones(16, 1024, device="cuda")
+        with sg.Capture("cuda") as capture:
+            loss = parallel(x).square().mean()
+            loss.backward()
+            graph = capture.finish([loss])
+    sent = communication(graph)
+    gradients = 8 * (1024 * 1024 + 1024) * 4
+    assert sent["kinds"]["all_reduce"]["payload_bytes"] == gradients
+    assert sent["kinds"]["all_reduce"]["calls"] > 1  # buckets
+    assert sent["overlap"]["seconds"] < sent["overlap"]["at_most_seconds"]
+
+
+def test_tensor_parallel_plans():
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    with sg.fake_process_group(8):
+        mesh = init_device_mesh("cpu", (8,), mesh_dim_names=("tp",))
+        with sg.fake("cpu"):
+            model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64))
+            parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+            x = torch.ones(16, 64)
+            with sg.Capture("cpu") as capture:
+                loss = model(x).square().mean()
+                loss.backward()
+                graph = capture.finish([loss.detach()])
+    kinds = communication(graph)["kinds"]
+    assert kinds["all_reduce"]["payload_bytes"] >= 16 * 64 * 4
+
+
+def test_fully_sharded():
+    from torch.distributed.fsdp import fully_shard
+
+    with sg.fake_process_group(4):
+        mesh = init_device_mesh("cuda", (4,), mesh_dim_names=("fsdp",))
+        with sg.fake("cuda"):
+            model = torch.nn.Sequential(*[torch.nn.Linear(64, 64, device="cuda") for _ in range(3)])
+            for layer in model:
+                fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+            x = torch.ones(16, 64, device="cuda")
+            with sg.Capture("cuda") as capture:
+                loss = model(x).square().mean()
+                loss.backward()
+                graph = capture.finish([loss.detach()])
+    kinds = communication(graph)["kinds"]
+    layer = (64 * 64 + 64) * 4
+    assert kinds["reduce_scatter"]["payload_bytes"] == 3 * layer
+    assert kinds["all_gather"]["payload_bytes"] >= 3 * layer
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(sg.Error, match="rank 8 is not among 8 processes"):
+        sg.fake_process_group(8, rank=8)
+    with sg.fake_process_group(2), pytest.raises(sg.Error, match="set up already"), sg.fake_process_group(2):
+        pass
