@@ -55,8 +55,8 @@ except ImportError:
 
 
 # ---- Models
-# Each has batch(size, sequence, dtype): what it reads, then the targets; and loss(outputs, targets). A tensor dies where
-# it dies in C++: locals of a method of their own, containers walked, not called, where C++ moves their input in.
+# Each has batch(size, sequence, dtype): what it reads, then the targets; and loss(outputs, targets). A tensor dies
+# where it dies in C++: locals of a method of their own, containers walked, not called, where C++ moves their input in.
 
 def class_loss(logits, labels):
     return F.cross_entropy(logits.to(torch.float32), labels)
