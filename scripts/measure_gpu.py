@@ -55,7 +55,8 @@ except ImportError:
 
 
 # ---- Models
-# Each has batch(size, sequence, dtype): what it reads, then the targets; and loss(outputs, targets).
+# Each has batch(size, sequence, dtype): what it reads, then the targets; and loss(outputs, targets). A tensor dies
+# where it dies in C++: locals of a method of their own, containers walked, not called, where C++ moves their input in.
 
 def class_loss(logits, labels):
     return F.cross_entropy(logits.to(torch.float32), labels)
@@ -206,7 +207,10 @@ class VitEncoderBlock(nn.Module):
 
     def forward(self, given):
         x = given + self.dropout(self.self_attention(self.ln_1(given)))
-        return x + self.mlp(self.ln_2(x))
+        y = self.ln_2(x)
+        for module in self.mlp:
+            y = module(y)
+        return x + y
 
 
 class VitEncoder(nn.Module):
@@ -221,7 +225,10 @@ class VitEncoder(nn.Module):
         nn.init.normal_(self.pos_embedding, std=0.02)
 
     def forward(self, x):
-        return self.ln(self.layers(self.dropout(x + self.pos_embedding)))
+        x = self.dropout(x + self.pos_embedding)
+        for layer in self.layers:
+            x = layer(x)
+        return self.ln(x)
 
 
 class VisionTransformer(ImageClassifier):
@@ -385,13 +392,15 @@ class Gpt2(CausalLanguageModel):
         self.h = nn.ModuleList(Gpt2Block(hidden, heads, dropout) for _ in range(layers))
         self.ln_f = nn.LayerNorm(hidden)
 
-    def forward(self, tokens):
+    def hidden(self, tokens):
         positions = torch.arange(tokens.size(1), device=tokens.device).unsqueeze(0)
         x = self.drop(self.wte(tokens) + self.wpe(positions))
         for block in self.h:
             x = block(x)
-        x = self.ln_f(x)
-        return F.linear(x, self.wte.weight)
+        return self.ln_f(x)
+
+    def forward(self, tokens):
+        return F.linear(self.hidden(tokens), self.wte.weight)
 
 
 class LlamaRMSNorm(nn.Module):
@@ -487,13 +496,15 @@ class Llama(CausalLanguageModel):
         self.rotary_emb = LlamaRotaryEmbedding(hidden // heads)
         self.lm_head = Linear(hidden, vocab, bias=False)
 
-    def forward(self, tokens):
+    def hidden(self, tokens):
         x = self.embed_tokens(tokens)
         rotation = self.rotary_emb(x)
         for layer in self.layers:
             x = layer(x, rotation)
-        x = self.norm(x)
-        return self.lm_head(x)
+        return self.norm(x)
+
+    def forward(self, tokens):
+        return self.lm_head(self.hidden(tokens))
 
 
 class DoubleConv(nn.Sequential):

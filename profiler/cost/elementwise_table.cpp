@@ -1,154 +1,15 @@
 #include "profiler/cost/elementwise_table.h"
 
-#include <bit>
-#include <cmath>
 #include <string>
 #include <unordered_map>
 
 #include "ir/operators/operator_name.h"
+#include "profiler/cost/elementwise_rules.h"
 
 namespace shadowgraph {
 namespace {
 
-using Work = ElementwiseWork;
-using MaybeWork = std::optional<ElementwiseWork>;
-
-Work scaled(int64_t elements, Work each) {
-  return {saturating_multiply(elements, each.flops), saturating_multiply(elements, each.transcendental)};
-}
-
-// ---- Which elements
-// ---------------------------------------------------------------------------------------------------
-
-MaybeWork nothing(const OperandShapes&, Work) { return Work(); }
-
-// Elements of the first result; of the first argument where nothing is returned (foreach in place).
-int64_t result_elements(const OperandShapes& call) {
-  return element_count(call.results.empty() ? call.argument(0) : call.result(0));
-}
-MaybeWork per_result(const OperandShapes& call, Work each) { return scaled(result_elements(call), each); }
-
-template <size_t kArgument>
-MaybeWork per_argument(const OperandShapes& call, Work each) {
-  return scaled(element_count(call.argument(kArgument)), each);
-}
-
-// ---- Operators whose cost depends on more than one size
-// ---------------------------------------------------------------
-
-// self + alpha * other: a second operation an element unless alpha is 1.
-MaybeWork scaled_sum(const OperandShapes& call, Work each) {
-  if (call.number(2, 1) != 1) each.flops += 1;
-  return scaled(result_elements(call), each);
-}
-// Squares and cubes are multiplications; every other exponent is a transcendental evaluation.
-MaybeWork power(const OperandShapes& call, Work each) {
-  const double exponent = call.number(1, NAN);
-  if (exponent == 1) each = {0, 0};
-  if (exponent == 2) each = {1, 0};
-  if (exponent == 3) each = {2, 0};
-  return scaled(result_elements(call), each);
-}
-// Window size times results: kernel_size is argument 1, and a single number stands for all dimensions.
-template <size_t kDimensions>
-int64_t window(const OperandShapes& call, size_t kernel) {
-  int64_t size = 1;
-  for (size_t d = 0; d < kDimensions; ++d) {
-    size = saturating_multiply(size, call.element(kernel, d, call.element(kernel, 0, 1)));
-  }
-  return size;
-}
-template <size_t kDimensions>
-MaybeWork pooling(const OperandShapes& call, Work each) {
-  return scaled(saturating_multiply(result_elements(call), window<kDimensions>(call, 1)), each);
-}
-// avg_pool backward: every gradient element is spread over its window. pool(grad_output, self, kernel_size, ...)
-template <size_t kDimensions>
-MaybeWork pooling_backward(const OperandShapes& call, Work each) {
-  return scaled(saturating_multiply(element_count(call.argument(0)), window<kDimensions>(call, 2)), each);
-}
-// Norms: `each` with an affine transform, one less without (weight is argument kWeight).
-template <size_t kInput, size_t kWeight>
-MaybeWork norm(const OperandShapes& call, Work each) {
-  if (!call.argument(kWeight).present()) each.flops -= 1;
-  return scaled(element_count(call.argument(kInput)), each);
-}
-// Batch norm: 5 an element when it computes statistics, 2 when it uses the running ones; one less without weight.
-template <size_t kTraining>
-MaybeWork batch_norm(const OperandShapes& call, Work each) {
-  if (!call.flag(kTraining, true)) each.flops = 2;
-  return norm<0, 1>(call, each);
-}
-// kAccumulate adds the values, otherwise they are copied.
-template <size_t kValues, size_t kAccumulate>
-MaybeWork per_accumulated(const OperandShapes& call, Work each) {
-  return scaled(call.flag(kAccumulate) ? element_count(call.argument(kValues)) : 0, each);
-}
-// Comparison sort: elements times the binary logarithm of the longest side's size.
-MaybeWork sorting(const OperandShapes& call, Work each) {
-  uint64_t longest = 1;
-  for (int64_t size : call.shape(0)) longest = std::max(longest, static_cast<uint64_t>(std::max<int64_t>(size, 1)));
-  return scaled(saturating_multiply(element_count(call.argument(0)), std::bit_width(longest - 1)), each);
-}
-// The bias of a matrix product or convolution: one addition an element of the result, if there is one.
-template <size_t kBias>
-MaybeWork bias(const OperandShapes& call, Work each) {
-  return scaled(call.argument(kBias).is_tensor() ? result_elements(call) : 0, each);
-}
-// The bias gradient: one addition an element of grad_output.
-MaybeWork convolution_backward(const OperandShapes& call, Work each) {
-  return scaled(call.element(10, 2, 0) != 0 ? element_count(call.argument(0)) : 0, each);
-}
-// Attention: work on every score; query and key follow `kQuery`. Packed calls bound the scores by their greatest
-// lengths.
-template <size_t kQuery>
-MaybeWork per_score(const OperandShapes& call, Work each) {
-  const Shape query = call.shape(kQuery);
-  const Shape key = call.shape(kQuery + 1);
-  if (query.size() != 4 || key.size() != 4) return std::nullopt;
-  return scaled(product_of({query[0], query[1], query[2], key[2]}), each);
-}
-template <size_t kRank, size_t kQuery, size_t kOffsets, size_t kLongest>
-MaybeWork per_packed_score(const OperandShapes& call, Work each) {
-  if (!call.argument(kOffsets).is_tensor()) return per_score<kQuery>(call, each);
-  const Shape query = call.shape(kQuery);
-  if (query.size() != kRank || call.rank(kOffsets) != 1) return std::nullopt;
-  const int64_t longest_query = call.integer(kLongest, 0);
-  const int64_t longest_key = call.integer(kLongest + 1, 0);
-  const int64_t sequences = std::max<int64_t>(call.shape(kOffsets)[0] - 1, 0);
-  return scaled(product_of({sequences, query[kRank - 2], longest_query, longest_key}), each);
-}
-
-// Recurrent layers, per token and hidden unit. Mode as ATen numbers it: 0 relu, 1 tanh, 2 LSTM, 3 GRU.
-//   relu, tanh: the sum of two products and two biases (3), the activation (1 operation or 1 transcendental)
-//   LSTM: four such sums (12), three sigmoids (9 + 3), two tanh (2), c = f c + i g (3), h = o tanh c (1)
-//   GRU:  three such sums (9), two sigmoids (6 + 2), one tanh (1), r n (1), h = n + z (h - n) (3)
-Work recurrent_unit(double mode) {
-  if (mode == 2) return {25, 5};
-  if (mode == 3) return {19, 3};
-  return mode == 1 ? Work{3, 1} : Work{4, 0};
-}
-// mkldnn_rnn_layer(..., mode 9, hidden_size 10, ...): one layer, one direction; the backward does it twice.
-template <size_t kMode>
-MaybeWork mkldnn_rnn(const OperandShapes& call, Work each) {
-  const Shape input = call.shape(0);
-  if (input.empty()) return std::nullopt;
-  const int64_t tokens = product_of(input.first(input.size() - 1));
-  const Work unit = recurrent_unit(call.number(kMode, 2));
-  const int64_t units = product_of({each.flops, tokens, call.integer(kMode + 1, 0)});
-  return scaled(units, unit);
-}
-// _cudnn_rnn(input, weight[], ..., mode, hidden_size, proj_size, num_layers, ..., bidirectional 7 after mode)
-template <size_t kMode>
-MaybeWork cudnn_rnn(const OperandShapes& call, Work each) {
-  const Shape input = call.shape(0);
-  if (input.empty()) return std::nullopt;
-  const int64_t tokens = product_of(input.first(input.size() - 1));
-  const int64_t directions = call.flag(kMode + 7) ? 2 : 1;
-  const int64_t units =
-      product_of({each.flops, tokens, directions, call.integer(kMode + 1, 0), call.integer(kMode + 3, 1)});
-  return scaled(units, recurrent_unit(call.number(kMode, 2)));
-}
+using namespace elementwise_rules;
 
 constexpr Work kFree{0, 0};
 constexpr Work kOne{1, 0};
@@ -214,6 +75,26 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::nan_to_num", per_result, kOne},
     {"aten::_conj_physical", per_result, kOne},
 
+    {"aten::__lshift__", per_result, kOne},
+    {"aten::__rshift__", per_result, kOne},
+    {"aten::__ilshift__", per_result, kOne},
+    {"aten::__irshift__", per_result, kOne},
+    {"aten::bitwise_left_shift", per_result, kOne},
+    {"aten::bitwise_right_shift", per_result, kOne},
+    {"aten::copysign", per_result, kOne},
+    {"aten::heaviside", per_result, kOne},
+    {"aten::gcd", per_result, kOne},
+    {"aten::lcm", per_result, kOne},
+    {"aten::linalg_cross", per_result, {3, 0}},
+    {"aten::isin.Scalar_Tensor", sorting_all, kOne},
+    {"aten::isin.Tensor_Scalar", per_argument<0>, kOne},
+    {"aten::isin", sorting_all, kOne},
+    {"aten::fake_quantize_per_tensor_affine_cachemask", per_result, {6, 0}},
+    {"aten::fake_quantize_per_channel_affine_cachemask", per_result, {6, 0}},
+    {"aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", per_result, {6, 0}},
+    {"aten::_fake_quantize_learnable_per_tensor_affine", per_result, {6, 0}},
+    {"aten::_fake_quantize_learnable_per_channel_affine", per_result, {6, 0}},
+
     // ---- Pointwise, transcendental
     {"aten::exp", per_result, kTranscendental},
     {"aten::exp2", per_result, kTranscendental},
@@ -266,6 +147,14 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::celu", per_result, {3, 1}},
     {"aten::glu", per_result, {4, 1}},
     {"aten::log_sigmoid_forward", per_result, {3, 2}},
+    {"aten::hardshrink", per_result, kOne},
+    {"aten::softshrink", per_result, {2, 0}},
+    {"aten::rrelu_with_noise", per_result, {2, 0}},
+    {"aten::rrelu_with_noise_functional", per_result, {2, 0}},
+    {"aten::_add_relu", per_result, {2, 0}},
+    {"aten::hardshrink_backward", per_result, kOne},
+    {"aten::softshrink_backward", per_result, kOne},
+    {"aten::rrelu_with_noise_backward", per_result, kOne},
     {"aten::threshold_backward", per_result, kOne},
     {"aten::hardtanh_backward", per_result, kOne},
     {"aten::leaky_relu_backward", per_result, {2, 0}},
@@ -288,7 +177,17 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::_log_softmax", per_result, {4, 1}},
     {"aten::_softmax_backward_data", per_result, {4, 0}},      // y * (g - sum(g * y))
     {"aten::_log_softmax_backward_data", per_result, {3, 1}},  // g - exp(y) * sum(g)
+    {"aten::_masked_softmax", per_result, {4, 1}},
+    {"aten::_masked_softmax_backward", per_result, {4, 0}},
     {"aten::logsumexp", per_argument<0>, {3, 1}},
+    // A step of CTC is a logsumexp of three paths and a log probability: 2 for the greatest, 3 subtractions, 2 additions,
+    // 1 each for it and the probability; 3 exp, 1 log. Backward: the same from the end, both ways added up (4 and 2).
+    {"aten::_ctc_loss", per_other_result<1>, {9, 4}},
+    {"aten::_ctc_loss_backward", per_argument<6>, {13, 6}},
+    {"aten::soft_margin_loss", per_argument<0>, {4, 2}},  // log1p(exp(-y x)), sum
+    {"aten::soft_margin_loss_backward", per_result, {5, 1}},
+    {"aten::multi_margin_loss", per_argument<0>, {4, 0}},  // margin - x_y + x_i, max, sum
+    {"aten::multi_margin_loss_backward", per_result, {4, 0}},
     {"aten::nll_loss_forward", per_argument<1>, kOne},
     {"aten::nll_loss2d_forward", per_argument<1>, kOne},
     {"aten::nll_loss_backward", per_argument<2>, kOne},
@@ -317,6 +216,13 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::_native_batch_norm_legit_no_training", norm<0, 1>, {2, 0}},
     {"aten::_batch_norm_with_update", norm<0, 1>, {5, 0}},
     {"aten::_batch_norm_no_update", norm<0, 1>, {2, 0}},
+    {"aten::_native_batch_norm_legit_functional", batch_norm<5>, {5, 0}},
+    {"aten::_batch_norm_with_update_functional", norm<0, 1>, {5, 0}},
+    {"aten::batch_norm_stats", per_argument<0>, {4, 0}},  // as var
+    {"aten::batch_norm_update_stats", per_argument<0>, {4, 0}},
+    {"aten::batch_norm_elemt", per_result, {2, 0}},                 // as with running statistics
+    {"aten::batch_norm_backward_reduce", per_argument<0>, {4, 0}},  // sum g, sum g (x - mean)
+    {"aten::batch_norm_backward_elemt", per_result, {5, 0}},        // (g - mean g - (x - mean) a) b
     {"aten::_batch_norm_impl_index", batch_norm<5>, {5, 0}},
     {"aten::cudnn_batch_norm", batch_norm<5>, {5, 0}},
     {"aten::miopen_batch_norm", batch_norm<5>, {5, 0}},
@@ -346,6 +252,26 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::cumsum", per_argument<0>, kOne},
     {"aten::cumprod", per_argument<0>, kOne},
     {"aten::logcumsumexp", per_argument<0>, {3, 2}},
+    {"aten::_logcumsumexp", per_argument<0>, {3, 2}},
+    {"aten::_cummax_helper", per_argument<0>, kOne},
+    {"aten::_cummin_helper", per_argument<0>, kOne},
+    {"aten::_aminmax", per_argument<0>, {2, 0}},
+    {"aten::_is_all_true", per_argument<0>, kOne},
+    {"aten::_is_any_true", per_argument<0>, kOne},
+    {"aten::allclose", per_argument<0>, {5, 0}},  // |a - b| <= t + r |b|
+    {"aten::linalg__powsum", per_argument<0>, {2, 0}},
+    {"aten::_foreach_powsum", per_argument<0>, {2, 0}},
+    {"aten::hash_tensor", per_argument<0>, kOne},
+    {"aten::segment_reduce", per_argument<0>, kOne},
+    {"aten::renorm", per_argument<0>, {3, 0}},
+    {"aten::_cdist_forward", distances<0, 2>, {3, 0}},
+    {"aten::_cdist_backward", distances_backward<1, 3>, {4, 0}},
+    {"aten::_pdist_forward", distances<0, 1>, {3, 0}},
+    // Each distance goes to both of its points.
+    {"aten::_pdist_backward", distances_backward<1, 2>, {5, 0}},
+    {"aten::_fft_c2c", fourier_complex, kOne},
+    {"aten::_fft_r2c", fourier_of_real, kOne},
+    {"aten::_fft_c2r", fourier_to_real, kOne},
     {"aten::cummax", per_argument<0>, kOne},
     {"aten::cummin", per_argument<0>, kOne},
     {"aten::var", per_argument<0>, {4, 0}},  // mean; subtract, square, sum
@@ -363,6 +289,18 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::nonzero", per_argument<0>, kOne},
     {"aten::bincount", per_argument<0>, kOne},
     {"aten::histc", per_argument<0>, kOne},
+    {"aten::histogram", per_argument<0>, kOne},
+    {"aten::_histogramdd_bin_edges", per_argument<0>, {2, 0}},  // least and greatest
+    {"aten::_histogramdd_from_bin_cts", per_argument<0>, kOne},
+    {"aten::_histogramdd_from_bin_tensors", per_argument<0>, kOne},
+    {"aten::mode", sorting, kOne},
+    {"aten::nanmedian", per_argument<0>, kOne},
+    {"aten::nonzero_static", per_argument<0>, kOne},
+    {"aten::_unique", sorting_all, kOne},
+    {"aten::_unique2", sorting_all, kOne},
+    {"aten::unique_dim", sorting_all, kOne},
+    {"aten::unique_dim_consecutive", per_argument<0>, kOne},
+    {"aten::unique_consecutive", per_argument<0>, kOne},
 
     // ---- Pooling and resampling
     {"aten::max_pool1d", pooling<1>, kOne},
@@ -384,6 +322,44 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::_adaptive_avg_pool3d_backward", per_result, kOne},
     {"aten::adaptive_max_pool2d", per_argument<0>, kOne},
     {"aten::adaptive_max_pool2d_backward", per_argument<0>, kOne},
+    {"aten::adaptive_avg_pool2d", per_argument<0>, kOne},
+    {"aten::adaptive_avg_pool3d", per_argument<0>, kOne},
+    {"aten::adaptive_avg_pool3d_backward", per_result, kOne},
+    {"aten::adaptive_max_pool3d", per_argument<0>, kOne},
+    {"aten::adaptive_max_pool3d_backward", per_argument<0>, kOne},
+    {"aten::fractional_max_pool2d", pooling<2>, kOne},
+    {"aten::fractional_max_pool3d", pooling<3>, kOne},
+    {"aten::fractional_max_pool2d_backward", per_argument<0>, kOne},
+    {"aten::fractional_max_pool3d_backward", per_argument<0>, kOne},
+    {"aten::max_unpool2d", nothing, kFree},
+    {"aten::max_unpool3d", nothing, kFree},
+    {"aten::_upsample_nearest_exact1d", nothing, kFree},
+    {"aten::_upsample_nearest_exact2d", nothing, kFree},
+    {"aten::_upsample_nearest_exact3d", nothing, kFree},
+    {"aten::_upsample_nearest_exact1d_backward", per_argument<0>, kOne},
+    {"aten::_upsample_nearest_exact2d_backward", per_argument<0>, kOne},
+    {"aten::_upsample_nearest_exact3d_backward", per_argument<0>, kOne},
+    {"aten::upsample_nearest1d_backward", per_argument<0>, kOne},
+    {"aten::upsample_nearest3d_backward", per_argument<0>, kOne},
+    {"aten::upsample_linear1d_backward", per_argument<0>, {4, 0}},
+    {"aten::upsample_trilinear3d_backward", per_argument<0>, {16, 0}},
+    {"aten::_upsample_bilinear2d_aa", antialiased<1>, kOne},
+    {"aten::_upsample_bicubic2d_aa", antialiased<2>, kOne},
+    {"aten::_upsample_lanczos2d_aa", antialiased<3>, kOne},
+    {"aten::_upsample_bilinear2d_aa_backward", antialiased_backward<1>, kOne},
+    {"aten::_upsample_bicubic2d_aa_backward", antialiased_backward<2>, kOne},
+    {"aten::_upsample_lanczos2d_aa_backward", antialiased_backward<3>, kOne},
+    {"aten::grid_sampler_2d", grid_sampler<2>, kOne},
+    {"aten::grid_sampler_3d", grid_sampler<3>, kOne},
+    {"aten::grid_sampler_2d_backward", grid_sampler_backward<2, 0, 3>, kOne},
+    {"aten::grid_sampler_3d_backward", grid_sampler_backward<3, 0, 3>, kOne},
+    {"aten::_grid_sampler_2d_cpu_fallback", grid_sampler<2>, kOne},
+    {"aten::_grid_sampler_2d_cpu_fallback_backward", grid_sampler_backward<2, 0, 3>, kOne},
+    {"aten::cudnn_grid_sampler", grid_sampler<2>, kOne},
+    {"aten::cudnn_grid_sampler_backward", grid_sampler_backward<2, 2, 3>, kOne},
+    {"aten::affine_grid_generator", affine_grid, kOne},
+    {"aten::cudnn_affine_grid_generator", affine_grid, kOne},
+    {"aten::cudnn_affine_grid_generator_backward", per_argument<0>, {6, 0}},  // into the 3 of its row of theta
     {"aten::upsample_nearest1d", nothing, kFree},
     {"aten::upsample_nearest2d", nothing, kFree},
     {"aten::upsample_nearest3d", nothing, kFree},
@@ -414,11 +390,35 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::random", nothing, kFree},
     {"aten::exponential", nothing, kFree},
     {"aten::multinomial", per_argument<0>, kOne},
+    {"aten::_masked_scale", per_result, {2, 0}},
+    {"aten::normal_functional", nothing, kFree},
+    {"aten::log_normal", nothing, kFree},
+    {"aten::cauchy", nothing, kFree},
+    {"aten::geometric", nothing, kFree},
+    {"aten::poisson", nothing, kFree},
+    {"aten::binomial", nothing, kFree},
+    {"aten::_standard_gamma", nothing, kFree},
+    {"aten::_sample_dirichlet", nothing, kFree},
+    {"aten::_philox_normal", nothing, kFree},
+    {"aten::_philox_uniform", nothing, kFree},
+    {"aten::_philox_key_split", nothing, kFree},
+    {"aten::_philox_key_fold_in", nothing, kFree},
+    {"aten::_fill_mem_eff_dropout_mask", nothing, kFree},
+    {"aten::_cudnn_init_dropout_state", nothing, kFree},
 
     // ---- Gathering copies; scattering may add
     {"aten::embedding", nothing, kFree},
     {"aten::embedding_dense_backward", per_argument<0>, kOne},
     {"aten::embedding_renorm", nothing, kFree},
+    {"aten::_embedding_bag", bags<0, 1, 6>, kOne},
+    {"aten::_embedding_bag_forward_only", bags<0, 1, 6>, kOne},
+    {"aten::_embedding_bag_backward", bags<0, 1, 10>, kOne},
+    {"aten::_embedding_bag_dense_backward", bags<0, 1, 8>, kOne},
+    {"aten::_embedding_bag_per_sample_weights_backward", bags<0, 2, 3>, kOne},  // offsets are there: 2, a dot product
+    {"aten::put", per_accumulated<2, 3>, kOne},
+    {"aten::_unsafe_masked_index", nothing, kFree},
+    {"aten::_unsafe_masked_index_put_accumulate", per_argument<3>, kOne},
+    {"aten::masked_scatter_backward", nothing, kFree},
     {"aten::index_select", nothing, kFree},
     {"aten::gather", nothing, kFree},
     {"aten::index", nothing, kFree},
@@ -475,6 +475,50 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::pixel_shuffle", nothing, kFree},
     {"aten::pixel_unshuffle", nothing, kFree},
     {"aten::channel_shuffle", nothing, kFree},
+    {"aten::alias_copy", nothing, kFree},
+    {"aten::as_strided_copy", nothing, kFree},
+    {"aten::detach_copy", nothing, kFree},
+    {"aten::diagonal_copy", nothing, kFree},
+    {"aten::narrow_copy", nothing, kFree},
+    {"aten::select_copy", nothing, kFree},
+    {"aten::slice_copy", nothing, kFree},
+    {"aten::split_copy", nothing, kFree},
+    {"aten::squeeze_copy", nothing, kFree},
+    {"aten::unsqueeze_copy", nothing, kFree},
+    {"aten::unbind_copy", nothing, kFree},
+    {"aten::unfold_copy", nothing, kFree},
+    {"aten::unsafe_split", nothing, kFree},
+    {"aten::unsafe_split_with_sizes", nothing, kFree},
+    {"aten::values_copy", nothing, kFree},
+    {"aten::indices_copy", nothing, kFree},
+    {"aten::view_as_complex_copy", nothing, kFree},
+    {"aten::view_as_real_copy", nothing, kFree},
+    {"aten::_conj_copy", nothing, kFree},
+    {"aten::_neg_view_copy", nothing, kFree},
+    {"aten::_reshape_alias_copy", nothing, kFree},
+    {"aten::_fw_primal_copy", nothing, kFree},
+    {"aten::_make_dual_copy", nothing, kFree},
+    {"aten::_lazy_clone", nothing, kFree},
+    {"aten::_pin_memory", nothing, kFree},
+    {"aten::_stack", nothing, kFree},
+    {"aten::block_diag", nothing, kFree},
+    {"aten::diagonal_scatter", nothing, kFree},
+    {"aten::lu_unpack", nothing, kFree},
+    {"aten::replication_pad1d", nothing, kFree},
+    {"aten::replication_pad3d", nothing, kFree},
+    {"aten::reflection_pad3d", nothing, kFree},
+    {"aten::_pack_padded_sequence", nothing, kFree},
+    {"aten::_jagged_to_padded_dense_forward", nothing, kFree},
+    {"aten::_padded_dense_to_jagged_forward", nothing, kFree},
+    {"aten::_convert_indices_from_coo_to_csr", nothing, kFree},
+    {"aten::_convert_indices_from_csr_to_coo", nothing, kFree},
+    {"aten::from_file", nothing, kFree},
+    {"aten::reflection_pad1d_backward", per_argument<0>, kOne},
+    {"aten::reflection_pad2d_backward", per_argument<0>, kOne},
+    {"aten::reflection_pad3d_backward", per_argument<0>, kOne},
+    {"aten::replication_pad1d_backward", per_argument<0>, kOne},
+    {"aten::replication_pad2d_backward", per_argument<0>, kOne},
+    {"aten::replication_pad3d_backward", per_argument<0>, kOne},
     {"aten::select_backward", nothing, kFree},
     {"aten::slice_backward", nothing, kFree},
     {"aten::diagonal_backward", nothing, kFree},
@@ -504,12 +548,45 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::scalar_tensor", nothing, kFree},
     {"aten::arange", nothing, kFree},
     {"aten::linspace", nothing, kFree},
+    {"aten::range", nothing, kFree},
+    {"aten::logspace", per_result, {1, 1}},
+    {"aten::fft_fftfreq", per_result, kOne},
+    {"aten::fft_rfftfreq", per_result, kOne},
+    {"aten::bartlett_window", per_result, {2, 0}},
+    {"aten::hann_window", per_result, {3, 1}},  // 0.5 - 0.5 cos(c n)
+    {"aten::hamming_window", per_result, {3, 1}},
+    {"aten::blackman_window", per_result, {6, 2}},
+    {"aten::kaiser_window", per_result, {5, 2}},  // i0(b sqrt(1 - ((n - c) / c)^2)) / i0(b)
     {"aten::eye", nothing, kFree},
     {"aten::complex", nothing, kFree},
     {"aten::_local_scalar_dense", nothing, kFree},
     {"aten::item", nothing, kFree},
     {"aten::equal", per_argument<0>, kOne},
     {"aten::is_same_size", nothing, kFree},
+    {"aten::is_set_to", nothing, kFree},
+    {"aten::is_pinned", nothing, kFree},
+    {"aten::is_coalesced", nothing, kFree},
+    {"aten::dense_dim", nothing, kFree},
+    {"aten::sparse_dim", nothing, kFree},
+    {"aten::_has_same_storage_numel", nothing, kFree},
+    {"aten::_use_cudnn_ctc_loss", nothing, kFree},
+    {"aten::_use_miopen_ctc_loss", nothing, kFree},
+    {"aten::_assert_scalar", nothing, kFree},
+    {"aten::_assert_tensor_metadata", nothing, kFree},
+    {"aten::_functional_assert_async", nothing, kFree},
+    {"aten::_functional_assert_scalar", nothing, kFree},
+    {"aten::sym_constrain_range", nothing, kFree},
+    {"aten::sym_constrain_range_for_size", nothing, kFree},
+    {"aten::_functional_sym_constrain_range", nothing, kFree},
+    {"aten::_functional_sym_constrain_range_for_size", nothing, kFree},
+    {"aten::_linalg_check_errors", nothing, kFree},
+    {"aten::_make_dep_token", nothing, kFree},
+    {"aten::_print", nothing, kFree},
+    {"aten::record_stream", nothing, kFree},
+    {"aten::resize", nothing, kFree},
+    {"aten::resize_as", nothing, kFree},
+    {"aten::set", nothing, kFree},
+    {"aten::_resize_output", nothing, kFree},
     {"aten::_fused_sdp_choice", nothing, kFree},
     {"aten::_assert_async", nothing, kFree},
     {"aten::_cudnn_rnn_flatten_weight", nothing, kFree},
@@ -526,8 +603,6 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"sg_random::exchange_state", nothing, kFree},
     {"sg_random::set_state", nothing, kFree},
     {"aten::set_", nothing, kFree},
-    {"aten::resize_", nothing, kFree},
-    {"aten::resize_as_", nothing, kFree},
     {"aten::requires_grad_", nothing, kFree},
 
     // ---- Fused optimizer steps, per parameter element, every option switched on but amsgrad
@@ -547,6 +622,41 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::matmul", nothing, kFree},
     {"aten::addr", nothing, kFree},
     {"aten::_trilinear", nothing, kFree},
+    {"aten::_scaled_grouped_mm_v2", nothing, kFree},
+    {"aten::_mixed_dtypes_linear", nothing, kFree},
+    {"aten::_weight_int8pack_mm", nothing, kFree},
+    {"aten::_weight_int4pack_mm", nothing, kFree},
+    {"aten::_weight_int4pack_mm_for_cpu", nothing, kFree},
+    {"aten::_weight_int4pack_mm_with_scales_and_zeros", nothing, kFree},
+    {"aten::_dyn_quant_matmul_4bit", nothing, kFree},
+    {"aten::_compute_linear_combination", nothing, kFree},
+    {"aten::_linalg_det", nothing, kFree},
+    {"aten::_linalg_slogdet", nothing, kFree},
+    {"aten::linalg_lu", nothing, kFree},
+    {"aten::linalg_lu_factor_ex", nothing, kFree},
+    {"aten::linalg_inv_ex", nothing, kFree},
+    {"aten::_linalg_solve_ex", nothing, kFree},
+    {"aten::linalg_lu_solve", nothing, kFree},
+    {"aten::linalg_cholesky_ex", nothing, kFree},
+    {"aten::cholesky", nothing, kFree},
+    {"aten::cholesky_inverse", nothing, kFree},
+    {"aten::cholesky_solve", nothing, kFree},
+    {"aten::_cholesky_solve_helper", nothing, kFree},
+    {"aten::linalg_ldl_factor_ex", nothing, kFree},
+    {"aten::linalg_ldl_solve", nothing, kFree},
+    {"aten::linalg_solve_triangular", nothing, kFree},
+    {"aten::triangular_solve", nothing, kFree},
+    {"aten::linalg_qr", nothing, kFree},
+    {"aten::geqrf", nothing, kFree},
+    {"aten::linalg_householder_product", nothing, kFree},
+    {"aten::ormqr", nothing, kFree},
+    {"aten::linalg_lstsq", nothing, kFree},
+    {"aten::_linalg_eigh", nothing, kFree},
+    {"aten::linalg_eig", nothing, kFree},
+    {"aten::_linalg_eigvals", nothing, kFree},
+    {"aten::linalg_eigvals", nothing, kFree},
+    {"aten::_linalg_svd", nothing, kFree},
+    {"aten::_euclidean_dist", per_result, kTranscendental},
     {"aten::addmm", per_result, kOne},
     {"aten::baddbmm", per_result, kOne},
     {"aten::addbmm", per_result, kOne},
@@ -571,6 +681,14 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::cudnn_convolution", nothing, kFree},
     {"aten::cudnn_convolution_transpose", nothing, kFree},
     {"aten::miopen_convolution_transpose", bias<2>, kOne},
+    {"aten::cudnn_convolution_relu", per_result, {2, 0}},      // bias, relu
+    {"aten::cudnn_convolution_add_relu", per_result, {4, 0}},  // alpha z added, bias, relu
+    {"aten::slow_conv_dilated2d", bias<3>, kOne},
+    {"aten::slow_conv_dilated3d", bias<3>, kOne},
+    {"aten::slow_conv_transpose2d", bias<3>, kOne},
+    {"aten::slow_conv_transpose3d", bias<3>, kOne},
+    {"aten::conv_tbc", bias<2>, kOne},
+    {"aten::_slow_conv2d_backward", per_argument<0>, kOne},
     {"aten::convolution_backward", convolution_backward, kOne},
     // Per score: scale and softmax; backward: scale, exp(s - logsumexp), p * (dp - delta), scale.
     {"aten::_scaled_dot_product_efficient_attention", per_score<0>, {5, 1}},
@@ -584,6 +702,8 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", per_score<1>, {5, 1}},
     {"aten::_scaled_dot_product_fused_attention_overrideable_backward", per_score<1>, {5, 1}},
     {"aten::_flash_attention_forward", per_packed_score<3, 0, 3, 5>, {5, 1}},
+    {"aten::_cudnn_attention_forward", per_packed_score<3, 0, 4, 6>, {5, 1}},
+    {"aten::_cudnn_attention_backward", per_score<1>, {5, 1}},
     {"aten::_efficient_attention_forward", per_packed_score<4, 0, 4, 6>, {5, 1}},
     {"aten::_flash_attention_backward", per_packed_score<3, 1, 6, 8>, {5, 1}},
     {"aten::_efficient_attention_backward", per_packed_score<4, 1, 6, 8>, {5, 1}},
@@ -595,6 +715,7 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::_thnn_fused_lstm_cell", per_result, {25, 5}},
     {"aten::_thnn_fused_lstm_cell_backward_impl", per_argument<2>, {50, 10}},
     {"aten::_thnn_fused_gru_cell", per_result, {19, 3}},
+    {"aten::_thnn_fused_gru_cell_backward", per_argument<0>, {38, 6}},
 
     // ---- The graph's own nodes
     {"sg::parameter", nothing, kFree},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/operators/operator_name.h"
+#include "profiler/cost/linear_algebra_flops.h"
 
 namespace shadowgraph {
 namespace {
@@ -76,6 +77,24 @@ Count grouped_product(const OperandShapes& call) {
   if (a.size() == 2 && b.size() == 3 && a[1] != b[1]) return std::nullopt;
   return product_of({kFlopsPerMac, rows, columns, a.back()});
 }
+// input (..., k) by weights packed in some way of their own: what it takes is seen at the result.
+Count packed_linear(const OperandShapes& call) {
+  const Shape input = call.shape(0);
+  if (input.empty() || !call.result(0).is_tensor()) return std::nullopt;
+  return product_of({kFlopsPerMac, element_count(call.result(0)), input.back()});
+}
+// (n, ...) tensors, of which coefficients (m, n) make m sums.
+Count linear_combination(const OperandShapes& call) {
+  const Shape coefficients = call.shape(1);
+  if (coefficients.size() != 2 || !call.result(0).is_tensor()) return std::nullopt;
+  return product_of({kFlopsPerMac, element_count(call.result(0)), coefficients[1]});
+}
+// |x|^2 - 2 x y + |y|^2 as one product: (p, m) and (r, m) are extended by two columns.
+Count euclidean_distance(const OperandShapes& call) {
+  const Shape points = call.shape(0);
+  if (points.empty() || !call.result(0).is_tensor()) return std::nullopt;
+  return product_of({kFlopsPerMac, element_count(call.result(0)), saturating_add(points.back(), 2)});
+}
 Count trilinear(const OperandShapes& call) {
   // sum over `sumdim` of i1 * i2 * i3 in their common, expanded shape: two products and a sum an element.
   const Shape one = call.shape(0);
@@ -141,6 +160,23 @@ Count convolution_backward(const OperandShapes& call) {
                                               product_of(weight.subspan(2)), product_of(points.subspan(2))}));
   }
   return flops;
+}
+
+// time x batch x channels, weight (window, in, out).
+Count convolution_tbc(const OperandShapes& call) {
+  const Shape weight = call.shape(1);
+  if (weight.size() != 3 || !call.result(0).is_tensor()) return std::nullopt;
+  return product_of({kFlopsPerMac, element_count(call.result(0)), weight[0], weight[1]});
+}
+// _slow_conv2d_backward(grad_output, self, weight, kernel_size, stride, padding, output_mask): one group. The form with
+// results given has no mask and computes all.
+Count slow_convolution_backward(const OperandShapes& call) {
+  const Shape gradient = call.shape(0);
+  const Shape weight = call.shape(2);
+  if (gradient.size() != 4 || weight.empty()) return std::nullopt;
+  const int64_t one = product_of({kFlopsPerMac, gradient[0], product_of(weight), gradient[2], gradient[3]});
+  const int64_t wanted = (call.element(6, 0, 1) != 0 ? 1 : 0) + (call.element(6, 1, 1) != 0 ? 1 : 0);
+  return saturating_multiply(one, wanted);
 }
 
 // ---- Attention ------------------------------------------------------------------------------------------------------
@@ -278,11 +314,58 @@ constexpr FlopRow kFlopRows[] = {
     {"aten::mkldnn_linear", linear, false, "2 numel(input) n"},
     {"aten::matmul", matmul, false, "2 numel(out) k"},
     {"aten::_trilinear", trilinear, false, "3 numel of the expanded product"},
+    {"aten::_scaled_grouped_mm_v2", grouped_product, false, "2mnk over all groups"},
+    {"aten::_mixed_dtypes_linear", packed_linear, false, "2 numel(out) k"},
+    {"aten::_weight_int8pack_mm", packed_linear, false, "2 numel(out) k"},
+    {"aten::_weight_int4pack_mm", packed_linear, false, "2 numel(out) k"},
+    {"aten::_weight_int4pack_mm_for_cpu", packed_linear, false, "2 numel(out) k"},
+    {"aten::_weight_int4pack_mm_with_scales_and_zeros", packed_linear, false, "2 numel(out) k"},
+    {"aten::_dyn_quant_matmul_4bit", packed_linear, false, "2 numel(out) k"},
+    {"aten::_compute_linear_combination", linear_combination, false, "2 numel(out) n"},
+    {"aten::_euclidean_dist", euclidean_distance, false, "2 numel(out) (k + 2)"},
+
+    {"aten::_linalg_det", lu_flops, false, "2/3 n^3"},
+    {"aten::_linalg_slogdet", lu_flops, false, "2/3 n^3"},
+    {"aten::linalg_lu", lu_flops, false, "mn^2 - n^3/3, m >= n"},
+    {"aten::linalg_lu_factor_ex", lu_flops, false, "mn^2 - n^3/3, m >= n"},
+    {"aten::linalg_inv_ex", inverse_flops, false, "2n^3"},
+    {"aten::_linalg_solve_ex", lu_and_solve_flops, false, "2/3 n^3 + 2n^2 k"},
+    {"aten::linalg_lu_solve", solve_flops<0>, false, "2n^2 k"},
+    {"aten::linalg_cholesky_ex", cholesky_flops, false, "n^3/3"},
+    {"aten::cholesky", cholesky_flops, false, "n^3/3"},
+    {"aten::cholesky_inverse", cholesky_inverse_flops, false, "2/3 n^3"},
+    {"aten::cholesky_solve", solve_flops<1>, false, "2n^2 k"},
+    {"aten::_cholesky_solve_helper", solve_flops<1>, false, "2n^2 k"},
+    {"aten::linalg_ldl_factor_ex", cholesky_flops, false, "n^3/3"},
+    {"aten::linalg_ldl_solve", solve_flops<0>, false, "2n^2 k"},
+    {"aten::linalg_solve_triangular", triangular_solve_flops<0>, false, "n^2 k"},
+    {"aten::triangular_solve", triangular_solve_flops<1>, false, "n^2 k"},
+    {"aten::linalg_qr", qr_flops, false,
+     "2mn^2 - 2/3 n^3; with Q twice that, with all of Q 4m^2 n - 4mn^2 + 4/3 n^3 more"},
+    {"aten::geqrf", reflector_flops, false, "2mn^2 - 2/3 n^3, m >= n"},
+    {"aten::linalg_householder_product", householder_product_flops, false, "4mnk - 2(m + n)k^2 + 4/3 k^3"},
+    {"aten::ormqr", reflector_product_flops, false, "4mnk - 2nk^2 from the left, 4mnk - 2mk^2 from the right"},
+    {"aten::linalg_lstsq", least_squares_flops, false, "2mn^2 - 2/3 n^3 + (4mn - n^2) k"},
+    {"aten::_linalg_eigh", symmetric_eigen_flops, false, "9n^3, 4/3 n^3 without vectors"},
+    {"aten::linalg_eig", eigen_flops, false, "25n^3"},
+    {"aten::_linalg_eigvals", eigenvalue_flops, false, "10n^3"},
+    {"aten::linalg_eigvals", eigenvalue_flops, false, "10n^3"},
+    {"aten::_linalg_svd", svd_flops, false,
+     "14mn^2 + 8n^3; full 4m^2 n + 8mn^2 + 9n^3; without vectors 4mn^2 - 4/3 n^3"},
 
     {"aten::convolution", convolution, true, "2 N prod(weight) prod(spatial)"},
     {"aten::_convolution", convolution, true, "2 N prod(weight) prod(spatial)"},
     {"aten::convolution_overrideable", convolution, true, "2 N prod(weight) prod(spatial)"},
     {"aten::cudnn_convolution", plain_convolution, true, "2 N prod(weight) prod(out spatial)"},
+    {"aten::cudnn_convolution_relu", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
+    {"aten::cudnn_convolution_add_relu", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
+    {"aten::slow_conv_dilated2d", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
+    {"aten::slow_conv_dilated3d", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
+    {"aten::slow_conv_transpose2d", transposed_convolution, false, "2 N prod(weight) prod(in spatial)"},
+    {"aten::slow_conv_transpose3d", transposed_convolution, false, "2 N prod(weight) prod(in spatial)"},
+    {"aten::conv_tbc", convolution_tbc, false, "2 numel(out) window Cin"},
+    {"aten::_slow_conv2d_backward", slow_convolution_backward, false,
+     "masked: 2 N prod(weight) prod(out spatial) each"},
     // In the registry, but the formula there cannot take this operator's six arguments and throws.
     {"aten::_slow_conv2d_forward", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
     {"aten::mkldnn_convolution", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
@@ -307,6 +390,8 @@ constexpr FlopRow kFlopRows[] = {
     {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention_backward, false,
      "2 B H Sq Sk (3D + 2Dv)"},
     {"aten::_flash_attention_forward", varlen_attention<3, 3, 5>, true, "2 B H Sq Sk (D + Dv), per sequence"},
+    {"aten::_cudnn_attention_forward", varlen_attention<3, 4, 6>, false, "2 B H Sq Sk (D + Dv), per sequence"},
+    {"aten::_cudnn_attention_backward", attention_backward, false, "2 B H Sq Sk (3D + 2Dv)"},
     {"aten::_efficient_attention_forward", varlen_attention<4, 4, 6>, true, "2 B H Sq Sk (D + Dv), per sequence"},
     {"aten::_flash_attention_backward", varlen_attention_backward<3>, true, "2 B H Sq Sk (3D + 2Dv), per sequence"},
     {"aten::_efficient_attention_backward", varlen_attention_backward<4>, true, "2 B H Sq Sk (3D + 2Dv), per sequence"},

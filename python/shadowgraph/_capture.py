@@ -187,12 +187,12 @@ def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mo
         raise _C.Error("mode='infer' takes neither loss nor optimizer")
     if not train and run_steps:
         raise _C.Error("run=True is of training steps: give mode='train'")
-    training = Training(**training)
+    around = Training(**training)
     if not train:
-        training.check_inference()
+        around.check_inference()
     args, kwargs = _inputs.as_call(inputs)
     return _run(model, args, kwargs, device=device, dtype=dtype, train=train, loss=loss, optimizer=optimizer,
-                step=train, steady_state=steady_state and train, options=options, training=training,
+                step=train, steady_state=steady_state and train, options=options, training=around,
                 run_steps=run_steps)  # fmt: skip
 
 

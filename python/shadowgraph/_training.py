@@ -43,8 +43,8 @@ class Training:
             raise _C.Error(f"clip_grad_norm={self.clip_grad_norm!r}: the norm must be positive and finite")
         if self.ema is not None and not 0 <= self.ema <= 1:
             raise _C.Error(f"ema={self.ema!r}: the decay of an average is between 0 and 1")
-        names = {"bf16": torch.bfloat16, "f16": torch.float16}
-        self.autocast = names.get(self.autocast, self.autocast)
+        if isinstance(self.autocast, str):
+            self.autocast = {"bf16": torch.bfloat16, "f16": torch.float16}.get(self.autocast, self.autocast)
         if self.autocast not in (None, torch.bfloat16, torch.float16):
             raise _C.Error(f"autocast={self.autocast!r}: it takes torch.bfloat16 or torch.float16")
 

@@ -184,6 +184,69 @@ TEST(ElementwiseTable, ScatterAddsOnlyWhenItAccumulates) {
   EXPECT_EQ(work(t, "aten::embedding_dense_backward", {values, x, Argument::of_int(9)}, {{9, 2}}).elementwise, 4);
 }
 
+TEST(ElementwiseTable, FourierTransforms) {
+  TestGraph t;
+  const auto x = t.input("x", {2, 8});
+  EXPECT_EQ(work(t, "aten::_fft_c2c", {x, t.ints({1})}, {{2, 8}}).elementwise, 240);      // 5 * 16 * log2 8
+  EXPECT_EQ(work(t, "aten::_fft_c2c", {x, t.ints({0, -1})}, {{2, 8}}).elementwise, 320);  // 5 * 16 * (1 + 3)
+  EXPECT_EQ(work(t, "aten::_fft_r2c", {x, t.ints({1})}, {{2, 5}}).elementwise, 120);
+  EXPECT_EQ(work(t, "aten::_fft_c2r", {t.input("y", {2, 5}), t.ints({1})}, {{2, 8}}).elementwise, 120);
+}
+
+TEST(ElementwiseTable, Distances) {
+  TestGraph t;
+  const auto x = t.input("x", {3, 4});
+  const auto y = t.input("y", {5, 4});
+  const auto distance = [&](double p) {
+    return work(t, "aten::_cdist_forward", {x, y, Argument::of_float(p)}, {{3, 5}});
+  };
+  EXPECT_EQ(distance(2).elementwise, 180);  // 15 pairs * 4 * 3
+  EXPECT_EQ(distance(2).transcendental, 15);
+  EXPECT_EQ(distance(1).transcendental, 0);
+  EXPECT_EQ(distance(3).transcendental, 75);  // 15 * 4 powers and 15 roots
+  const auto gradient = t.input("g", {3, 5});
+  EXPECT_EQ(work(t, "aten::_cdist_backward", {gradient, x, y, Argument::of_float(2)}, {{3, 4}}).elementwise, 240);
+}
+
+TEST(ElementwiseTable, SamplingAndResampling) {
+  TestGraph t;
+  const auto image = t.input("image", {1, 2, 8, 8});
+  const auto grid = t.input("grid", {1, 3, 3, 2});
+  const auto gradient = t.input("g", {1, 2, 3, 3});
+  const auto sampled = [&](int64_t mode) {
+    return work(t, "aten::grid_sampler_2d", {image, grid, Argument::of_int(mode)}, {{1, 2, 3, 3}}).elementwise;
+  };
+  EXPECT_EQ(sampled(0), 18 * 7);  // bilinear: 4 products, 3 additions
+  EXPECT_EQ(sampled(1), 0);       // nearest
+  EXPECT_EQ(sampled(2), 18 * 31);
+  EXPECT_EQ(work(t, "aten::grid_sampler_2d_backward", {gradient, image, grid, Argument::of_int(0)}, {{1, 2, 8, 8}})
+                .elementwise,
+            18 * 2 * 4 * 3);  // of 4 taps the input's gradient, and that of two coordinates
+  const auto theta = t.input("theta", {2, 2, 3});
+  EXPECT_EQ(work(t, "aten::affine_grid_generator", {theta, t.ints({2, 1, 4, 4})}, {{2, 4, 4, 2}}).elementwise, 64 * 5);
+  // Half as large: windows of 4. Rows 2*8*4*4, columns 2*4*4*4, both of 2 channels.
+  EXPECT_EQ(work(t, "aten::_upsample_bilinear2d_aa", {image, t.ints({4, 4})}, {{1, 2, 4, 4}}).elementwise, 768);
+  EXPECT_EQ(work(t, "aten::_upsample_bicubic2d_aa", {image, t.ints({8, 8})}, {{1, 2, 8, 8}}).elementwise, 2048);
+}
+
+TEST(ElementwiseTable, BagsUniqueAndCtc) {
+  TestGraph t;
+  const auto weight = t.parameter("weight", {10, 6});
+  const auto indices = t.input("indices", {4});
+  const auto offsets = t.input("offsets", {2});
+  const Argument no = Argument::of_bool(false);
+  const std::vector<std::vector<int64_t>> results = {{2, 6}, {4}, {2}, {2}};
+  EXPECT_EQ(work(t, "aten::_embedding_bag", {weight, indices, offsets}, results).elementwise, 24);  // 4 rows of 6
+  EXPECT_EQ(work(t, "aten::_embedding_bag", {weight, indices, offsets, no, Argument::of_int(0), no, indices}, results)
+                .elementwise,
+            48);
+  EXPECT_EQ(work(t, "aten::_unique2", {t.input("x", {2, 4})}, {{8}, {0}, {0}}).elementwise, 24);  // 8 * log2 8
+  const auto paths = t.input("log_probs", {5, 2, 9});
+  const NodeFlops ctc = work(t, "aten::_ctc_loss", {paths}, {{2}, {2, 5, 7}});
+  EXPECT_EQ(ctc.elementwise, 630);  // 70 steps
+  EXPECT_EQ(ctc.transcendental, 280);
+}
+
 TEST(Flops, ViewsAreFreeTagsCountAndTheRestIsListed) {
   TestGraph t;
   const auto x = t.input("x", {2, 3});

@@ -209,6 +209,74 @@ TEST(FlopTable, Recurrent) {
   }
 }
 
+TEST(FlopTable, PackedWeightsAndOtherForms) {
+  EXPECT_EQ(Call().tensor({3, 5}).tensor({7, 5}).returns({3, 7}).flops("aten::_weight_int8pack_mm"), 210);  // 2*3*5*7
+  EXPECT_EQ(Call().tensor({4, 2, 5}).tensor({3, 5, 7}).returns({4, 2, 7}).flops("aten::conv_tbc"), 1680);   // 2*56*3*5
+  EXPECT_EQ(Call().tensor({4, 2, 3}).tensor({5, 4}).returns({5, 2, 3}).flops("aten::_compute_linear_combination"),
+            240);                                                                                       // 2*30*4
+  EXPECT_EQ(Call().tensor({3, 5}).tensor({4, 5}).returns({3, 4}).flops("aten::_euclidean_dist"), 168);  // 2*12*7
+  const int64_t convolution = 960;  // 2 * 2 * (5*3) * (4*4)
+  EXPECT_EQ(
+      Call().tensor({2, 3, 4, 4}).tensor({5, 3, 1, 1}).returns({2, 5, 4, 4}).flops("aten::cudnn_convolution_relu"),
+      convolution);
+  const auto backward = [](Sizes mask) {
+    return Call()
+        .tensor({2, 5, 4, 4})
+        .tensor({2, 3, 4, 4})
+        .tensor({5, 3, 1, 1})
+        .skip(3)
+        .ints(std::move(mask))
+        .flops("aten::_slow_conv2d_backward.output_mask");
+  };
+  EXPECT_EQ(backward({1, 1, 1}), 2 * convolution);
+  EXPECT_EQ(backward({0, 1, 0}), convolution);
+}
+
+TEST(FlopTable, Factorizations) {
+  const auto square = [](std::string_view op) { return Call().tensor({3, 3}).flops(op); };
+  EXPECT_EQ(square("aten::_linalg_det"), 18);  // 2/3 * 27
+  EXPECT_EQ(square("aten::linalg_lu_factor_ex"), 18);
+  EXPECT_EQ(Call().tensor({2, 6, 3}).flops("aten::linalg_lu"), 90);  // 2 * (6*9 - 27/3)
+  EXPECT_EQ(Call().tensor({2, 3, 6}).flops("aten::linalg_lu"), 90);
+  EXPECT_EQ(square("aten::linalg_inv_ex"), 54);
+  EXPECT_EQ(square("aten::linalg_cholesky_ex"), 9);
+  EXPECT_EQ(square("aten::linalg_ldl_factor_ex"), 9);
+  EXPECT_EQ(square("aten::cholesky_inverse"), 18);
+  EXPECT_EQ(square("aten::_linalg_eigh"), 243);                                       // 9 * 27
+  EXPECT_EQ(Call().tensor({3, 3}).none().number(0).flops("aten::_linalg_eigh"), 36);  // 4/3 * 27
+  EXPECT_EQ(square("aten::linalg_eig"), 675);                                         // 25 * 27
+  EXPECT_EQ(square("aten::_linalg_eigvals"), 270);                                    // 10 * 27
+  const auto svd = [](Sizes sizes, bool full, bool vectors) {
+    return Call().tensor(std::move(sizes)).number(full).number(vectors).flops("aten::_linalg_svd");
+  };
+  EXPECT_EQ(svd({5, 3}, false, true), 846);  // 14*5*9 + 8*27
+  EXPECT_EQ(svd({3, 5}, false, true), 846);
+  EXPECT_EQ(svd({5, 3}, true, true), 903);    // 4*25*3 + 8*5*9 + 9*27
+  EXPECT_EQ(svd({5, 3}, false, false), 144);  // 4*5*9 - 4/3*27
+  const auto qr = [](Sizes q) { return Call().tensor({6, 3}).none().returns(std::move(q)).flops("aten::linalg_qr"); };
+  EXPECT_EQ(qr({0}), 90);      // 2*6*9 - 2/3*27
+  EXPECT_EQ(qr({6, 3}), 180);  // twice that
+  EXPECT_EQ(qr({6, 6}), 342);  // 90 + 4*36*3 - 4*6*9 + 4/3*27
+  EXPECT_EQ(Call().tensor({6, 3}).flops("aten::geqrf"), 90);
+  EXPECT_EQ(Call().tensor({6, 3}).tensor({3}).flops("aten::linalg_householder_product"), 90);
+  EXPECT_EQ(Call().tensor({6, 3}).tensor({3}).tensor({6, 2}).flops("aten::ormqr"), 108);  // 4*6*2*3 - 2*2*9
+  EXPECT_EQ(Call().tensor({6, 3}).tensor({3}).tensor({2, 6}).number(0).flops("aten::ormqr"), 108);
+  EXPECT_EQ(square("aten::linalg_matrix_exp"), std::nullopt);  // how often it squares depends on data
+  EXPECT_EQ(Call().tensor({3, 4}).flops("aten::linalg_inv_ex"), std::nullopt);
+  EXPECT_EQ(Call().tensor({3}).flops("aten::linalg_lu"), std::nullopt);
+}
+
+TEST(FlopTable, Solves) {
+  const auto solve = [](std::string_view op) { return Call().tensor({3, 3}).tensor({3, 2}).returns({3, 2}).flops(op); };
+  EXPECT_EQ(solve("aten::linalg_solve_triangular"), 18);  // 9 * 2
+  EXPECT_EQ(solve("aten::linalg_lu_solve"), 36);          // 2 * 9 * 2
+  EXPECT_EQ(solve("aten::_linalg_solve_ex"), 54);         // 2/3 * 27 + 36
+  EXPECT_EQ(Call().tensor({3, 2}).tensor({3, 3}).returns({3, 2}).flops("aten::cholesky_solve"), 36);
+  EXPECT_EQ(Call().tensor({3, 2}).tensor({3, 3}).returns({3, 2}).flops("aten::triangular_solve"), 18);
+  // 2*6*9 - 2/3*27, and for each of two sides 4*6*3 - 9
+  EXPECT_EQ(Call().tensor({6, 3}).tensor({6, 2}).flops("aten::linalg_lstsq"), 216);
+}
+
 TEST(FlopTable, RefusesShapesThatCannotBe) {
   EXPECT_EQ(Call().tensor({3, 5}).tensor({6, 7}).flops("aten::mm"), std::nullopt);
   EXPECT_EQ(Call().tensor({3}).tensor({5, 7}).flops("aten::mm"), std::nullopt);
