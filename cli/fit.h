@@ -1,5 +1,5 @@
-// `shadowgraph fit MODEL --memory 80GB`: the largest batch, the longest sequence, or (--mode decode) the longest context
-// that a device of so much memory runs.
+// `shadowgraph fit MODEL --memory 80GB`: the largest batch, the longest sequence, or (--mode decode) the longest
+// context that a device of so much memory runs.
 #pragma once
 
 #include <optional>
@@ -19,9 +19,9 @@ struct FitRequest {
   bool json = false;
 };
 
-// Captures at every size that is tried, at most some thirty; the answer is one of them, so nothing is extrapolated. What
-// counts is what the device holds (reserved bytes of the caching allocator and the assumed context; on the CPU the peak with
-// what is known of scratch). Throws Error if not even the least size fits.
+// Captures at every size that is tried, at most some thirty; the answer is one of them, so nothing is extrapolated.
+// What counts is what the device holds (reserved bytes of the caching allocator and the assumed context; on the CPU the
+// peak with what is known of scratch). Throws Error if not even the least size fits.
 void fit(const FitRequest& request);
 
 }  // namespace shadowgraph::cli

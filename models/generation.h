@@ -16,8 +16,8 @@ struct GenerationStep {
 };
 
 // Records one step of a model that was built for inference (batch and, for prefill, seq as its inputs have them). The
-// cache's tensors are inputs "past.0.keys", ...; what a grown layer replaces dies there, as in the program. Outputs: the
-// logits, then the cache. `other` metadata: generation, context, cache, cache_bytes_per_token, cache_bytes,
+// cache's tensors are inputs "past.0.keys", ...; what a grown layer replaces dies there, as in the program. Outputs:
+// the logits, then the cache. `other` metadata: generation, context, cache, cache_bytes_per_token, cache_bytes,
 // positions.
 // Throws std::invalid_argument for models without a cache, a context below 1, and more tokens than a model has
 // positions.

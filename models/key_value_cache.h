@@ -1,6 +1,6 @@
 // What a decoder keeps of the tokens that it has read: keys and values of every layer, [batch, kv_heads, tokens,
-// head_size]. As Hugging Face's DynamicCache (grown: every layer's tensors are concatenated with those of the new tokens,
-// and the old ones die) and StaticCache (allocated once, new tokens are copied in).
+// head_size]. As Hugging Face's DynamicCache (grown: every layer's tensors are concatenated with those of the new
+// tokens, and the old ones die) and StaticCache (allocated once, new tokens are copied in).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,7 +41,8 @@ class KeyValueCache {
   const std::vector<Layer>& layers() const { return layers_; }
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;  // "past.0.keys", "past.0.values", ...
 
-  // Takes a layer's new keys and values; gives all to attend to. Throws std::invalid_argument when a static one is full.
+  // Takes a layer's new keys and values; gives all to attend to. Throws std::invalid_argument when a static one is
+  // full.
   Layer update(size_t layer, const at::Tensor& keys, const at::Tensor& values);
   // Once all layers have been updated.
   void advance(int64_t tokens) { length_ += tokens; }

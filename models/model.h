@@ -49,8 +49,8 @@ struct BuiltModel {
   std::function<Tensors(const Tensors& inputs)> forward;
   std::vector<std::string> output_names;  // parallel to what `forward` returns
 
-  // Models that generate token by token: what their cache is made of, and a step: the logits of the last of these tokens,
-  // which follow those in the cache. Otherwise empty.
+  // Models that generate token by token: what their cache is made of, and a step: the logits of the last of these
+  // tokens, which follow those in the cache. Otherwise empty.
   std::optional<CacheShape> cache;
   std::function<at::Tensor(const at::Tensor& input_ids, KeyValueCache& cache)> next;
 

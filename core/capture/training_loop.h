@@ -1,4 +1,5 @@
-// One step of a training loop as PyTorch programs write it, with the options of TrainingOptions. Internal to core/capture.
+// One step of a training loop as PyTorch programs write it, with the options of TrainingOptions. Internal to
+// core/capture.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -271,6 +271,11 @@ void with_work(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
+// Defined in Python, where it makes a tensor that waits when it is first used: the same memory.
+at::Tensor wrapped(const at::Tensor& input) {
+  return rules::alias(input, input.sizes(), input.strides(), input.storage_offset());
+}
+
 template <c10::BoxedKernel::BoxedKernelFunction* function>
 void add_boxed(RuleRegistry& registry, std::initializer_list<const char*> names) {
   for (const char* name : names) {
@@ -286,6 +291,7 @@ void add_boxed(RuleRegistry& registry, std::initializer_list<const char*> names)
 }  // namespace
 
 void register_collectives(RuleRegistry& registry) {
+  registry.add("_c10d_functional::_wrap_tensor_autograd", &wrapped);
   add_boxed<&fresh<&copied>>(registry, {"_c10d_functional::all_reduce", "_c10d_functional::all_reduce_coalesced",
                                         "_c10d_functional::broadcast", "_c10d_functional_autograd::all_reduce"});
   add_boxed<&fresh<&gathered>>(

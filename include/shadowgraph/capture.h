@@ -219,8 +219,8 @@ Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& o
 // GradScaler without an optimizer, autocast to other types.
 Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& options = {});
 
-// The first steps of a training run as one graph, each in a scope region "step 1", "step 2", ...: what one step leaves to
-// the next, and when that dies, is recorded and not assumed (shadowgraph/profile/training_run.h). Throws as
+// The first steps of a training run as one graph, each in a scope region "step 1", "step 2", ...: what one step leaves
+// to the next, and when that dies, is recorded and not assumed (shadowgraph/profile/training_run.h). Throws as
 // capture_training_step does, and Error for fewer than one step; warmup_steps come before.
 Capture capture_training_run(const ProgramToCapture& program, int steps = 3, const CaptureOptions& options = {});
 

@@ -75,7 +75,8 @@ struct PeakInfo {
   BytesByKind by_kind{};
 };
 
-// Of a step of inference with a cache of keys and values; from the graph's metadata (shadowgraph capture --mode decode).
+// Of a step of inference with a cache of keys and values; from the graph's metadata (shadowgraph capture --mode
+// decode).
 struct CacheInfo {
   std::string step;             // "prefill" or "decode"
   std::string kind;             // "grown" by cat, or "static"

@@ -62,7 +62,9 @@ constexpr CollectiveRow kRows[] = {
 };
 
 constexpr std::string_view kWait = "_c10d_functional::wait_tensor";
-constexpr std::string_view kGroup = "sg_c10d::process_group";
+// In those namespaces, and sending nothing.
+constexpr std::string_view kSilent[] = {kWait, "_c10d_functional::_wrap_tensor_autograd", "c10d::check_for_nan",
+                                        "sg_c10d::process_group"};
 
 const CollectiveRow* row_of(std::string_view name) {
   const auto found = std::ranges::find(kRows, name, &CollectiveRow::name);
@@ -159,7 +161,7 @@ Communication Communication::of(const Graph& graph, const CommunicationOptions& 
   for (const NodeId node : graph.nodes()) {
     const Target& target = graph.target(node);
     if (target.kind() == TargetKind::kBuiltin || !graph.facts(node).collective) continue;
-    if (target.name() == kWait || target.name() == kGroup) continue;
+    if (std::ranges::find(kSilent, target.name()) != std::end(kSilent)) continue;
     const CollectiveRow* row = row_of(target.name());
     const auto group = known.of(node);
     if (row == nullptr || !group) {

@@ -1,8 +1,10 @@
-// Every question is one about intervals: a storage is alive from one node to another, with so many bytes, for some purpose.
+// Every question is one about intervals: a storage is alive from one node to another, with so many bytes, for some
+// purpose.
 //
 //     recorded            n0 ....... last backward | O ... optimizer
 //     dtype               bytes of float32 storages halve; what losses and statistics keep in float32 does not
-//     accumulate          a second list, for later micro-batches: gradients are there from n0 on, and each new one only until
+//     accumulate          a second list, for later micro-batches: gradients are there from n0 on, and each new one only
+//     until
 //                         it has been added
 //     optimizer           what is born from O on goes; the intervals of another optimizer's step follow instead
 //     ZeRO                bytes of a kind are divided by the ranks
@@ -366,11 +368,18 @@ class Question {
     return first;
   }
 
-  // float32 copies of what a loss is given.
+  // float32 copies of what a loss is given: there until forward ends, or as long as the loss's own backward reads them.
   std::vector<Life> copies_for_losses() const {
     std::vector<Life> copies;
-    IdMap<StorageId, uint8_t> seen;
+    IdMap<StorageId, uint8_t> seen, saved;
     const uint32_t end = first_backward_.value_or(optimizer_);
+    for (uint32_t at = 0; at < end; ++at) {
+      if (computes_loss_[costs_.nodes[at]] == 0) continue;
+      for (const SavedTensor& tensor : graph_.saved(costs_.nodes[at])) {
+        const StorageId storage = graph_.value(tensor.value).storage;
+        if (storage.valid()) saved[storage] = 1;
+      }
+    }
     for (uint32_t at = 0; at < end; ++at) {
       const NodeId node = costs_.nodes[at];
       if (computes_loss_[node] == 0) continue;
@@ -382,10 +391,21 @@ class Question {
         seen[storage] = 1;
         int64_t elements = 1;
         for (const int64_t size : graph_.sizes(value)) elements *= size;
-        copies.push_back({at, std::max(at, end == 0 ? 0 : end - 1), elements * 4, StorageKind::kActivation, {}});
+        const uint32_t last = saved[storage] != 0 ? last_use_in_losses(storage) : std::max(end, 1U) - 1;
+        copies.push_back({at, std::max(at, last), elements * 4, StorageKind::kActivation, {}});
       });
     }
     return copies;
+  }
+
+  uint32_t last_use_in_losses(StorageId storage) const {
+    uint32_t last = 0;
+    graph_.for_each_value_in(storage, [&](ValueId value) {
+      graph_.for_each_use(value, [&](NodeId use) {
+        if (computes_loss_[use] != 0) last = std::max(last, costs_.order[use]);
+      });
+    });
+    return last;
   }
 
   // Bytes of the parameters of the module that owns most, in the bytes that they have now.

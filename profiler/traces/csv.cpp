@@ -141,9 +141,11 @@ std::string storages_csv(const Profile& profile) {
   }
   Csv csv({"storage", "kind", "device", "bytes", "born", "first_use", "last_forward_use", "first_backward_use",
            "last_use", "freed", "module", "op", "source", "dtype", "shape", "kept_by", "at_peak"});
-  IdMap<StorageId, bool> at_peak;
+  std::vector<bool> at_peak(graph.storage_count());
   if (profile.timeline().steps() > 0) {
-    for (const StorageId id : profile.timeline().alive_at(profile.peak.node, graph.storage_count())) at_peak[id] = true;
+    for (const StorageId id : profile.timeline().alive_at(profile.peak.node, graph.storage_count())) {
+      at_peak[id.index] = true;
+    }
   }
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const StorageId id(i);
@@ -171,7 +173,7 @@ std::string storages_csv(const Profile& profile) {
              : life.saved                   ? fmt::format("autograd, saved at {}", *life.saved)
              : life.output                  ? "output"
                                             : "");
-    csv.text(std::as_const(at_peak)[id] ? "yes" : "");
+    csv.text(at_peak[i] ? "yes" : "");
     csv.end();
   }
   return csv.take();

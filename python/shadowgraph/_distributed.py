@@ -12,7 +12,9 @@ class fake_process_group:
 
     Groups, meshes (``init_device_mesh``), DistributedDataParallel, functional collectives and what is built on them go
     on as in a real program; what they send is recorded if a capture goes on, and reaches nobody. It is
-    ``init_process_group(backend="fake")`` with torch's own fake backend, undone at the end of the block.
+    ``init_process_group(backend="fake")`` with torch's own fake backend, undone at the end of the block. Meanwhile
+    DistributedDataParallel does not ask the other processes for the shapes of their parameters, and keeps no times of
+    its kernels.
 
     Raises Error if torch.distributed is set up already, or has not been built in, and for a rank that is not in the
     group.
@@ -24,6 +26,7 @@ class fake_process_group:
         self._size, self._rank = world_size, rank
 
     def __enter__(self):
+        import torch
         import torch.distributed as dist
 
         if not dist.is_available():
@@ -33,11 +36,19 @@ class fake_process_group:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         dist.init_process_group("fake", store=FakeStore(), rank=self._rank, world_size=self._size)
+        # Both read what others have sent, or a device's clock: of fakes there is neither.
+        logger = torch._C._distributed_c10d.Logger
+        reading = [(dist, "_verify_params_across_processes"), (logger, "set_runtime_stats_and_log")]
+        self._replaced = [(owner, name, getattr(owner, name)) for owner, name in reading]
+        for owner, name, _ in self._replaced:
+            setattr(owner, name, lambda *arguments: None)
         return dist.group.WORLD
 
     def __exit__(self, *exception):
         import torch.distributed as dist
 
+        for owner, name, original in self._replaced:
+            setattr(owner, name, original)
         if dist.is_initialized():
             dist.destroy_process_group()
 

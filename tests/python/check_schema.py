@@ -18,8 +18,10 @@ import jsonschema
 
 TOOL = sys.argv[1]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCHEMAS = {name: json.loads((ROOT / "docs" / f"{name}.schema.json").read_text())
-           for name in ("profile", "device-spec", "interconnect")}
+SCHEMAS = {
+    name: json.loads((ROOT / "docs" / f"{name}.schema.json").read_text())
+    for name in ("profile", "device-spec", "interconnect")
+}
 failures = []
 
 

@@ -1,4 +1,5 @@
-// What the steps of a training run hold: the first, which makes gradients and optimizer state, the second, the steady state.
+// What the steps of a training run hold: the first, which makes gradients and optimizer state, the second, the steady
+// state.
 //
 //     const Capture run = capture_training_run(program, 3);
 //     const RunMemory memory = RunMemory::of(run.graph);
@@ -6,8 +7,8 @@
 //     memory.reserved_peak();                                          // of the caching allocator
 //
 // Nothing is assumed of what one step leaves to the next: the run was recorded as it is, births and deaths of storages
-// included. Bytes at a node are those of shadowgraph/profile/timeline.h; reserved bytes come from one pass of the caching
-// allocator over the whole run. Every step has the same inputs, which are there from the beginning.
+// included. Bytes at a node are those of shadowgraph/profile/timeline.h; reserved bytes come from one pass of the
+// caching allocator over the whole run. Every step has the same inputs, which are there from the beginning.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ struct StepMemory {
   std::string op;    // that ran there
   std::string module;
   std::string phase;
-  // Bytes of the caching allocator; absent where there is none, and in steps that a device out of memory does not reach.
+  // Bytes of the caching allocator; absent where there is none, and in steps that a device out of memory does not
+  // reach.
   std::optional<int64_t> allocated_peak;  // in blocks, during the step
   std::optional<int64_t> reserved_peak;   // in segments, during the step
   std::optional<int64_t> reserved_after;

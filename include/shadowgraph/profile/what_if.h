@@ -1,14 +1,14 @@
-// What a recorded training step would hold with another dtype, optimizer, accumulation, checkpoint policy or ZeRO stage,
-// worked out from the graph alone: the model is not run again.
+// What a recorded training step would hold with another dtype, optimizer, accumulation, checkpoint policy or ZeRO
+// stage, worked out from the graph alone: the model is not run again.
 //
 //     const WhatIfAnswer answer = what_if(graph, {.dtype = c10::ScalarType::BFloat16, .optimizer = "adamw"});
 //     answer.peak_before; answer.peak; answer.steady_peak;    // live bytes
 //     for (const std::string& line : answer.ignored) ...      // what is not in it
 //
-// The lives of the step's storages are taken from the graph and changed: their bytes (dtype, ZeRO), which of them there are
-// (optimizer), how long they live (accumulation). Checkpoints are the pass of shadowgraph/passes/checkpoint.h on a copy.
-// An optimizer's own allocations come from its step over fake parameters of the graph's sizes, a few operators a tensor.
-// docs/profiling.md#what-if says what each answer was held against and how near it came.
+// The lives of the step's storages are taken from the graph and changed: their bytes (dtype, ZeRO), which of them there
+// are (optimizer), how long they live (accumulation). Checkpoints are the pass of shadowgraph/passes/checkpoint.h on a
+// copy. An optimizer's own allocations come from its step over fake parameters of the graph's sizes, a few operators a
+// tensor. docs/profiling.md#what-if says what each answer was held against and how near it came.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -53,8 +53,8 @@ struct WhatIfAnswer {
   std::vector<std::string> ignored;     // what the answer leaves out
 };
 
-// Throws Error for a graph that is no training step, for an optimizer, dtype or stage that there is none of, accumulate or
-// ranks below 1, a ZeRO stage with fewer than 2 ranks, a dtype for a step without float32 parameters, and what the
+// Throws Error for a graph that is no training step, for an optimizer, dtype or stage that there is none of, accumulate
+// or ranks below 1, a ZeRO stage with fewer than 2 ranks, a dtype for a step without float32 parameters, and what the
 // checkpoint pass throws.
 WhatIfAnswer what_if(const Graph& graph, const WhatIf& change);
 
