@@ -38,8 +38,8 @@ class fake_process_group:
         dist.init_process_group("fake", store=FakeStore(), rank=self._rank, world_size=self._size)
         # Both read what others have sent, or a device's clock: of fakes there is neither.
         logger = torch._C._distributed_c10d.Logger
-        self._replaced = [(dist, "_verify_params_across_processes"), (logger, "set_runtime_stats_and_log")]
-        self._replaced = [(owner, name, getattr(owner, name)) for owner, name in self._replaced]
+        reading = [(dist, "_verify_params_across_processes"), (logger, "set_runtime_stats_and_log")]
+        self._replaced = [(owner, name, getattr(owner, name)) for owner, name in reading]
         for owner, name, _ in self._replaced:
             setattr(owner, name, lambda *arguments: None)
         return dist.group.WORLD
