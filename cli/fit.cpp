@@ -38,6 +38,9 @@ class Fitting {
   Fitting(const FitRequest& request, std::string checkpoint) : request_(request), checkpoint_(std::move(checkpoint)) {
     options_.memory.allocator = AllocatorSettings::parse(request.allocator);
     options_.top_at_peak = 0;
+    // A grown cache leaves free blocks that are a little too small for the next tokens; where they are in the way, the
+    // allocator gives them back and tries again, as it does on a device of this memory.
+    if (looks_for_context(request)) options_.memory.capacity = request.memory;
     if (request.capture.device != "cpu") {
       spec_ = DeviceSpec::named("h100");
       options_.spec = &*spec_;
@@ -96,7 +99,7 @@ class Fitting {
     const Profile costs = profile(loaded->graph, options_);
     Probe probe{.size = size, .peak = costs.peak.bytes};
     probe.held = costs.device_memory ? costs.device_memory->footprint() : costs.peak_with_scratch.bytes;
-    probe.fits = probe.held <= request_.memory;
+    probe.fits = probe.held <= request_.memory && costs.out_of_memory.empty();
     for (const auto& [phase, flops] : costs.flops) probe.flops = probe.flops + flops.matmul;
     probe.cache = costs.cache;
     if (costs.time() != nullptr) probe.seconds = costs.time()->seconds();

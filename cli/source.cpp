@@ -41,6 +41,12 @@ bool is_model(const std::string& name) {
   return std::any_of(infos.begin(), infos.end(), [&](const auto& info) { return info.name == name; });
 }
 
+bool takes_sequences(const std::string& name) {
+  const auto& infos = models::available();
+  return std::any_of(infos.begin(), infos.end(),
+                     [&](const auto& info) { return info.name == name && info.default_seq != 0; });
+}
+
 // "item0=2.5" as name and text.
 std::pair<std::string, std::string> named_value(const std::string& text, const char* option, const char* example) {
   const size_t equals = text.find('=');
@@ -192,10 +198,11 @@ LoadedGraph capture_model(const CaptureRequest& request) {
   if (!request.inputs.empty())
     throw Error("--input is for TorchScript and torch.export files; " + request.source + " has its own");
   const FakeTensorMode mode(mode_options(request));
+  const bool decodes = request.generation == "decode";
   models::BuiltModel model = [&] {
     const Progress progress("building " + request.source);
     return models::build(request.source, {.batch = request.batch,
-                                          .seq = request.generation == "decode" ? 1 : request.seq,
+                                          .seq = decodes && takes_sequences(request.source) ? 1 : request.seq,
                                           .dtype = dtype_of(request),
                                           .training = request.train});
   }();

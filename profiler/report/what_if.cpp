@@ -43,6 +43,11 @@ struct Life {
 
 constexpr uint32_t kToTheEnd = 0xFFFFFFFFU;
 
+// Steps of lives: a node is at twice its place in the graph, a cast that is not in the graph between two nodes.
+constexpr uint32_t at_node(uint32_t place) { return 2 * place; }
+constexpr uint32_t before_node(uint32_t place) { return place == 0 ? 0 : 2 * place - 1; }
+constexpr uint32_t place_of(uint32_t step) { return step / 2; }
+
 // The lives of a step, and where the optimizer begins.
 struct Lives {
   std::vector<Life> all;
@@ -97,17 +102,16 @@ class Question {
 
   const ProgramCosts& costs() const { return costs_; }
   bool is_steady() const { return steady_; }
-  bool has_optimizer() const { return optimizer_ < costs_.nodes.size(); }
 
   Lives recorded() const {
-    Lives lives{.steps = static_cast<uint32_t>(costs_.nodes.size()), .optimizer = optimizer_};
+    Lives lives{.steps = at_node(static_cast<uint32_t>(costs_.nodes.size())), .optimizer = at_node(optimizer_)};
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       const StorageId id(i);
       const Storage& storage = graph_.storage(id);
       if (!is_on(storage.device(), device_)) continue;
       const bool freed = storage.freed_after.valid() && !graph_.is_erased(storage.freed_after);
-      Life life{.born = existed_before(graph_, storage) ? 0 : costs_.order[storage.born],
-                .last = freed ? costs_.order[storage.freed_after] : kToTheEnd,
+      Life life{.born = existed_before(graph_, storage) ? 0 : at_node(costs_.order[storage.born]),
+                .last = freed ? at_node(costs_.order[storage.freed_after]) : kToTheEnd,
                 .bytes = storage.bytes,
                 .kind = state_[id] ? StorageKind::kOptimizerState : costs_.kinds[id],
                 .storage = id};
@@ -131,9 +135,11 @@ class Question {
       }
       // The gradient of what a loss was given leaves its float32 for the model's type.
       const uint32_t use = first_use_outside_losses(life.storage);
-      if (life.kind == StorageKind::kParameter || use == kToTheEnd || use <= life.born || !is_backward(use)) continue;
-      more.push_back({use - 1, life.last, converted, life.kind, {}});
-      life.last = use - 1;
+      if (life.kind == StorageKind::kParameter || use == kToTheEnd || at_node(use) <= life.born || !is_backward(use)) {
+        continue;
+      }
+      more.push_back({before_node(use), life.last, converted, life.kind, {}});
+      life.last = before_node(use);
     }
     for (const Life& copy : copies_for_losses()) more.push_back(copy);
     lives.all.insert(lives.all.end(), more.begin(), more.end());
@@ -144,10 +150,10 @@ class Question {
   Lives later_micro_batch(const Lives& first) const {
     Lives lives{.steps = first.steps, .optimizer = first.optimizer};
     for (Life life : first.all) {
-      if (life.kind == StorageKind::kGradient && life.born > 0 && life.born < optimizer_) {
+      if (life.kind == StorageKind::kGradient && life.born > 0 && life.born < first.optimizer) {
         lives.all.push_back({0, life.last, life.bytes, life.kind, life.storage});
         // AccumulateGrad takes a gradient over, or copies it; then there is none to add up but what the copy was of.
-        if (graph_.target(costs_.nodes[life.born]).name() == "aten::clone") continue;
+        if (graph_.target(costs_.nodes[place_of(life.born)]).name() == "aten::clone") continue;
         life.kind = StorageKind::kTemporary;
         life.last = end_of_call(life.born);
       }
@@ -158,17 +164,17 @@ class Question {
 
   // ---- optimizer
   Lives with_optimizer(const Lives& recorded, const std::string& name, bool steady) const {
-    Lives lives{.steps = optimizer_, .optimizer = optimizer_};
+    Lives lives{.steps = recorded.optimizer, .optimizer = recorded.optimizer};
     for (Life life : recorded.all) {
-      if (life.born >= optimizer_ || life.kind == StorageKind::kOptimizerState) continue;
-      if (life.last >= optimizer_) life.last = kToTheEnd;
+      if (life.born >= lives.optimizer || life.kind == StorageKind::kOptimizerState) continue;
+      if (life.last >= lives.optimizer) life.last = kToTheEnd;
       lives.all.push_back(life);
     }
     if (name == "none") return lives;
     const Graph step = optimizer_step(name, steady);
     const ProgramCosts costs(step);
     const uint32_t begin = lives.steps;
-    lives.steps += static_cast<uint32_t>(costs.nodes.size());
+    lives.steps += at_node(static_cast<uint32_t>(costs.nodes.size()));
     for (uint32_t i = 0; i < step.storage_count(); ++i) {
       const StorageId id(i);
       const Storage& storage = step.storage(id);
@@ -176,9 +182,9 @@ class Question {
       const bool there = existed_before(step, storage);
       if (there && !placeholder_name(step, storage.born).starts_with("input")) continue;  // parameter, gradient
       const bool freed = storage.freed_after.valid() && !step.is_erased(storage.freed_after);
-      const uint32_t born = there ? 0 : begin + costs.order[storage.born];
+      const uint32_t born = there ? 0 : begin + at_node(costs.order[storage.born]);
       lives.all.push_back({born,
-                           freed ? std::max(born, begin + costs.order[storage.freed_after]) : kToTheEnd,
+                           freed ? std::max(born, begin + at_node(costs.order[storage.freed_after])) : kToTheEnd,
                            storage.bytes,
                            there || !freed ? StorageKind::kOptimizerState : StorageKind::kTemporary,
                            {}});
@@ -233,7 +239,8 @@ class Question {
     });
   }
   std::string phase_at(uint32_t step) const {
-    return step < optimizer_ ? graph_.phase_name(graph_.node(costs_.nodes[step]).phase) : "optimizer";
+    const uint32_t place = place_of(step);
+    return place < optimizer_ ? graph_.phase_name(graph_.node(costs_.nodes[place]).phase) : "optimizer";
   }
 
  private:
@@ -284,12 +291,15 @@ class Question {
     return found;
   }
 
-  // The last node of the backward call that this one is of.
+  // The step of the last node of the backward call that the node at this one is of.
   uint32_t end_of_call(uint32_t step) const {
-    if (step >= costs_.nodes.size()) return step;
-    const NodeId forward = graph_.node(costs_.nodes[step]).forward;
-    while (forward.valid() && step + 1 < optimizer_ && graph_.node(costs_.nodes[step + 1]).forward == forward) ++step;
-    return step;
+    uint32_t place = place_of(step);
+    if (place >= costs_.nodes.size()) return step;
+    const NodeId forward = graph_.node(costs_.nodes[place]).forward;
+    while (forward.valid() && place + 1 < optimizer_ && graph_.node(costs_.nodes[place + 1]).forward == forward) {
+      ++place;
+    }
+    return at_node(place);
   }
 
   // Of a node itself: whether it computes a loss, which models do in float32.
@@ -392,7 +402,7 @@ class Question {
         int64_t elements = 1;
         for (const int64_t size : graph_.sizes(value)) elements *= size;
         const uint32_t last = saved[storage] != 0 ? last_use_in_losses(storage) : std::max(end, 1U) - 1;
-        copies.push_back({at, std::max(at, last), elements * 4, StorageKind::kActivation, {}});
+        copies.push_back({before_node(at), at_node(std::max(at, last)), elements * 4, StorageKind::kActivation, {}});
       });
     }
     return copies;
