@@ -146,7 +146,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
 
   std::vector<TargetId> targets_;  // by OperatorInfo::id
   std::unordered_set<std::string> input_names_;
-  std::unordered_set<std::string> groups_;  // process groups that the graph knows
+  std::unordered_set<std::string> groups_;                  // process groups that the graph knows
   std::unordered_map<const c10::TensorImpl*, Name> names_;  // of tensors that become placeholders
   std::unordered_map<const void*, std::string> module_paths_;
   std::unordered_map<uint64_t, uint32_t> calls_;  // (parent region, name) -> entered before

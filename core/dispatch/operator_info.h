@@ -59,7 +59,7 @@ struct OperatorInfo {
   uint16_t return_count = 0;
   int16_t device_argument = -1;
   int16_t group_argument = -1;  // of a collective: the process group, or its name
-  bool writes = false;         // some argument is written
+  bool writes = false;          // some argument is written
   bool counts_writes = false;  // eager's kernel, not autograd, raises the versions of the first argument: _foreach_add_
   bool random = false;
   bool depends_on_data = false;  // results or their sizes come from contents: item, nonzero, index by a mask
