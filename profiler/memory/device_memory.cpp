@@ -9,6 +9,7 @@
 #include "profiler/memory/allocation_order.h"
 #include "profiler/memory/device_run.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph {
 namespace {
@@ -35,6 +36,9 @@ class TrainingRun {
     const bool cuda = device.is_cuda();
     if (cuda) {
       result_.context = options.assumptions.context;
+      const Communication communication = Communication::of(costs.graph);
+      const auto sends = [](const ProcessGroupInfo& group) { return group.size > 1; };
+      result_.nccl = options.assumptions.nccl_group * std::ranges::count_if(communication.groups(), sends);
       const auto uses = std::find_if(costs.nodes.begin(), costs.nodes.end(),
                                      [&](NodeId node) { return takes_cublas(costs.graph.target(node)); });
       if (uses != costs.nodes.end()) {
@@ -43,7 +47,9 @@ class TrainingRun {
       }
     }
     int64_t capacity = options.capacity;
-    if (capacity != AllocatorSettings::kUnlimited) capacity = std::max<int64_t>(0, capacity - result_.context);
+    if (capacity != AllocatorSettings::kUnlimited) {
+      capacity = std::max<int64_t>(0, capacity - result_.context - result_.nccl);
+    }
     allocator_ = CachingAllocator(options.allocator, capacity);
   }
 

@@ -195,16 +195,18 @@ json to_json(const Communication& communication, const Profile& profile) {
 }
 
 json to_json(const DeviceMemory& memory) {
-  return {{"requested_peak_bytes", memory.requested_peak},
-          {"allocated_peak_bytes", memory.allocated_peak},
-          {"reserved_peak_bytes", memory.reserved_peak},
-          {"fragmentation_bytes", memory.fragmentation()},
-          {"stuck_bytes", memory.stuck_at_peak},
-          {"reserved_after_steps", memory.reserved_after},
-          {"segments", memory.segments},
-          {"retries", memory.retries},
-          {"assumed", {{"context_bytes", memory.context}, {"cublas_workspace_bytes", memory.cublas_workspace}}},
-          {"footprint_bytes", memory.footprint()}};
+  json object{{"requested_peak_bytes", memory.requested_peak},
+              {"allocated_peak_bytes", memory.allocated_peak},
+              {"reserved_peak_bytes", memory.reserved_peak},
+              {"fragmentation_bytes", memory.fragmentation()},
+              {"stuck_bytes", memory.stuck_at_peak},
+              {"reserved_after_steps", memory.reserved_after},
+              {"segments", memory.segments},
+              {"retries", memory.retries},
+              {"assumed", {{"context_bytes", memory.context}, {"cublas_workspace_bytes", memory.cublas_workspace}}},
+              {"footprint_bytes", memory.footprint()}};
+  if (memory.nccl > 0) object["assumed"]["nccl_bytes"] = memory.nccl;
+  return object;
 }
 
 json to_json(const StepMemory& step) {
@@ -488,7 +490,8 @@ std::string memory_text(const Profile& profile) {
     row("reserved", memory.reserved_peak,
         fmt::format("by the caching allocator, {} of it free but cached", human_bytes(memory.fragmentation())));
     row("on the device", memory.footprint(),
-        fmt::format("with an assumed CUDA context of {}", human_bytes(memory.context)));
+        fmt::format("with an assumed CUDA context of {}{}", human_bytes(memory.context),
+                    memory.nccl > 0 ? fmt::format(" and {} of NCCL's buffers", human_bytes(memory.nccl)) : ""));
   }
   if (!profile.out_of_memory.empty()) text += "  does not fit: " + profile.out_of_memory + "\n";
   return text;

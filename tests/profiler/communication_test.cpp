@@ -345,6 +345,10 @@ TEST(Communication, InEveryReport) {
     }
   }
   EXPECT_TRUE(in_its_row);
+  // 16 channels, 2 neighbours, three buffers, for one group.
+  EXPECT_EQ(profile.device_memory->nccl, 16 * 2 * (4'194'304 + 524'288 + 4'915'200));
+  EXPECT_EQ(profile.device_memory->footprint(),
+            profile.device_memory->reserved_peak + DeviceAssumptions().context + profile.device_memory->nccl);
   // They are neither without a FLOP formula nor without a scratch rule.
   EXPECT_TRUE(profile.uncovered.empty());
   EXPECT_TRUE(profile.unknown_scratch.empty());

@@ -250,6 +250,10 @@ def communication(folder):
     expect_valid("profile", profile, "a program with collectives")
     if profile["communication"]["wire_bytes"] <= 0 or "overlap" not in profile["communication"]:
         failures.append("a program with collectives: nothing is sent, or no overlap is estimated")
+    memory = profile["device_memory"]
+    assumed = memory["assumed"]["context_bytes"] + memory["assumed"]["nccl_bytes"]
+    if memory["footprint_bytes"] != memory["reserved_peak_bytes"] + assumed:
+        failures.append("a program with collectives: footprint_bytes is not reserved bytes, context and NCCL's buffers")
     for what, damaged in damages(profile["communication"]):
         expect_refused("profile", profile | {"communication": damaged}, f"communication: {what}")
     files = sorted((ROOT / "profiler" / "communication" / "interconnects").glob("*.json"))

@@ -158,6 +158,10 @@ struct DeviceAssumptions {
   // cuBLAS's workspace, from the caching allocator at the first matrix product and kept (aten/src/ATen/cuda/
   // CublasHandlePool.cpp): 32 MiB from compute capability 9.0 on, 8,519,680 bytes (4096 KiB x 2 + 16 KiB x 8) before.
   int64_t cublas_workspace = 32 * kMebibyte;
+  // NCCL's buffers for one process group, made when it is first used and kept: not the allocator's. 4 MiB, 512 KiB and
+  // 4,915,200 bytes for its three protocols (NCCL src/init.cc, src/include/device.h), for two neighbours on 16 channels;
+  // NCCL takes up to 32 channels, and fewer on slow links.
+  int64_t nccl_group = 16 * 2 * (4 * kMebibyte + kMebibyte / 2 + 4'915'200);
 };
 
 struct DeviceMemoryOptions {
@@ -183,9 +187,10 @@ struct DeviceMemory {
   std::vector<int64_t> reserved_after;  // each step
   int64_t context = 0;                  // assumed
   int64_t cublas_workspace = 0;         // assumed; in the figures above. 0 without matrix products
+  int64_t nccl = 0;                     // assumed; of all groups of more than one process that something is sent in
   // Reserved and not held, when it was most.
   int64_t fragmentation() const { return reserved_peak - held_at_peak; }
-  int64_t footprint() const { return reserved_peak + context; }
+  int64_t footprint() const { return reserved_peak + context + nccl; }
 };
 
 // Throws OutOfMemoryError, naming the node, if the run does not fit into `capacity`.

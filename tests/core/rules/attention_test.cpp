@@ -79,6 +79,7 @@ TEST(AttentionRules, OnCpuAgreesWithEager) {
 // OperatorInfo checks a rule's C++ signature against the schema when the operator is first met; here all are met.
 TEST(AttentionRules, EveryRuleOfTheProcessFitsItsOperator) {
   for (const std::string& full : operators_with_rule()) {
+    if (full == "_c10d_functional::_wrap_tensor_autograd") continue;  // defined in Python, where it is imported
     const size_t dot = full.find('.');
     const auto op = c10::Dispatcher::singleton().findSchema(
         {full.substr(0, dot), dot == std::string::npos ? "" : full.substr(dot + 1)});
