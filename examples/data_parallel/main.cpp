@@ -11,6 +11,7 @@
 #include <torch/optim/sgd.h>
 
 #include <cmath>
+#include <deque>
 #include <iostream>
 
 namespace sg = shadowgraph;
