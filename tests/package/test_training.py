@@ -83,6 +83,8 @@ class RealLoop:
         return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
     def peak_of_step(self):
+        # The profiler tells of no free whose allocation it has not seen.
+        self.optimizer.zero_grad(set_to_none=not self.setting.get("zero_grads", False))
         base = self.held()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
             self.step()
@@ -190,8 +192,8 @@ def test_what_if():
     assert plain["held"]["optimizer_state"] == 2 * parameters
     assert answer["held"]["optimizer_state"] == 2 * sum(-(-p.numel() * 4 // 4) for p in Net().parameters())
     assert "not in it" in str(answer) and answer["ignored"]
-    # Python's AdamW keeps its count of steps in a tensor of 4 bytes on the CPU; libtorch's in none.
-    assert abs(plain["peak_bytes"] - peak(optimizer=adamw)) <= 64
+    # Of Python's AdamW one more temporary of the largest parameter, 64 x 96, is alive than of libtorch's.
+    assert 0 <= peak(optimizer=adamw) - plain["peak_bytes"] <= 64 * 96 * 4 + 512
     with pytest.raises(sg.Error, match="adamax"):
         report.what_if(optimizer="adamax")
     with pytest.raises(sg.Error, match="float32"):
