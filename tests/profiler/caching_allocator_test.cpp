@@ -366,6 +366,8 @@ TEST(CachingAllocator, HistoryTellsWhatTheStatisticsTell) {
 
 // ---- What a device holds while a graph runs
 
+constexpr int64_t kMega = kMiB / 4;  // floats
+
 // A step with one parameter of 30 MiB, an activation of 50 and a gradient of 30.
 struct Step {
   TestGraph t;
@@ -374,7 +376,6 @@ struct Step {
     t.device = c10::Device("cuda:0");
     t.graph.metadata.device = t.device;
     t.graph.metadata.mode = mode;
-    constexpr int64_t kMega = kMiB / 4;  // floats
     w = t.parameter("w", {30 * kMega});
     x = t.input("x", {12 * kMega});
     y = t.call("aten::relu", {x}, {{50 * kMega}});

@@ -138,8 +138,7 @@ TEST(StepTime, AGroupedWeightGradientComputesWhatItsGroupsNeed) {
   const auto x = t.input("x", {2, 8, 16, 16});
   const auto weight = t.parameter("weight", {8, 1, 3, 3});
   const auto backward = [&](bool input, bool of_weight) {
-    const auto mask =
-        t.graph.make_list({Argument::of_bool(input), Argument::of_bool(of_weight), Argument::of_bool(false)});
+    const std::vector<Argument> mask{Argument::of_bool(input), Argument::of_bool(of_weight), Argument::of_bool(false)};
     return t.call("aten::convolution_backward",
                   {gradient,
                    x,
@@ -151,7 +150,7 @@ TEST(StepTime, AGroupedWeightGradientComputesWhatItsGroupsNeed) {
                    Argument::of_bool(false),
                    t.ints({0, 0}),
                    Argument::of_int(8),
-                   mask},
+                   t.graph.make_list(mask)},
                   {{2, 8, 16, 16}, {8, 1, 3, 3}});
   };
   const auto both = backward(true, true), one = backward(true, false);

@@ -69,7 +69,7 @@ TEST_F(VitByHand, BytesThatAutogradKeeps) {
       (1 + 1 + 3 + 1 + 1 + 1 + 4 + 4) * kTensor + 2 * kMoments + kBatch * kHeads * kTokens * kFloat;
   constexpr int64_t kLastNorm = kTensor + kMoments;  // the last block's result
   constexpr int64_t kHead = kTensor;                 // the first token of each image keeps all of the last norm
-  constexpr int64_t kLoss = kBatch * kClasses * kFloat;
+  constexpr int64_t kLoss = kBatch * kClasses * kFloat + kFloat;  // log probabilities, and their weights' sum
   EXPECT_EQ(of("encoder.layers.encoder_layer_3").incremental, kBlock);
   EXPECT_EQ(of("encoder.ln").incremental, kLastNorm);
   EXPECT_EQ(of("heads.head").incremental, kHead);

@@ -33,7 +33,7 @@ inline __attribute__((always_inline)) at::Tensor inlined(const at::Tensor& x) {
 
 TEST(CppSources, AreTheLinesOfTheUsersCalls) {
   CaptureSession session({.mode = {.device = at::kCUDA}, .cpp_sources = true});
-  const torch::nn::Sequential net(torch::nn::Linear(8, 4));
+  torch::nn::Sequential net(torch::nn::Linear(8, 4));
   session.name_module(*net);
   const at::Tensor x = at::empty({2, 8});
   const int line = __LINE__ + 1;
