@@ -94,7 +94,7 @@ void bind_storage(c10::StorageImpl& storage, StorageId id, c10::intrusive_ptr<Se
     for (StorageWatcher* w = context->watchers.load(std::memory_order_acquire); w != nullptr; w = w->next) {
       auto* binding = static_cast<Binding*>(w);
       const std::lock_guard lock(links());
-      if (!binding->link->is_closed() || binding->kept) continue;
+      if (!binding->link->is_closed() || binding->link->outlives_session()) continue;
       binding->session.store(kNoSession, std::memory_order_release);
       binding->id = id;
       binding->link = std::move(link);

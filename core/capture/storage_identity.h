@@ -29,6 +29,8 @@ class SessionLink : public c10::intrusive_ptr_target {
   bool has_deaths() const { return pending_.load(std::memory_order_acquire); }
   void close();
   bool is_closed() const { return closed_.load(std::memory_order_acquire); }
+  // Whether somebody asks for the link (find_link) once it is closed.
+  virtual bool outlives_session() const { return false; }
 
  private:
   const uint32_t session_;

@@ -22,6 +22,7 @@ class DeferredRecord;
 class DeferredLink final : public SessionLink {
  public:
   explicit DeferredLink(uint32_t session) : SessionLink(session) {}
+  bool outlives_session() const override { return true; }
   std::shared_ptr<DeferredRecord> record;
 };
 

@@ -146,8 +146,7 @@ TEST(CaptureOptions, WarmUpsRunUnderTheSameOptionsAsTheStep) {
                         .optimizer = &adamw,
                         .warmup_steps = 2};
   const Graph graph = capture_training_step(step).graph;
-  EXPECT_GE(asked, 3);  // two warm-ups and the step, each for itself
-  EXPECT_EQ(asked % 3, 0);
+  EXPECT_EQ(asked, 2);  // once by the warm-ups, which share a mode, and once by the step
   std::vector<std::string> observed;
   for (const Guard& guard : graph.guards) observed.push_back(guard.observed);
   EXPECT_THAT(observed, Contains("nonzero0 = 2"));

@@ -55,7 +55,7 @@ TEST(CppSources, ComeOnRequestAlone) {
 
 TEST(CppSources, OfATrainingStepNameTheOptimizersLine) {
   FakeTensorMode mode({.device = at::kCUDA});
-  const torch::nn::Linear net(4, 4);
+  torch::nn::Linear net(4, 4);
   torch::optim::SGD sgd(net->parameters(), 0.1);
   const int line = __LINE__ + 2;
   const Graph graph =
