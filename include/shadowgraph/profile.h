@@ -90,6 +90,7 @@ struct DevicePeak {
   std::string device;
   int64_t bytes = 0;
   std::optional<DeviceMemory> memory;  // as Profile::device_memory
+  std::string out_of_memory;           // as Profile::out_of_memory
 };
 
 struct ModuleProfile {

@@ -315,23 +315,25 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
   profile.peak_with_scratch = describe(graph, timeline.peak_with_scratch());
   profile.unknown_scratch = costs.scratch.unknown();
   // Each device has an allocator of its own.
-  const auto memory_of = [&](c10::Device which) -> std::optional<DeviceMemory> {
+  const auto memory_of = [&](c10::Device which, std::string& out_of_memory) -> std::optional<DeviceMemory> {
     if (which.is_cpu()) return std::nullopt;
     DeviceMemoryOptions memory = options.memory;
     memory.device = which;
     try {
       return device_memory(costs, memory);
     } catch (const OutOfMemoryError& error) {
-      if (!profile.out_of_memory.empty()) profile.out_of_memory += "; ";
-      profile.out_of_memory += error.what();
+      out_of_memory = error.what();
       return std::nullopt;
     }
   };
-  profile.device_memory = memory_of(device);
+  profile.device_memory = memory_of(device, profile.out_of_memory);
   profile.top_at_peak = live_storages(graph, timeline, timeline.peak().step, options.top_at_peak);
   for (const auto& [other, bytes] : bytes_by_device(graph)) {
     if (other == device || bytes == 0) continue;
-    profile.other_devices.push_back({device_name(other), costs.timeline(other).peak().bytes, memory_of(other)});
+    DevicePeak& peak = profile.other_devices.emplace_back();
+    peak.device = device_name(other);
+    peak.bytes = costs.timeline(other).peak().bytes;
+    peak.memory = memory_of(other, peak.out_of_memory);
   }
   if (options.spec != nullptr) {
     profile.time_ = std::make_shared<const StepTime>(StepTime::of(costs, *options.spec, options.measured));
@@ -432,6 +434,7 @@ json to_json(const Profile& profile) {
     for (const DevicePeak& other : profile.other_devices) {
       json entry{{"device", other.device}, {"peak_bytes", other.bytes}};
       if (other.memory) entry["device_memory"] = to_json(*other.memory);
+      if (!other.out_of_memory.empty()) entry["out_of_memory"] = other.out_of_memory;
       object["other_devices"].push_back(std::move(entry));
     }
   }
@@ -606,7 +609,9 @@ std::string to_text(const Profile& profile) {
   text += memory_text(profile);
   for (const DevicePeak& other : profile.other_devices) {
     text += fmt::format("  {:<17}{:>12}{}\n", "also on " + other.device, human_bytes(other.bytes),
-                        other.memory ? "  reserved " + human_bytes(other.memory->reserved_peak) : "");
+                        other.memory                   ? "  reserved " + human_bytes(other.memory->reserved_peak)
+                        : !other.out_of_memory.empty() ? "  does not fit: " + other.out_of_memory
+                                                       : "");
   }
   if (profile.run) text += "\n" + to_text(*profile.run);
 
