@@ -75,7 +75,7 @@ def compare(name):
             model, given = make(), inputs()
         optimizer = torch.optim.AdamW(model.parameters())
         step(model, given, optimizer)
-        fakes = best(lambda: step(model, given, optimizer), 8)
+        fakes = best(lambda: step(model, given, optimizer), 30)
         nodes = 0
 
         def record():
@@ -86,7 +86,7 @@ def compare(name):
                     session.name_input(tensor, key)
                 nodes = len(session.finish(step(model, given, optimizer)))
 
-        recorded = best(record, 8)
+        recorded = best(record, 60)
 
         def record_gradients():
             with sg.Capture("cuda") as session:
@@ -94,7 +94,7 @@ def compare(name):
                 loss = model(**given).loss
                 session.finish(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
 
-        gradients = best(record_gradients, 8)
+        gradients = best(record_gradients, 30)
     traced = make_fx_seconds(make, inputs)
     print(f"| {name} | {nodes} | {theirs * 1e3:.0f} | {fakes * 1e3:.1f} | {recorded * 1e3:.1f} "
           f"| {theirs / fakes:.0f} x | {theirs / recorded:.0f} x | {traced * 1e3:.0f} | {traced / gradients:.0f} x |",
