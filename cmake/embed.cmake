@@ -1,6 +1,6 @@
 # Text files compiled in: every *.json of a folder becomes a row of a table in one source.
-#   shadowgraph_embed(target folder row function header)   folder/x.json: a `row` {"x", text} in what `function` gives
-function(shadowgraph_embed target folder row function header)
+#   shadowgraph_embed(target folder function)   folder/x.json: an EmbeddedFile {"x", text} in what `function` gives
+function(shadowgraph_embed target folder function)
   file(GLOB files CONFIGURE_DEPENDS ${folder}/*.json)
   set(rows "")
   foreach(path ${files})
@@ -12,12 +12,12 @@ function(shadowgraph_embed target folder row function header)
   set(source ${PROJECT_BINARY_DIR}/generated/${function}.cpp)
   file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
 "// Written by cmake/embed.cmake from ${folder}.
-#include \"@header@\"
+#include \"profiler/embedded_files.h\"
 
 namespace shadowgraph {
 
-std::span<const @row@> @function@() {
-  static constexpr @row@ kFiles[] = {
+std::span<const EmbeddedFile> @function@() {
+  static constexpr EmbeddedFile kFiles[] = {
 @rows@  };
   return kFiles;
 }

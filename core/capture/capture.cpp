@@ -93,7 +93,11 @@ Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& o
   return {std::move(graph), watch.seconds()};
 }
 
-Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& given) {
+namespace {
+
+// Warms the program up and records what `body` makes the loop do; it gives the loss.
+template <class Body>
+Capture record_training(const ProgramToCapture& program, const CaptureOptions& given, const Body& body) {
   const CaptureOptions options = completed(program, given);
   WarmLoop loop(program, options);
 
@@ -101,30 +105,30 @@ Capture capture_training_step(const ProgramToCapture& program, const CaptureOpti
   CaptureSession session(options);
   name_tensors(session, program);
   loop->name_state(session);
-  if (program.training.zero_grads) loop->zero_grad();
   at::Tensor loss;
-  loop->step(loss);
+  body(*loop, loss);
   Graph graph = session.finish({loss});
   return {std::move(graph), watch.seconds()};
 }
 
+}  // namespace
+
+Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& given) {
+  return record_training(program, given, [&](TrainingLoop& loop, at::Tensor& loss) {
+    if (program.training.zero_grads) loop.zero_grad();
+    loop.step(loss);
+  });
+}
+
 Capture capture_training_run(const ProgramToCapture& program, int steps, const CaptureOptions& given) {
   if (steps < 1) throw Error("a training run has at least 1 step, not " + std::to_string(steps));
-  const CaptureOptions options = completed(program, given);
-  WarmLoop loop(program, options);
-
-  const Stopwatch watch;
-  CaptureSession session(options);
-  name_tensors(session, program);
-  loop->name_state(session);
-  at::Tensor loss;
-  for (int i = 0; i < steps; ++i) {
-    const RegionScope step("step " + std::to_string(i + 1));
-    loop->zero_grad();
-    loop->step(loss);
-  }
-  Graph graph = session.finish({loss});
-  return {std::move(graph), watch.seconds()};
+  return record_training(program, given, [&](TrainingLoop& loop, at::Tensor& loss) {
+    for (int i = 0; i < steps; ++i) {
+      const RegionScope step("step " + std::to_string(i + 1));
+      loop.zero_grad();
+      loop.step(loss);
+    }
+  });
 }
 
 }  // namespace shadowgraph

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "profiler/communication/interconnect_files.h"
+#include "profiler/embedded_files.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/text.h"
@@ -159,12 +159,12 @@ Interconnect Interconnect::read_file(const std::string& path) {
 
 std::vector<std::string> Interconnect::names() {
   std::vector<std::string> names;
-  for (const InterconnectFile& file : interconnect_files()) names.emplace_back(file.name);
+  for (const EmbeddedFile& file : interconnect_files()) names.emplace_back(file.name);
   return names;
 }
 
 Interconnect Interconnect::named(std::string_view name) {
-  for (const InterconnectFile& file : interconnect_files()) {
+  for (const EmbeddedFile& file : interconnect_files()) {
     if (file.name == name) return interconnect_from_json(json::parse(file.text), std::string(name));
   }
   throw Error(fmt::format("no interconnect '{}' is known; there are {}, and files of your own (docs/collectives.md)",

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "ir/text/words.h"
-#include "profiler/time/device_files.h"
+#include "profiler/embedded_files.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/text.h"
 
@@ -230,12 +230,12 @@ std::optional<DeviceSpec> DeviceSpec::find(const std::string& name_or_file, c10:
 
 std::vector<std::string> DeviceSpec::names() {
   std::vector<std::string> names;
-  for (const DeviceFile& file : device_files()) names.emplace_back(file.name);
+  for (const EmbeddedFile& file : device_files()) names.emplace_back(file.name);
   return names;
 }
 
 DeviceSpec DeviceSpec::named(std::string_view name) {
-  for (const DeviceFile& file : device_files()) {
+  for (const EmbeddedFile& file : device_files()) {
     if (file.name == name) return device_spec_from_json(json::parse(file.text), std::string(name));
   }
   throw Error(

@@ -1,0 +1,16 @@
+// Text files that are compiled in (cmake/embed.cmake): figures of devices, and of what is between them.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace shadowgraph {
+
+struct EmbeddedFile {
+  std::string_view name;  // "h100", of h100.json
+  std::string_view text;
+};
+std::span<const EmbeddedFile> device_files();        // profiler/time/devices/
+std::span<const EmbeddedFile> interconnect_files();  // profiler/communication/interconnects/
+
+}  // namespace shadowgraph
