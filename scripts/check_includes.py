@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the include directions: ir <- core <- passes <- profiler <- viz <- cli, python; models beside them.
+"""Holds the include directions: ir <- core <- passes <- profiler <- sharding <- viz <- cli, python; models beside them.
 
     scripts/check_includes.py [ROOT]     prints every violation as file:line and fails if there is one
     scripts/check_includes.py --test     proves that it fails on a tree with each kind of violation
@@ -18,13 +18,14 @@ import re
 import sys
 import tempfile
 
-LAYERS = ["ir", "core", "passes", "profiler", "viz"]
+LAYERS = ["ir", "core", "passes", "profiler", "sharding", "viz"]
 # Where a public header's declarations are defined.
 PUBLIC = {
     "ir": ["analysis", "bgl", "edit", "error", "export", "graph", "graph/*", "text", "verify"],
     "core": ["capture", "checkpoint", "deferred", "exported_program", "fake", "process_group", "replay", "rules"],
     "passes": ["codegen", "passes", "passes/*"],
     "profiler": ["operators", "profile", "profile/*"],
+    "sharding": ["sharding/*"],
     "viz": ["draw"],
     "umbrella": ["shadowgraph"],
 }

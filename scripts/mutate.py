@@ -50,6 +50,7 @@ PROGRAMS = {
     "passes/codegen/": ("codegen_tests",),
     "passes/": ("passes_tests", "replay_tests"),
     "profiler/": ("profiler_tests",),
+    "sharding/": ("sharding_tests",),
     "viz/": ("profiler_tests",),
     "models/": ("profiler_tests", "core_tests"),
     "cli/": ("shadowgraph",),

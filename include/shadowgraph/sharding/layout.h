@@ -1,0 +1,116 @@
+// How a tensor lies on a mesh of devices.
+//
+//     DeviceMesh mesh = DeviceMesh::parse("dp=8,tp=4");
+//     Layout layout = {Placement::shard(0), Placement::replicate()};     // "S(0),R": batch over dp, copies over tp
+//     local_sizes(sizes, layout, mesh);                                    // of one device's part
+//
+// One placement for each axis of the mesh, in DTensor's words: replicated, cut along a dimension, or partial (the tensor is
+// the sum, mean, maximum or minimum of what the devices have).
+//
+// A dimension may be several factors behind one another: [batch, sequence, hidden] viewed as [batch * sequence, hidden] has
+// dimension 0 of factors batch and sequence. Cut along the sequence, each device then has a piece of every batch row. That
+// is shard(0, outer): dimension 0 is `outer` equal stretches, each of which is cut into as many pieces as the axis has
+// devices (DTensor: _StridedShard with split_factor = outer). shard(d) is shard(d, 1).
+//
+// Two axes that cut the same dimension with the same `outer` nest in the order of the axes: the first one's pieces are cut
+// again by the second. All parts are equal: what does not divide has no such layout (no padding, no uneven pieces).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shadowgraph/error.h"
+#include "shadowgraph/export.h"
+#include "shadowgraph/process_group.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The mesh: devices by their coordinates, the last axis varying fastest (as FakeMesh and torch's DeviceMesh).
+
+constexpr size_t kMostMeshAxes = 4;
+
+struct DeviceMesh {
+  std::vector<MeshAxis> axes;  // 1 to kMostMeshAxes, named differently, of 1 device or more
+
+  // "8", "8x8", "4x4x4" (axes "x", "y", "z", "w") or "dp=8,tp=4". Throws Error.
+  static DeviceMesh parse(std::string_view text);
+  int64_t size() const;  // devices
+  int64_t coordinate(int64_t rank, size_t axis) const;
+  std::string to_string() const;  // "dp=8,tp=4"
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Layouts.
+
+enum class PartialOp : uint8_t { kSum, kAverage, kMax, kMin };
+std::string_view to_string(PartialOp op);  // "sum", "avg", "max", "min", as c10d spells them
+
+struct Placement {
+  enum class Kind : uint8_t { kReplicate, kShard, kPartial };
+  Kind kind = Kind::kReplicate;
+  PartialOp op = PartialOp::kSum;  // kPartial
+  uint8_t dim = 0;                 // kShard
+  int64_t outer = 1;               // kShard
+
+  static constexpr Placement replicate() { return {}; }
+  static constexpr Placement shard(int64_t dim, int64_t outer = 1) {
+    return {Kind::kShard, PartialOp::kSum, static_cast<uint8_t>(dim), outer};
+  }
+  static constexpr Placement partial(PartialOp op = PartialOp::kSum) { return {Kind::kPartial, op, 0, 1}; }
+  bool is_replicate() const { return kind == Kind::kReplicate; }
+  bool is_shard() const { return kind == Kind::kShard; }
+  bool is_partial() const { return kind == Kind::kPartial; }
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
+
+class Layout {
+ public:
+  Layout() = default;
+  explicit Layout(size_t axes) : size_(static_cast<uint8_t>(axes)) {}  // replicated
+  Layout(std::initializer_list<Placement> placements) : Layout(std::span(placements.begin(), placements.size())) {}
+  explicit Layout(std::span<const Placement> placements);  // throws Error if there are too many
+
+  size_t size() const { return size_; }
+  const Placement& operator[](size_t axis) const { return placements_[axis]; }
+  Placement& operator[](size_t axis) { return placements_[axis]; }
+  const Placement* begin() const { return placements_.data(); }
+  const Placement* end() const { return placements_.data() + size_; }
+  bool is_replicated() const;
+  bool has_partial() const;
+  friend bool operator==(const Layout&, const Layout&) = default;
+
+ private:
+  std::array<Placement, kMostMeshAxes> placements_{};
+  uint8_t size_ = 0;
+};
+
+// "S(0),R,P(sum)"; strided: "S(0,8)" for outer = 8. parse_layout throws Error.
+std::string to_string(const Placement& placement);
+std::string to_string(const Layout& layout);
+Layout parse_layout(std::string_view text);
+
+// One device's sizes; nothing if a cut does not divide, names a dimension that is not there, or `outer` does not fit.
+std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, const Layout& layout,
+                                                const DeviceMesh& mesh);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Real tensors, for tests, simulators and loading.
+
+// The part of `full` that `rank` has: a new contiguous tensor. Partial axes: coordinate 0 has all of it and the others
+// zeros (kSum), or all have it (kAverage, kMax, kMin). Throws Error if the layout does not divide it.
+at::Tensor local_part(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank);
+// The whole tensor from the parts of all ranks, in order of ranks. Throws Error if the parts do not fit the layout, or
+// if devices that must have the same do not have it (compared bit for bit, NaN included).
+at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
+                    std::span<const int64_t> sizes);
+
+}  // namespace shadowgraph

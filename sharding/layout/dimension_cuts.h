@@ -1,0 +1,22 @@
+// A tensor's dimensions as a layout cuts them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "shadowgraph/sharding/layout.h"
+
+namespace shadowgraph {
+
+struct DimensionCuts {
+  std::vector<int64_t> expanded;           // each dimension as its factors: between cuts, and one for each cut
+  std::vector<int64_t> dimension_of_axis;  // in `expanded`, by mesh axis; -1: does not cut
+  std::vector<int64_t> local;              // sizes of a part
+
+  // Nothing if it does not divide.
+  static std::optional<DimensionCuts> of(std::span<const int64_t> sizes, const Layout& layout, const DeviceMesh& mesh);
+};
+
+}  // namespace shadowgraph

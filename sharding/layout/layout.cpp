@@ -1,0 +1,328 @@
+// Layouts as reshapes: a dimension that is cut is a row of smaller dimensions, one for each axis that cuts it and one for
+// what lies between; a device's part is what is left when its coordinates are selected in those of the axes.
+//
+//     dimension 0 of 24, S(0) on x=2 and S(0,4) on y=3:    24 = 2 (x) * 2 * 3 (y) * 2       24 -> 4 a device
+#include "shadowgraph/sharding/layout.h"
+
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <set>
+
+#include "sharding/layout/dimension_cuts.h"
+
+namespace shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The mesh
+
+DeviceMesh DeviceMesh::parse(std::string_view text) {
+  DeviceMesh mesh;
+  if (text.find('=') != std::string_view::npos) {
+    mesh.axes = parse_mesh(text);
+  } else {
+    constexpr std::string_view kNames = "xyzw";
+    size_t at = 0;
+    while (true) {
+      const size_t end = std::min(text.find('x', at), text.size());
+      int64_t size = 0;
+      const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, size);
+      if (error != std::errc() || stop != text.data() + end || size < 1) {
+        throw Error(fmt::format("a mesh is written as \"8\", \"8x8\" or \"dp=8,tp=4\", not \"{}\"", text));
+      }
+      const std::string name(1, kNames[std::min(mesh.axes.size(), kNames.size() - 1)]);
+      mesh.axes.push_back({.name = name, .size = size});
+      if (end == text.size()) break;
+      at = end + 1;
+    }
+  }
+  if (mesh.axes.empty() || mesh.axes.size() > kMostMeshAxes) {
+    throw Error(
+        fmt::format("the mesh \"{}\" has {} axes; 1 to {} are possible", text, mesh.axes.size(), kMostMeshAxes));
+  }
+  std::set<std::string> names;
+  int64_t devices = 1;
+  for (const MeshAxis& axis : mesh.axes) {
+    if (!names.insert(axis.name).second) throw Error(fmt::format("the mesh \"{}\" has two axes {}", text, axis.name));
+    if (axis.size < 1) throw Error(fmt::format("the axis {} of mesh \"{}\" has no device", axis.name, text));
+    if (__builtin_mul_overflow(devices, axis.size, &devices) || devices > (int64_t{1} << 31)) {
+      throw Error(fmt::format("the mesh \"{}\" has more than 2^31 devices", text));
+    }
+  }
+  return mesh;
+}
+
+int64_t DeviceMesh::size() const {
+  int64_t size = 1;
+  for (const MeshAxis& axis : axes) size *= axis.size;
+  return size;
+}
+
+int64_t DeviceMesh::coordinate(int64_t rank, size_t axis) const {
+  for (size_t a = axes.size(); --a > axis;) rank /= axes[a].size;
+  return rank % axes[axis].size;
+}
+
+std::string DeviceMesh::to_string() const {
+  std::string text;
+  for (const MeshAxis& axis : axes) text += fmt::format("{}{}={}", text.empty() ? "" : ",", axis.name, axis.size);
+  return text;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Words
+
+std::string_view to_string(PartialOp op) {
+  switch (op) {
+    case PartialOp::kSum:
+      return "sum";
+    case PartialOp::kAverage:
+      return "avg";
+    case PartialOp::kMax:
+      return "max";
+    case PartialOp::kMin:
+      return "min";
+  }
+  return "sum";
+}
+
+Layout::Layout(std::span<const Placement> placements) : size_(static_cast<uint8_t>(placements.size())) {
+  if (placements.size() > kMostMeshAxes) {
+    throw Error(fmt::format("a layout of {} axes; at most {} are possible", placements.size(), kMostMeshAxes));
+  }
+  std::copy(placements.begin(), placements.end(), placements_.begin());
+}
+
+bool Layout::is_replicated() const {
+  return std::all_of(begin(), end(), [](const Placement& placement) { return placement.is_replicate(); });
+}
+
+bool Layout::has_partial() const {
+  return std::any_of(begin(), end(), [](const Placement& placement) { return placement.is_partial(); });
+}
+
+std::string to_string(const Placement& placement) {
+  if (placement.is_partial()) return fmt::format("P({})", to_string(placement.op));
+  if (placement.is_replicate()) return "R";
+  return placement.outer == 1 ? fmt::format("S({})", placement.dim)
+                              : fmt::format("S({},{})", placement.dim, placement.outer);
+}
+
+std::string to_string(const Layout& layout) {
+  std::string text;
+  for (const Placement& placement : layout) text += (text.empty() ? "" : ",") + to_string(placement);
+  return text;
+}
+
+namespace {
+
+// Reads "S(0,8)" and its like from the front of `rest`; nothing if it is none.
+std::optional<Placement> take_placement(std::string_view& rest) {
+  const auto take = [&](std::string_view word) {
+    const bool found = rest.starts_with(word);
+    if (found) rest.remove_prefix(word.size());
+    return found;
+  };
+  const auto number = [&](int64_t least, int64_t most) -> std::optional<int64_t> {
+    int64_t value = 0;
+    const auto [stop, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+    if (error != std::errc() || value < least || value > most) return std::nullopt;
+    rest.remove_prefix(static_cast<size_t>(stop - rest.data()));
+    return value;
+  };
+  if (take("R")) return Placement::replicate();
+  if (take("P(")) {
+    for (const PartialOp op : {PartialOp::kSum, PartialOp::kAverage, PartialOp::kMax, PartialOp::kMin}) {
+      if (take(fmt::format("{})", to_string(op)))) return Placement::partial(op);
+    }
+    return std::nullopt;
+  }
+  if (!take("S(")) return std::nullopt;
+  const std::optional<int64_t> dim = number(0, 255);
+  if (!dim) return std::nullopt;
+  int64_t outer = 1;
+  if (take(",")) {
+    const std::optional<int64_t> written = number(1, std::numeric_limits<int64_t>::max());
+    if (!written) return std::nullopt;
+    outer = *written;
+  }
+  if (!take(")")) return std::nullopt;
+  return Placement::shard(*dim, outer);
+}
+
+}  // namespace
+
+Layout parse_layout(std::string_view text) {
+  std::vector<Placement> placements;
+  std::string_view rest = text;
+  while (true) {
+    const std::optional<Placement> placement = take_placement(rest);
+    const bool more = rest.starts_with(',');
+    if (!placement || (!more && !rest.empty())) {
+      throw Error(fmt::format("a layout is written as \"S(0),R,P(sum)\", not \"{}\"", text));
+    }
+    placements.push_back(*placement);
+    if (!more) return Layout(placements);
+    rest.remove_prefix(1);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Parts
+
+std::optional<DimensionCuts> DimensionCuts::of(std::span<const int64_t> sizes, const Layout& layout,
+                                               const DeviceMesh& mesh) {
+  DimensionCuts cuts;
+  cuts.dimension_of_axis.assign(layout.size(), -1);
+  for (size_t axis = 0; axis < layout.size(); ++axis) {
+    if (layout[axis].is_shard() && layout[axis].dim >= sizes.size()) return std::nullopt;
+  }
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    std::array<uint8_t, kMostMeshAxes> axes{};
+    size_t count = 0;
+    for (size_t axis = 0; axis < layout.size(); ++axis) {
+      if (layout[axis].is_shard() && layout[axis].dim == dim) axes[count++] = static_cast<uint8_t>(axis);
+    }
+    std::stable_sort(axes.begin(), axes.begin() + count,
+                     [&](uint8_t a, uint8_t b) { return layout[a].outer < layout[b].outer; });
+    int64_t before = 1;  // elements of the dimension's factors so far
+    int64_t local = sizes[dim];
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t outer = layout[axes[i]].outer;
+      const int64_t devices = mesh.axes[axes[i]].size;
+      const bool nested = i > 0 && layout[axes[i - 1]].outer == outer;
+      if (!nested) {
+        if (outer < before || outer % before != 0) return std::nullopt;
+        if (outer > before || i == 0) cuts.expanded.push_back(outer / before);
+        before = outer;
+      }
+      cuts.dimension_of_axis[axes[i]] = static_cast<int64_t>(cuts.expanded.size());
+      cuts.expanded.push_back(devices);
+      before *= devices;
+      if (local % devices != 0) return std::nullopt;
+      local /= devices;
+    }
+    if (sizes[dim] % before != 0 && count > 0) return std::nullopt;
+    cuts.expanded.push_back(count > 0 ? sizes[dim] / before : sizes[dim]);
+    cuts.local.push_back(local);
+  }
+  return cuts;
+}
+
+std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, const Layout& layout,
+                                                const DeviceMesh& mesh) {
+  std::optional<DimensionCuts> cuts = DimensionCuts::of(sizes, layout, mesh);
+  if (!cuts) return std::nullopt;
+  return std::move(cuts->local);
+}
+
+namespace {
+
+DimensionCuts cuts_of(std::span<const int64_t> sizes, const Layout& layout, const DeviceMesh& mesh) {
+  if (layout.size() != mesh.axes.size()) {
+    throw Error(fmt::format("the layout {} is not one of the mesh {}", to_string(layout), mesh.to_string()));
+  }
+  std::optional<DimensionCuts> cuts = DimensionCuts::of(sizes, layout, mesh);
+  if (!cuts) {
+    throw Error(fmt::format("a tensor of sizes [{}] cannot lie as {} on the mesh {}", fmt::join(sizes, ", "),
+                            to_string(layout), mesh.to_string()));
+  }
+  return std::move(*cuts);
+}
+
+// Where `rank`'s part is in a tensor of the expanded sizes.
+at::Tensor part_of(at::Tensor expanded, const DimensionCuts& cuts, const DeviceMesh& mesh, int64_t rank) {
+  std::vector<std::pair<int64_t, int64_t>> selected;  // dimension, coordinate
+  for (size_t axis = 0; axis < cuts.dimension_of_axis.size(); ++axis) {
+    if (cuts.dimension_of_axis[axis] >= 0) {
+      selected.emplace_back(cuts.dimension_of_axis[axis], mesh.coordinate(rank, axis));
+    }
+  }
+  std::sort(selected.rbegin(), selected.rend());
+  for (const auto& [dimension, coordinate] : selected) expanded = expanded.select(dimension, coordinate);
+  return expanded;
+}
+
+at::Tensor combined(PartialOp op, const at::Tensor& a, const at::Tensor& b) {
+  switch (op) {
+    case PartialOp::kMax:
+      return at::maximum(a, b);
+    case PartialOp::kMin:
+      return at::minimum(a, b);
+    case PartialOp::kSum:
+    case PartialOp::kAverage:
+      break;
+  }
+  return at::add(a, b);
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor left = a.contiguous();
+  const at::Tensor right = b.contiguous();
+  return left.sizes() == right.sizes() && left.dtype() == right.dtype() &&
+         (left.numel() == 0 || std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
+}
+
+}  // namespace
+
+at::Tensor local_part(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank) {
+  const DimensionCuts cuts = cuts_of(full.sizes(), layout, mesh);
+  for (size_t axis = 0; axis < layout.size(); ++axis) {
+    if (layout[axis].is_partial() && layout[axis].op == PartialOp::kSum && mesh.coordinate(rank, axis) != 0) {
+      return at::zeros(cuts.local, full.options());
+    }
+  }
+  return part_of(full.reshape(cuts.expanded), cuts, mesh, rank).reshape(cuts.local).clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
+                    std::span<const int64_t> sizes) {
+  const DimensionCuts cuts = cuts_of(sizes, layout, mesh);
+  if (parts.size() != static_cast<size_t>(mesh.size())) {
+    throw Error(fmt::format("{} parts of a tensor on the mesh {}", parts.size(), mesh.to_string()));
+  }
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    if (parts[rank].sizes() != at::IntArrayRef(cuts.local)) {
+      throw Error(fmt::format("rank {} has a part of sizes [{}], not [{}]", rank, fmt::join(parts[rank].sizes(), ", "),
+                              fmt::join(cuts.local, ", ")));
+    }
+  }
+  // Axes that do not cut are folded into coordinate 0, the last axis first.
+  std::vector<at::Tensor> folded(parts.begin(), parts.end());
+  const int64_t devices = mesh.size();
+  int64_t stride = 1;
+  for (size_t axis = layout.size(); axis-- > 0; stride *= mesh.axes[axis].size) {
+    const Placement& placement = layout[axis];
+    if (placement.is_shard()) continue;
+    for (int64_t rank = 0; rank < devices; ++rank) {
+      const int64_t coordinate = mesh.coordinate(rank, axis);
+      if (coordinate == 0 || !folded[rank].defined()) continue;
+      at::Tensor& first = folded[rank - coordinate * stride];
+      if (placement.is_partial()) {
+        first = combined(placement.op, first, folded[rank]);
+      } else if (!same_bits(first, folded[rank])) {
+        throw Error(fmt::format("ranks {} and {} differ in what {} says is the same on axis {}",
+                                rank - coordinate * stride, rank, to_string(layout), mesh.axes[axis].name));
+      }
+      folded[rank] = at::Tensor();
+    }
+    if (placement.is_partial() && placement.op == PartialOp::kAverage) {
+      for (at::Tensor& tensor : folded) {
+        if (tensor.defined()) tensor = at::div(tensor, mesh.axes[axis].size);
+      }
+    }
+  }
+  at::Tensor whole = at::empty(cuts.expanded, folded[0].options());
+  for (int64_t rank = 0; rank < devices; ++rank) {
+    if (!folded[rank].defined()) continue;
+    at::Tensor place = part_of(whole, cuts, mesh, rank);
+    place.copy_(folded[rank].reshape(place.sizes()));
+  }
+  return whole.reshape(sizes);
+}
+
+}  // namespace shadowgraph

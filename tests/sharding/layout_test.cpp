@@ -1,0 +1,90 @@
+// Layouts: parts of real tensors, put together again.
+#include "shadowgraph/sharding/layout.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+namespace shadowgraph {
+namespace {
+
+using Dims = std::vector<int64_t>;
+
+TEST(DeviceMesh, IsReadFromText) {
+  const DeviceMesh mesh = DeviceMesh::parse("2x3x4");
+  EXPECT_EQ(mesh.size(), 24);
+  EXPECT_EQ(mesh.to_string(), "x=2,y=3,z=4");
+  EXPECT_EQ(mesh.coordinate(23, 0), 1);
+  EXPECT_EQ(mesh.coordinate(17, 1), 1);
+  EXPECT_EQ(mesh.coordinate(17, 2), 1);
+  EXPECT_EQ(DeviceMesh::parse("dp=8,tp=4").axes[1].name, "tp");
+  EXPECT_EQ(DeviceMesh::parse("8").size(), 8);
+  for (const char* bad : {"", "x", "8x", "x8", "0", "8x0", "-1", "8 x 8", "2x2x2x2x2", "a=2,a=3",
+                          "99999999999999999999", "65536x65536"}) {
+    EXPECT_THROW(DeviceMesh::parse(bad), Error) << bad;
+  }
+}
+
+TEST(Layout, PrintsAndParses) {
+  const Layout layout{Placement::shard(1, 8), Placement::replicate(), Placement::partial(PartialOp::kAverage)};
+  EXPECT_EQ(to_string(layout), "S(1,8),R,P(avg)");
+  EXPECT_EQ(parse_layout("S(1,8),R,P(avg)"), layout);
+  for (const char* bad : {"", "S", "S()", "S(-1)", "S(1,0)", "R,", "P(mean)", "R R", "R,R,R,R,R", "S(0)x"}) {
+    EXPECT_THROW(parse_layout(bad), Error) << bad;
+  }
+}
+
+TEST(Layout, LocalSizesDivideOrAreNone) {
+  const DeviceMesh mesh = DeviceMesh::parse("2x3");
+  const Dims sizes{12, 5};
+  EXPECT_EQ(local_sizes(sizes, parse_layout("S(0),S(0)"), mesh), (Dims{2, 5}));
+  EXPECT_EQ(local_sizes(sizes, parse_layout("S(0),R"), mesh), (Dims{6, 5}));
+  EXPECT_EQ(local_sizes(sizes, parse_layout("S(0),S(0,4)"), mesh), (Dims{2, 5}));
+  EXPECT_EQ(local_sizes(sizes, parse_layout("S(0,2),S(0)"), mesh), std::nullopt);  // 3 devices into 2 stretches
+  EXPECT_EQ(local_sizes(sizes, parse_layout("R,S(0,4)"), mesh), (Dims{4, 5}));
+  EXPECT_EQ(local_sizes(sizes, parse_layout("R,S(0,5)"), mesh), std::nullopt);
+  EXPECT_EQ(local_sizes(sizes, parse_layout("S(1),R"), mesh), std::nullopt);
+  EXPECT_EQ(local_sizes(sizes, parse_layout("S(2),R"), mesh), std::nullopt);
+  EXPECT_EQ(local_sizes(Dims{}, parse_layout("P(sum),R"), mesh), Dims{});
+}
+
+// Dimension 0 is [batch 2, sequence 4]; y cuts the sequence: each device has a stretch of every batch row.
+TEST(Layout, StridedPartsAreStretchesOfEveryOuterRow) {
+  const DeviceMesh mesh = DeviceMesh::parse("1x2");
+  const at::Tensor full = at::arange(8);
+  const at::Tensor part = local_part(full, parse_layout("R,S(0,2)"), mesh, 1);
+  EXPECT_TRUE(at::equal(part, at::tensor({2, 3, 6, 7})));
+}
+
+// The first axis' pieces are cut again by the second.
+TEST(Layout, AxesOnOneDimensionNest) {
+  const DeviceMesh mesh = DeviceMesh::parse("2x2");
+  const at::Tensor full = at::arange(8);
+  EXPECT_TRUE(at::equal(local_part(full, parse_layout("S(0),S(0)"), mesh, 1), at::tensor({2, 3})));
+  EXPECT_TRUE(at::equal(local_part(full, parse_layout("S(0,2),S(0)"), mesh, 1), at::tensor({4, 5})));
+}
+
+TEST(Layout, PartsMakeTheWholeAgain) {
+  const DeviceMesh mesh = DeviceMesh::parse("2x3");
+  const at::Tensor full = at::arange(12 * 6).reshape({12, 6}).to(at::kDouble);
+  for (const char* text : {"R,R", "S(0),R", "S(0),S(0)", "S(0),S(1)", "S(1),S(0)", "S(1),S(1)", "S(0),S(0,4)",
+                           "S(0,2),S(0,4)", "P(sum),S(0)", "S(1),P(max)", "P(avg),P(sum)", "S(0,3),S(0)"}) {
+    const Layout layout = parse_layout(text);
+    std::vector<at::Tensor> parts;
+    for (int64_t rank = 0; rank < mesh.size(); ++rank) parts.push_back(local_part(full, layout, mesh, rank));
+    EXPECT_TRUE(at::equal(whole_of(parts, layout, mesh, full.sizes()), full)) << text;
+  }
+}
+
+TEST(Layout, CopiesThatDifferAndForeignPartsAreRefused) {
+  const DeviceMesh mesh = DeviceMesh::parse("2");
+  std::vector<at::Tensor> parts{at::zeros({2}), at::ones({2})};
+  EXPECT_THROW(whole_of(parts, parse_layout("R"), mesh, Dims{2}), Error);
+  EXPECT_THROW(whole_of(parts, parse_layout("S(0)"), mesh, Dims{2}), Error);
+  EXPECT_THROW(whole_of(parts, parse_layout("S(0),R"), mesh, Dims{4}), Error);
+  parts.pop_back();
+  EXPECT_THROW(whole_of(parts, parse_layout("S(0)"), mesh, Dims{4}), Error);
+  EXPECT_THROW(local_part(at::zeros({3}), parse_layout("S(0)"), mesh, 0), Error);
+}
+
+}  // namespace
+}  // namespace shadowgraph
