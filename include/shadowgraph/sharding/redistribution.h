@@ -52,6 +52,11 @@ struct Redistribution {
 std::optional<RedistributionStep> redistribution_step(const Layout& layout, size_t axis, const Placement& to,
                                                       const DeviceMesh& mesh, std::span<const int64_t> sizes);
 
+// Of how many separate blocks of memory one piece of a cut consists, in the part that a device has before the axis cuts it,
+// or after it is gathered: 1 if pieces lie one behind the other. Otherwise a step copies once more, to get them so.
+// `layout` cuts on `axis`.
+int64_t blocks_of_pieces(const Layout& layout, size_t axis, std::span<const int64_t> sizes, const DeviceMesh& mesh);
+
 struct RedistributionRates {
   const Interconnect* interconnect = nullptr;
   double memory_bandwidth = 1e12;  // B/s, of the device: pieces that are not one block are copied once more
