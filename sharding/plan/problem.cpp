@@ -116,8 +116,9 @@ ShardingProblem ShardingProblemBuilder::build() {
   find_uses();
   make_copies();
   make_edges();
-  apply_pins();
-  problem_.assignment_.name = fmt::format("{} on {}", graph_.metadata.model.value_or("graph"), options_.mesh.to_string());
+  problem_.assignment_ = problem_.pinned(options_.pins);
+  problem_.assignment_.name =
+      fmt::format("{} on {}", graph_.metadata.model.value_or("graph"), options_.mesh.to_string());
   return std::move(problem_);
 }
 
@@ -128,34 +129,6 @@ uint16_t ShardingProblemBuilder::layout_number(const Layout& layout) {
     problem_.layouts_.push_back(layout);
   }
   return static_cast<uint16_t>(found->second);
-}
-
-// A pin of some of the nodes that are alike parts them from the others.
-void ShardingProblemBuilder::split_pinned_classes() {
-  std::map<std::pair<uint32_t, size_t>, uint32_t> split;
-  const Numbering numbering = Numbering::of(graph_);
-  for (size_t p = 0; p < options_.pins.size(); ++p) {
-    const ShardingPin& pin = options_.pins[p];
-    if (pin.layout.size() != options_.mesh.axes.size()) {
-      throw Error(fmt::format("the pin {}={} is not of the mesh {}", pin.name, to_string(pin.layout),
-                              options_.mesh.to_string()));
-    }
-    bool found = false;
-    for (const NodeId node : memory_.nodes) {
-      const bool placeholder = graph_.is_placeholder(node);
-      const bool matches = placeholder ? fnmatch(pin.name.c_str(), placeholder_name(graph_, node).c_str(), 0) == 0
-                                       : pin.name == fmt::format("n{}", numbering.of(node));
-      if (!matches) continue;
-      found = true;
-      const auto key = std::pair(classes_.class_of[node], p);
-      const auto [at, is_new] = split.try_emplace(key, classes_.count);
-      if (is_new) ++classes_.count;
-      classes_.class_of[node] = at->second;
-      pin_of_[node] = static_cast<uint32_t>(p) + 1;
-    }
-    if (!found)
-      throw Error(fmt::format("the pin {}={}: no placeholder or node is called so", pin.name, to_string(pin.layout)));
-  }
 }
 
 void ShardingProblemBuilder::make_variables() {
@@ -514,20 +487,72 @@ ShardingProblemBuilder::Distances& ShardingProblemBuilder::distances_of(const Ma
 // ---------------------------------------------------------------------------------------------------------------------
 // Pins
 
-void ShardingProblemBuilder::apply_pins() {
-  for (uint32_t v = 0; v < problem_.variables_.size(); ++v) {
-    const ShardingProblem::Variable& variable = problem_.variables_[v];
-    if (variable.nodes.empty()) continue;
-    const uint32_t pin = std::as_const(pin_of_)[variable.nodes.front()];
-    if (pin == 0) continue;
-    const ShardingPin& wanted = options_.pins[pin - 1];
-    AssignmentNode& node = problem_.assignment_.nodes[v];
+std::vector<NodeId> nodes_of_pin(const Graph& graph, const Numbering& numbering, const ShardingPin& pin,
+                                 const DeviceMesh& mesh) {
+  if (pin.layout.size() != mesh.axes.size()) {
+    throw Error(fmt::format("the pin {}={} is not of the mesh {}", pin.name, to_string(pin.layout), mesh.to_string()));
+  }
+  std::vector<NodeId> nodes;
+  for (const NodeId node : graph.nodes()) {
+    if (!graph.is_placeholder(node)) break;
+    if (fnmatch(pin.name.c_str(), placeholder_name(graph, node).c_str(), 0) == 0) nodes.push_back(node);
+  }
+  for (const NodeId node : graph.nodes()) {
+    if (nodes.empty() && pin.name == fmt::format("n{}", numbering.of(node))) nodes.push_back(node);
+  }
+  if (nodes.empty()) {
+    throw Error(fmt::format("the pin {}={}: no placeholder or node is called so", pin.name, to_string(pin.layout)));
+  }
+  return nodes;
+}
+
+// A pin of some of the nodes that are alike parts them from the others.
+void ShardingProblemBuilder::split_pinned_classes() {
+  if (options_.pins.empty()) return;
+  const Numbering numbering = Numbering::of(graph_);
+  for (const ShardingPin& pin : options_.pins) {
+    std::map<uint32_t, uint32_t> split;
+    for (const NodeId node : nodes_of_pin(graph_, numbering, pin, options_.mesh)) {
+      const auto [at, is_new] = split.try_emplace(classes_.class_of[node], classes_.count);
+      if (is_new) ++classes_.count;
+      classes_.class_of[node] = at->second;
+    }
+  }
+}
+
+AssignmentProblem ShardingProblem::pinned(std::span<const ShardingPin> pins) const {
+  AssignmentProblem pinned = assignment_;
+  if (pins.empty()) return pinned;
+  const Numbering numbering = Numbering::of(*graph_);
+  std::map<NodeId, size_t> pin_of;
+  for (size_t p = 0; p < pins.size(); ++p) {
+    for (const NodeId node : nodes_of_pin(*graph_, numbering, pins[p], mesh_)) pin_of[node] = p;
+  }
+  std::map<uint32_t, size_t> last;  // by variable
+  for (const auto& [node, p] : pin_of) {
+    const std::optional<uint32_t> variable = variable_of(node);
+    if (!variable) throw Error(fmt::format("the pin {}: it has no tensors", pins[p].name));
+    const std::vector<NodeId>& alike = variables_[*variable].nodes;
+    const auto same = [&](NodeId other) {
+      const auto pin = pin_of.find(other);
+      return pin != pin_of.end() && pins[pin->second].layout == pins[p].layout;
+    };
+    if (!std::ranges::all_of(alike, same)) {
+      throw Error(
+          fmt::format("the pin {}={} is not of all the {} nodes that one variable stands for ({}); give it with "
+                      "the options of the problem",
+                      pins[p].name, to_string(pins[p].layout), alike.size(), assignment_.nodes[*variable].name));
+    }
+    last[*variable] = p;
+  }
+  for (const auto& [v, p] : last) {
+    const Variable& variable = variables_[v];
+    AssignmentNode& node = pinned.nodes[v];
     std::vector<std::string> possible;
     bool found = false;
     for (uint32_t s = 0; s < node.costs.size(); ++s) {
-      const uint32_t tensor = variable.results > 0 ? variable.operands : 0;
-      const Layout& layout = problem_.layouts_[variable.layout(s, tensor)];
-      if (layout == wanted.layout) {
+      const Layout& layout = layouts_[variable.layout(s, variable.results > 0 ? variable.operands : 0)];
+      if (layout == pins[p].layout) {
         found = true;
         continue;
       }
@@ -535,10 +560,11 @@ void ShardingProblemBuilder::apply_pins() {
       if (std::ranges::find(possible, to_string(layout)) == possible.end()) possible.push_back(to_string(layout));
     }
     if (!found) {
-      throw Error(fmt::format("the pin {}={}: {} can lie as {}", wanted.name, to_string(wanted.layout), node.name,
+      throw Error(fmt::format("the pin {}={}: {} can lie as {}", pins[p].name, to_string(pins[p].layout), node.name,
                               fmt::join(possible, "  ")));
     }
   }
+  return pinned;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -584,6 +610,17 @@ ShardingProblem::Cost ShardingProblem::cost(std::span<const uint32_t> choice) co
         AssignmentCost::Wide{assignment_.matrices[edge.matrix].at(choice[edge.a], choice[edge.b])} * edge.times;
   }
   return cost;
+}
+
+std::vector<Layout> ShardingProblem::layouts_of(NodeId placeholder) const {
+  std::vector<Layout> layouts;
+  const std::optional<uint32_t> number = variable_of(placeholder);
+  if (!number) return layouts;
+  const Variable& variable = variables_[*number];
+  for (uint32_t s = 0; s < assignment_.nodes[*number].costs.size(); ++s) {
+    layouts.push_back(layouts_[variable.layout(s, variable.operands)]);
+  }
+  return layouts;
 }
 
 std::vector<PlannedTensor> ShardingProblem::placeholders(const ShardingPlan& plan) const {

@@ -83,7 +83,6 @@ class ShardingProblemBuilder {
   void finish_edge(const EdgeKey& key, Edge& edge);
   CostMatrix cost_matrix(const MatrixKey& key);
   Distances& distances_of(const MatrixKey& key);
-  void apply_pins();
 
   uint16_t layout_number(const Layout& layout);
   int64_t parts_of(ValueId value, const Layout& layout) const;
@@ -100,7 +99,6 @@ class ShardingProblemBuilder {
   const StepTime time_;
   ShardingProblem problem_;
   StorageId last_storage_;
-  IdMap<NodeId, uint32_t> pin_of_;  // 1 + number
   std::vector<RuleSource> sources_;
   std::unordered_map<std::string, size_t> layout_numbers_;
   IdMap<ValueId, std::vector<Use>> uses_of_;

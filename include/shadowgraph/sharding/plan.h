@@ -87,6 +87,9 @@ class ShardingProblem {
   ShardingProblem& operator=(ShardingProblem&&) noexcept;
 
   const AssignmentProblem& assignment() const { return assignment_; }
+  // The same with other pins, besides those of the options. A pin must be of all nodes that one variable stands for, or
+  // of none of them; of several the last counts. Throws Error otherwise, and for what matches nothing or cannot be.
+  AssignmentProblem pinned(std::span<const ShardingPin> pins) const;
   // Of the variables that nodes have; `choice` is one strategy for each of assignment().nodes.
   ShardingPlan plan(std::span<const uint32_t> choice) const;
   // The variable that decides over a node; nothing for nodes without tensors.
@@ -103,6 +106,9 @@ class ShardingProblem {
   Cost cost(std::span<const uint32_t> choice) const;
   // Parameters, buffers and inputs as a plan has them, in program order.
   std::vector<PlannedTensor> placeholders(const ShardingPlan& plan) const;
+
+  // The layouts that a placeholder can have.
+  std::vector<Layout> layouts_of(NodeId placeholder) const;
 
   const RuleCoverage& coverage() const { return coverage_; }
   int64_t tensor_nodes() const { return tensor_nodes_; }
@@ -133,5 +139,22 @@ class ShardingProblem {
   int64_t tensor_nodes_ = 0;
   std::unique_ptr<RedistributionPlanner> planner_;
 };
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Plans as people write them by hand: pins of parameters and inputs, after which the rest follows at least cost. What
+// divides by no axis stays whole.
+
+enum class HandPlan : uint8_t {
+  kDataParallel,        // parameters whole, inputs cut along dimension 0, over all axes
+  kFullySharded,        // parameters cut as well: ZeRO 3, FSDP
+  kTensorParallel,      // over the last axis, parameters of linear layers cut by columns and rows in turn (Megatron)
+  kDataTensorParallel,  // inputs cut over the other axes
+  kFullyShardedTensor,  // and parameters
+};
+std::string_view to_string(HandPlan plan);  // "data parallel", ...
+// Those that a mesh can have: with one axis the first three, with more all but the third.
+std::vector<HandPlan> hand_plans(const DeviceMesh& mesh);
+std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,
+                                 const DeviceMesh& mesh);
 
 }  // namespace shadowgraph
