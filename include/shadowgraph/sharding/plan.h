@@ -11,6 +11,8 @@
 // results and the operands that use them. Both come from the profiler's time model, in integer picoseconds.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,6 +46,23 @@ struct ShardingPlan {
   DeviceMesh mesh;
   IdMap<NodeId, NodeLayouts> nodes;  // sg::input and its like have results, sg::output operands
 };
+
+// {"format": "shadowgraph-sharding-plan", "version": 1, "mesh": [{"name": "x", "size": 8}], "nodes": [{"node": 329, "name":
+// "aten::mm", "operands": ["S(0)", "R"], "results": ["S(0)"]}]}, nodes by the numbers of the graph's text. Reading throws
+// ParseError for what is no plan of this graph.
+nlohmann::json to_json(const ShardingPlan& plan, const Graph& graph);
+ShardingPlan sharding_plan_from_json(const nlohmann::json& json, const Graph& graph);
+
+// One change of layout that a plan makes: what serves how many operands.
+struct PlannedCopy {
+  ValueId value;
+  PhaseId phase;
+  Layout from, to;
+  NodeId before;  // the first node that takes it
+  Redistribution way;
+};
+// In program order of the nodes that first need them. Throws Error where a plan asks for what is not possible.
+std::vector<PlannedCopy> copies_of(const Graph& graph, const ShardingPlan& plan, const RedistributionPlanner& planner);
 
 // The phase that a node's copies belong to: its own, but sg::gradient is of the optimizer, where there is one.
 PhaseId phase_of_copies(const Graph& graph, NodeId node);
