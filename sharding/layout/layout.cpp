@@ -114,7 +114,7 @@ std::string to_string(const Placement& placement) {
 
 std::string to_string(const Layout& layout) {
   std::string text;
-  for (const Placement& placement : layout) text += (text.empty() ? "" : ",") + to_string(placement);
+  for (const Placement& placement : layout) text += fmt::format("{}{}", text.empty() ? "" : ",", to_string(placement));
   return text;
 }
 
@@ -156,7 +156,7 @@ std::optional<Placement> take_placement(std::string_view& rest) {
 
 }  // namespace
 
-Layout parse_layout(std::string_view text) {
+Layout Layout::parse(std::string_view text) {
   std::vector<Placement> placements;
   std::string_view rest = text;
   while (true) {

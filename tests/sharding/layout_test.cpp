@@ -27,31 +27,31 @@ TEST(DeviceMesh, IsReadFromText) {
 TEST(Layout, PrintsAndParses) {
   const Layout layout{Placement::shard(1, 8), Placement::replicate(), Placement::partial(PartialOp::kAverage)};
   EXPECT_EQ(to_string(layout), "S(1,8),R,P(avg)");
-  EXPECT_EQ(parse_layout("S(1,8),R,P(avg)"), layout);
+  EXPECT_EQ(Layout::parse("S(1,8),R,P(avg)"), layout);
   for (const char* bad : {"", "S", "S()", "S(-1)", "S(1,0)", "R,", "P(mean)", "R R", "R,R,R,R,R", "S(0)x"}) {
-    EXPECT_THROW(parse_layout(bad), Error) << bad;
+    EXPECT_THROW(Layout::parse(bad), Error) << bad;
   }
 }
 
 TEST(Layout, LocalSizesDivideOrAreNone) {
   const DeviceMesh mesh = DeviceMesh::parse("2x3");
   const Dims sizes{12, 5};
-  EXPECT_EQ(local_sizes(sizes, parse_layout("S(0),S(0)"), mesh), (Dims{2, 5}));
-  EXPECT_EQ(local_sizes(sizes, parse_layout("S(0),R"), mesh), (Dims{6, 5}));
-  EXPECT_EQ(local_sizes(sizes, parse_layout("S(0),S(0,4)"), mesh), (Dims{2, 5}));
-  EXPECT_EQ(local_sizes(sizes, parse_layout("S(0,2),S(0)"), mesh), std::nullopt);  // 3 devices into 2 stretches
-  EXPECT_EQ(local_sizes(sizes, parse_layout("R,S(0,4)"), mesh), (Dims{4, 5}));
-  EXPECT_EQ(local_sizes(sizes, parse_layout("R,S(0,5)"), mesh), std::nullopt);
-  EXPECT_EQ(local_sizes(sizes, parse_layout("S(1),R"), mesh), std::nullopt);
-  EXPECT_EQ(local_sizes(sizes, parse_layout("S(2),R"), mesh), std::nullopt);
-  EXPECT_EQ(local_sizes(Dims{}, parse_layout("P(sum),R"), mesh), Dims{});
+  EXPECT_EQ(local_sizes(sizes, Layout::parse("S(0),S(0)"), mesh), (Dims{2, 5}));
+  EXPECT_EQ(local_sizes(sizes, Layout::parse("S(0),R"), mesh), (Dims{6, 5}));
+  EXPECT_EQ(local_sizes(sizes, Layout::parse("S(0),S(0,4)"), mesh), (Dims{2, 5}));
+  EXPECT_EQ(local_sizes(sizes, Layout::parse("S(0,2),S(0)"), mesh), std::nullopt);  // 3 devices into 2 stretches
+  EXPECT_EQ(local_sizes(sizes, Layout::parse("R,S(0,4)"), mesh), (Dims{4, 5}));
+  EXPECT_EQ(local_sizes(sizes, Layout::parse("R,S(0,5)"), mesh), std::nullopt);
+  EXPECT_EQ(local_sizes(sizes, Layout::parse("S(1),R"), mesh), std::nullopt);
+  EXPECT_EQ(local_sizes(sizes, Layout::parse("S(2),R"), mesh), std::nullopt);
+  EXPECT_EQ(local_sizes(Dims{}, Layout::parse("P(sum),R"), mesh), Dims{});
 }
 
 // Dimension 0 is [batch 2, sequence 4]; y cuts the sequence: each device has a stretch of every batch row.
 TEST(Layout, StridedPartsAreStretchesOfEveryOuterRow) {
   const DeviceMesh mesh = DeviceMesh::parse("1x2");
   const at::Tensor full = at::arange(8);
-  const at::Tensor part = local_part(full, parse_layout("R,S(0,2)"), mesh, 1);
+  const at::Tensor part = local_part(full, Layout::parse("R,S(0,2)"), mesh, 1);
   EXPECT_TRUE(at::equal(part, at::tensor({2, 3, 6, 7})));
 }
 
@@ -59,8 +59,8 @@ TEST(Layout, StridedPartsAreStretchesOfEveryOuterRow) {
 TEST(Layout, AxesOnOneDimensionNest) {
   const DeviceMesh mesh = DeviceMesh::parse("2x2");
   const at::Tensor full = at::arange(8);
-  EXPECT_TRUE(at::equal(local_part(full, parse_layout("S(0),S(0)"), mesh, 1), at::tensor({2, 3})));
-  EXPECT_TRUE(at::equal(local_part(full, parse_layout("S(0,2),S(0)"), mesh, 1), at::tensor({4, 5})));
+  EXPECT_TRUE(at::equal(local_part(full, Layout::parse("S(0),S(0)"), mesh, 1), at::tensor({2, 3})));
+  EXPECT_TRUE(at::equal(local_part(full, Layout::parse("S(0,2),S(0)"), mesh, 1), at::tensor({4, 5})));
 }
 
 TEST(Layout, PartsMakeTheWholeAgain) {
@@ -68,7 +68,7 @@ TEST(Layout, PartsMakeTheWholeAgain) {
   const at::Tensor full = at::arange(12 * 6).reshape({12, 6}).to(at::kDouble);
   for (const char* text : {"R,R", "S(0),R", "S(0),S(0)", "S(0),S(1)", "S(1),S(0)", "S(1),S(1)", "S(0),S(0,4)",
                            "S(0,2),S(0,4)", "P(sum),S(0)", "S(1),P(max)", "P(avg),P(sum)", "S(0,3),S(0)"}) {
-    const Layout layout = parse_layout(text);
+    const Layout layout = Layout::parse(text);
     std::vector<at::Tensor> parts;
     for (int64_t rank = 0; rank < mesh.size(); ++rank) parts.push_back(local_part(full, layout, mesh, rank));
     EXPECT_TRUE(at::equal(whole_of(parts, layout, mesh, full.sizes()), full)) << text;
@@ -78,12 +78,12 @@ TEST(Layout, PartsMakeTheWholeAgain) {
 TEST(Layout, CopiesThatDifferAndForeignPartsAreRefused) {
   const DeviceMesh mesh = DeviceMesh::parse("2");
   std::vector<at::Tensor> parts{at::zeros({2}), at::ones({2})};
-  EXPECT_THROW(whole_of(parts, parse_layout("R"), mesh, Dims{2}), Error);
-  EXPECT_THROW(whole_of(parts, parse_layout("S(0)"), mesh, Dims{2}), Error);
-  EXPECT_THROW(whole_of(parts, parse_layout("S(0),R"), mesh, Dims{4}), Error);
+  EXPECT_THROW(whole_of(parts, Layout::parse("R"), mesh, Dims{2}), Error);
+  EXPECT_THROW(whole_of(parts, Layout::parse("S(0)"), mesh, Dims{2}), Error);
+  EXPECT_THROW(whole_of(parts, Layout::parse("S(0),R"), mesh, Dims{4}), Error);
   parts.pop_back();
-  EXPECT_THROW(whole_of(parts, parse_layout("S(0)"), mesh, Dims{4}), Error);
-  EXPECT_THROW(local_part(at::zeros({3}), parse_layout("S(0)"), mesh, 0), Error);
+  EXPECT_THROW(whole_of(parts, Layout::parse("S(0)"), mesh, Dims{4}), Error);
+  EXPECT_THROW(local_part(at::zeros({3}), Layout::parse("S(0)"), mesh, 0), Error);
 }
 
 }  // namespace

@@ -78,6 +78,7 @@ class Layout {
   explicit Layout(size_t axes) : size_(static_cast<uint8_t>(axes)) {}  // replicated
   Layout(std::initializer_list<Placement> placements) : Layout(std::span(placements.begin(), placements.size())) {}
   explicit Layout(std::span<const Placement> placements);  // throws Error if there are too many
+  static Layout parse(std::string_view text);              // "S(0),R,P(sum)"; throws Error
 
   size_t size() const { return size_; }
   const Placement& operator[](size_t axis) const { return placements_[axis]; }
@@ -93,10 +94,9 @@ class Layout {
   uint8_t size_ = 0;
 };
 
-// "S(0),R,P(sum)"; strided: "S(0,8)" for outer = 8. parse_layout throws Error.
+// "S(0),R,P(sum)"; strided: "S(0,8)" for outer = 8.
 std::string to_string(const Placement& placement);
 std::string to_string(const Layout& layout);
-Layout parse_layout(std::string_view text);
 
 // One device's sizes; nothing if a cut does not divide, names a dimension that is not there, or `outer` does not fit.
 std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, const Layout& layout,
