@@ -8,6 +8,7 @@
 
 #include "passes/structure/blocks.h"
 #include "profiler/module_tree.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 
@@ -53,10 +54,13 @@ class Classifier {
   }
 
   std::string key_of(const NodeClasses& found, NodeId node) {
-    const uint64_t call = hashes_.of_node(node);
     if (graph_.is_placeholder(node)) {
-      return fmt::format("placeholder {} {}", call, without_numbers(placeholder_name(graph_, node)));
+      // Its name is one of its constants; what it is is in the type.
+      return fmt::format("placeholder {} {} {}", graph_.node(node).target.index,
+                         type_text(graph_, graph_.results(node)[0].ref.value),
+                         without_numbers(placeholder_name(graph_, node)));
     }
+    const uint64_t call = hashes_.of_node(node);
     const uint32_t module = modules_.of_node(graph_, node);
     const uint32_t phase = graph_.node(node).phase.index;
     if (module != 0) {

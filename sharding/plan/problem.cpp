@@ -97,6 +97,7 @@ ShardingProblemBuilder::ShardingProblemBuilder(const Graph& graph, const Shardin
     : graph_(graph),
       options_(options),
       rules_(options.rules != nullptr ? *options.rules : ShardingRules()),
+      factors_(FactorAnalysis::run(graph, rules_)),
       classes_(NodeClasses::of(graph, !options.unfold)),
       memory_(MemoryUse::of(graph)),
       time_(StepTime::of(graph, *options.device)) {
@@ -158,7 +159,7 @@ uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& t
     strategies.source = RuleSource::kRule;
     strategies.axis = builtin_strategies(graph_, node, tensors);
   } else {
-    strategies = rules_.strategies(graph_, node);
+    strategies = rules_.strategies(graph_, node, factors_);
   }
   if (strategies.random && !options_.cut_random) strategies.axis.resize(1);
   const std::vector<MeshStrategy> mesh = mesh_strategies(graph_, tensors, strategies.axis, options_.mesh);
@@ -242,6 +243,8 @@ void ShardingProblemBuilder::finish_variable(uint32_t number) {
     problem_.coverage_.without_a_rule[graph_.target(first).name()] += node.times;
   }
   problem_.coverage_.nodes += node.times;
+  if (sources_[number] == RuleSource::kRule) problem_.coverage_.by_rule += node.times;
+  if (sources_[number] == RuleSource::kClass) problem_.coverage_.by_class += node.times;
   std::vector<LiveInterval> live;
   for (const NodeId n : variable.nodes) {
     int64_t end = -1;

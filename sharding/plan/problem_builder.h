@@ -94,6 +94,7 @@ class ShardingProblemBuilder {
   const Graph& graph_;
   const ShardingOptions& options_;
   const ShardingRules rules_;
+  const FactorAnalysis factors_;
   NodeClasses classes_;
   const MemoryUse memory_;
   const StepTime time_;
