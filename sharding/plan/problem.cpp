@@ -402,7 +402,7 @@ void ShardingProblemBuilder::make_edges() {
       ++result;
     });
   }
-  for (auto& [key, edge] : edges_) finish_edge(key, edge);
+  finish_edges();
 }
 
 // One past the last node that a copy made for `node` is for: its views live on it.
@@ -423,68 +423,77 @@ void ShardingProblemBuilder::add_edge(const EdgeKey& key, ValueId value, const L
   if (options_.memory != kNoLimit) edge.live.push_back(live);
 }
 
-void ShardingProblemBuilder::finish_edge(const EdgeKey& key, Edge& edge) {
+ShardingProblemBuilder::MatrixKey ShardingProblemBuilder::matrix_key(const EdgeKey& key, const Edge& edge) const {
   const auto layouts_of = [&](uint32_t variable, uint32_t tensor) {
     std::vector<uint16_t> layouts;
     const size_t strategies = problem_.assignment_.nodes[variable].costs.size();
     for (uint32_t s = 0; s < strategies; ++s) layouts.push_back(problem_.variables_[variable].layout(s, tensor));
     return layouts;
   };
-  MatrixKey matrix{.from = layouts_of(key.producer, key.result),
-                   .to = layouts_of(key.user, key.slot),
-                   .sizes = {graph_.sizes(edge.value).begin(), graph_.sizes(edge.value).end()},
-                   .element_bytes = static_cast<int64_t>(c10::elementSize(graph_.value(edge.value).dtype)),
-                   .tied = key.tied};
-  const auto [found, is_new] = matrices_.try_emplace(std::move(matrix), problem_.assignment_.matrices.size());
-  if (is_new) problem_.assignment_.matrices.push_back(cost_matrix(found->first));
-  AssignmentEdge made{.a = key.producer, .b = key.user, .matrix = found->second, .times = edge.times};
-  if (!key.tied) made.live = stacked(std::move(edge.live));
-  problem_.assignment_.edges.push_back(std::move(made));
+  return {.from = layouts_of(key.producer, key.result),
+          .to = layouts_of(key.user, key.slot),
+          .sizes = {graph_.sizes(edge.value).begin(), graph_.sizes(edge.value).end()},
+          .element_bytes = static_cast<int64_t>(c10::elementSize(graph_.value(edge.value).dtype)),
+          .tied = key.tied};
+}
+
+void ShardingProblemBuilder::finish_edges() {
+  std::vector<std::pair<const EdgeKey*, uint32_t>> made;
+  for (const auto& [key, edge] : edges_) {
+    const auto [found, is_new] = matrices_.try_emplace(matrix_key(key, edge), static_cast<uint32_t>(matrices_.size()));
+    made.emplace_back(&key, found->second);
+  }
+  // Of each tensor shape all layouts first, so that the ways between them are searched once.
+  for (const auto& [key, number] : matrices_) {
+    if (key.tied) continue;
+    Distances& distances = distances_[{key.sizes, key.element_bytes}];
+    for (const std::vector<uint16_t>* layouts : {&key.from, &key.to}) {
+      for (const uint16_t layout : *layouts) {
+        if (!distances.number.try_emplace(layout, distances.layouts.size()).second) continue;
+        distances.layouts.push_back(problem_.layouts_[layout]);
+      }
+    }
+  }
+  for (auto& [of, distances] : distances_) {
+    distances.costs = problem_.planner_->costs(of.first, of.second, distances.layouts, distances.layouts);
+  }
+  problem_.assignment_.matrices.resize(matrices_.size());
+  for (const auto& [key, number] : matrices_) problem_.assignment_.matrices[number] = cost_matrix(key);
+  for (const auto& [key, matrix] : made) {
+    Edge& edge = edges_.at(*key);
+    AssignmentEdge assigned{.a = key->producer, .b = key->user, .matrix = matrix, .times = edge.times};
+    if (!key->tied) assigned.live = stacked(std::move(edge.live));
+    problem_.assignment_.edges.push_back(std::move(assigned));
+  }
 }
 
 CostMatrix ShardingProblemBuilder::cost_matrix(const MatrixKey& key) {
   CostMatrix matrix{.rows = static_cast<uint32_t>(key.from.size()), .columns = static_cast<uint32_t>(key.to.size())};
   matrix.costs.reserve(key.from.size() * key.to.size());
   const bool usages = options_.memory != kNoLimit && !key.tied;
-  Distances* distances = key.tied ? nullptr : &distances_of(key);
-  std::map<uint16_t, int64_t> bytes;
+  const Distances* distances = key.tied ? nullptr : &distances_.at({key.sizes, key.element_bytes});
+  std::vector<int64_t> bytes;  // by column: of a device's part
+  std::vector<size_t> column;  // in the distances
   for (const uint16_t to : key.to) {
-    int64_t local = key.element_bytes;
     const auto sizes = local_sizes(key.sizes, problem_.layouts_[to], options_.mesh);
-    if (sizes) {
-      for (const int64_t size : *sizes) local *= size;
-    }
-    bytes[to] = local;
+    int64_t local = key.element_bytes;
+    for (const int64_t size : sizes.value_or(key.sizes)) local *= size;
+    bytes.push_back(local);
+    if (distances != nullptr) column.push_back(distances->number.at(to));
   }
   for (const uint16_t from : key.from) {
-    for (const uint16_t to : key.to) {
-      const int64_t cost =
-          from == to ? 0
-          : key.tied
-              ? kForbidden
-              : distances->costs[distances->number.at(from) * distances->layouts.size() + distances->number.at(to)];
+    const int64_t* row = nullptr;
+    if (distances != nullptr) {
+      row = &distances->costs[distances->number.at(from) * distances->layouts.size()];
+    }
+    for (size_t j = 0; j < key.to.size(); ++j) {
+      const bool same = from == key.to[j];
+      const int64_t cost = same ? 0 : key.tied ? kForbidden : row[column[j]];
       matrix.costs.push_back(cost);
-      if (usages) matrix.usages.push_back(from == to || cost == kForbidden ? 0 : bytes[to]);
+      if (usages) matrix.usages.push_back(same || cost == kForbidden ? 0 : bytes[j]);
     }
   }
   return matrix;
-}
-
-// Between all layouts that tensors of these sizes have anywhere: asked for once, on the first edge that needs them.
-ShardingProblemBuilder::Distances& ShardingProblemBuilder::distances_of(const MatrixKey& key) {
-  Distances& distances = distances_[{key.sizes, key.element_bytes}];
-  bool grown = false;
-  const auto enter = [&](uint16_t layout) {
-    if (!distances.number.try_emplace(layout, distances.layouts.size()).second) return;
-    distances.layouts.push_back(problem_.layouts_[layout]);
-    grown = true;
-  };
-  for (const uint16_t layout : key.from) enter(layout);
-  for (const uint16_t layout : key.to) enter(layout);
-  if (grown) {
-    distances.costs = problem_.planner_->costs(key.sizes, key.element_bytes, distances.layouts, distances.layouts);
-  }
-  return distances;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -80,9 +80,9 @@ class ShardingProblemBuilder {
   void add_layouts(uint32_t copy, uint32_t variable, uint32_t tensor);
   void make_edges();
   void add_edge(const EdgeKey& key, ValueId value, const LiveInterval& live);
-  void finish_edge(const EdgeKey& key, Edge& edge);
+  void finish_edges();
+  MatrixKey matrix_key(const EdgeKey& key, const Edge& edge) const;
   CostMatrix cost_matrix(const MatrixKey& key);
-  Distances& distances_of(const MatrixKey& key);
 
   uint16_t layout_number(const Layout& layout);
   int64_t parts_of(ValueId value, const Layout& layout) const;
