@@ -1,12 +1,13 @@
 #include "sharding/rules/node_factors.h"
 
-#include "ir/operators/operator_facts.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
+
+#include "ir/operators/operator_facts.h"
 
 namespace shadowgraph {
 
@@ -77,8 +78,7 @@ FactorBuilder::FactorBuilder(const NodeCall& c) : call(c) {
       const at::Tensor& constant = graph.constant(argument.constant);
       if (!constant.defined()) return;
       tensor.sizes.assign(constant.sizes().begin(), constant.sizes().end());
-    } else if (argument.kind == ArgumentKind::kValue &&
-               graph.value(argument.ref.value).kind == ValueKind::kTensor) {
+    } else if (argument.kind == ArgumentKind::kValue && graph.value(argument.ref.value).kind == ValueKind::kTensor) {
       const std::span<const int64_t> sizes = graph.sizes(argument.ref.value);
       tensor.sizes.assign(sizes.begin(), sizes.end());
       tensor.operand = operand++;
@@ -276,7 +276,8 @@ void FactorBuilder::tie_written() {
       TensorFactors& operand = *written[element++];
       operand.tied = static_cast<int64_t>(r);
       operand.overwritten = is_overwritten(facts, alias.argument);
-      const bool unsaid = std::all_of(operand.dims.begin(), operand.dims.end(), [](const auto& dim) { return dim.empty(); });
+      const bool unsaid =
+          std::all_of(operand.dims.begin(), operand.dims.end(), [](const auto& dim) { return dim.empty(); });
       if (unsaid && operand.sizes == made.results[r].sizes) operand.dims = made.results[r].dims;
     }
   }
