@@ -31,6 +31,7 @@ struct Factor {
 struct TensorFactors {
   int64_t operand = -1;   // which of the node's operands in for_each_input's order; -1: a constant, which is never cut
   uint16_t argument = 0;  // position in the schema
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes;
   std::vector<std::vector<FactorId>> dims;  // outermost factor first
   bool same = false;                        // replicated whatever is cut

@@ -74,7 +74,7 @@ TEST(ShardingRules, TextThatIsNoRuleIsRefusedWithItsPlace) {
   };
   EXPECT_EQ(place("my::op: a b -> b a"), "accepted");
   EXPECT_EQ(place("\nmm: a b -> b a"), "2:1");
-  EXPECT_EQ(place("my::op: a (b c -> b a"), "1:16");
+  EXPECT_EQ(place("my::op: a (b c -> b a"), "1:15");
   EXPECT_EQ(place("my::op: a b -> b a; b sideways"), "1:31");
   EXPECT_EQ(place("my::op: a b -> b a; b whole x"), "1:30");
   EXPECT_EQ(place("my::op: no_such_class"), "1:8");
