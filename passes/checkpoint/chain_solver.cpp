@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kNever = 1e300;     // two of them still compare greater than what can be
 constexpr double kTooMuch = 1e299;   // any sum with it
-constexpr double kMostCost = 9.e15;  // whole numbers that a double holds
+constexpr double kMostCost = 4.e15;  // whole numbers that a double holds are twice as large
 
 void check_stage(const ChainStage& stage) {
   const auto refuse = [&](const char* what) {
@@ -56,9 +56,7 @@ ChainSolver::ChainSolver(std::span<const ChainStage> stages, int64_t bytes, int6
     most += static_cast<double>(stage.forward);
     for (const ChainOption& option : stage.options) most += static_cast<double>(option.cost);
   }
-  if (most * static_cast<double>(count_) > kMostCost) {
-    throw Error("the costs of a chain sum up to more than 2^53; take a larger unit");
-  }
+  while (most * static_cast<double>(count_) / unit_ > kMostCost) unit_ *= 2;
   slot_ = std::max<int64_t>(1, (bytes + slots - 1) / slots);
   width_ = static_cast<size_t>(bytes / slot_) + 1;
   costs_.assign(count_ * count_ * width_, kNever);
@@ -73,6 +71,8 @@ ChainSolver::ChainSolver(std::span<const ChainStage> stages, int64_t bytes, int6
     }
   }
 }
+
+double ChainSolver::units_of(int64_t cost) const { return std::ceil(static_cast<double>(cost) / unit_); }
 
 size_t ChainSolver::slots_of(int64_t bytes) const { return static_cast<size_t>((bytes + slot_ - 1) / slot_); }
 
@@ -89,7 +89,7 @@ void ChainSolver::solve(size_t first, size_t last) {
     const size_t saved = slots_of(stage.options[o].saved);
     const size_t need =
         std::max({saved, slots_of(forward_need(stage, o) + resident), slots_of(backward_need(stage, o))});
-    const auto cost = static_cast<double>(stage.options[o].cost);
+    const double cost = units_of(stage.options[o].cost);
     const double* rest = row(first + 1, last);
     for (size_t m = need; m < width_; ++m) best[m] = std::min(best[m], cost + rest[m - saved]);
   }
@@ -100,8 +100,8 @@ void ChainSolver::solve(size_t first, size_t last) {
   for (size_t next = first + 1; next <= last; ++next) {
     const ChainStage& end = stages_[next - 1];
     running = std::max(running, (next - 1 > first ? stages_[next - 2].output : 0) + end.forward_peak);
-    const double cost = forward + static_cast<double>(end.again);
-    forward += static_cast<double>(end.forward);
+    const double cost = forward + units_of(end.again);
+    forward += units_of(end.forward);
     if (!end.droppable) continue;
     const size_t kept = slots_of(end.output);
     const double* after = row(next, last) - kept;
@@ -143,7 +143,7 @@ ChainPlan ChainSolver::trace(size_t memory) const {
   struct Range {
     size_t first, last, memory;
   };
-  ChainPlan plan{.cost = static_cast<int64_t>(row(0, count_ - 1)[memory]),
+  ChainPlan plan{.cost = 0,
                  .bytes = static_cast<int64_t>(memory) * slot_,
                  .option = std::vector<size_t>(count_, 0),
                  .segments = {}};
@@ -157,10 +157,10 @@ ChainPlan ChainSolver::trace(size_t memory) const {
       const size_t need =
           std::max({saved, slots_of(forward_need(stage, o) + resident), slots_of(backward_need(stage, o))});
       if (range.memory < need) continue;
-      const double cost =
-          static_cast<double>(stage.options[o].cost) + row(range.first + 1, range.last)[range.memory - saved];
+      const double cost = units_of(stage.options[o].cost) + row(range.first + 1, range.last)[range.memory - saved];
       if (cost != least) continue;
       plan.option[range.first] = o;
+      plan.cost += stage.options[o].cost;
       open.push_back({range.first + 1, range.last, range.memory - saved});
       return;
     }
@@ -169,13 +169,15 @@ ChainPlan ChainSolver::trace(size_t memory) const {
     for (size_t next = range.first + 1; next <= range.last; ++next) {
       const ChainStage& end = stages_[next - 1];
       running = std::max(running, (next - 1 > range.first ? stages_[next - 2].output : 0) + end.forward_peak);
-      const double cost = forward + static_cast<double>(end.again);
-      forward += static_cast<double>(end.forward);
+      const double cost = forward + units_of(end.again);
+      forward += units_of(end.forward);
       const size_t kept = slots_of(end.output);
       if (!end.droppable || range.memory < std::max(kept, slots_of(running + resident))) continue;
       const double sum = cost + row(next, range.last)[range.memory - kept] + row(range.first, next - 1)[range.memory];
       if (sum != least) continue;
       plan.segments.push_back({range.first, next - 1});
+      for (size_t k = range.first; k + 1 < next; ++k) plan.cost += stages_[k].forward;
+      plan.cost += end.again;
       open.push_back({range.first, next - 1, range.memory});
       open.push_back({next, range.last, range.memory - kept});
       return;

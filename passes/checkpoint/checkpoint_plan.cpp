@@ -343,9 +343,10 @@ class CheckpointPlan::Decision {
     if (changes_storage(graph_.facts(n))) return name + ": changes a tensor's storage";
     std::string reason;
     graph_.for_each_output(n, [&](ValueId v) {
-      if (graph_.value(v).kind == ValueKind::kTensor && !graph_.value(v).storage.valid()) {
-        reason = name + ": a result without storage";
-      }
+      const StorageId s = graph_.value(v).storage;
+      if (graph_.value(v).kind == ValueKind::kTensor && !s.valid()) reason = name + ": a result without storage";
+      // A second one of it would stand beside the one that is kept.
+      if (level_.keeps.contains(s) && graph_.storage(s).born == n) reason = name + ": makes what is to be kept";
     });
     graph_.for_each_input(n, [&](ValueId v) {
       const StorageId s = graph_.value(v).storage;

@@ -90,12 +90,14 @@ class ChainSolver {
   const double* row(size_t first, size_t last) const { return costs_.data() + (first * count_ + last) * width_; }
   double* row(size_t first, size_t last) { return costs_.data() + (first * count_ + last) * width_; }
   size_t slots_of(int64_t bytes) const;
+  double units_of(int64_t cost) const;
   void solve(size_t first, size_t last);
   ChainPlan trace(size_t memory) const;
 
   std::vector<ChainStage> stages_;
   size_t count_ = 0;
   int64_t slot_ = 1;  // bytes of one
+  double unit_ = 1;   // of costs: more than 1 where their sums would pass 2^53
   size_t width_ = 1;  // slots, and none
   // Whole numbers: processors of today compare doubles, not integers of this size, several at once.
   std::vector<double> costs_;   // least cost by first and last stage and memory

@@ -30,8 +30,8 @@ struct CheckpointSegment {
   std::string name;               // of the region of kind checkpoint that it becomes
   std::vector<RegionId> regions;  // siblings, in program order; one or more
   NodeId first = {}, last = {};   // in place of regions
-  // Storages made in the segment that are kept as if it were none; what computing the others again needs of them is
-  // taken from there. Of a segment within another: kept from that one's second run on.
+  // Storages made in the segment that are kept as if it were none, with all that their makers make; what computing the
+  // others again needs of them is taken from there. Of a segment within another: kept from that one's second run on.
   std::vector<StorageId> keep = {};
 };
 

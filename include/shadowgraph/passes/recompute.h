@@ -87,7 +87,7 @@ struct CheckpointChoice {
 struct CheckpointCurveOptions {
   CheckpointChainOptions chain = {};
   int64_t slots = 500;
-  int64_t most_plans = 48;  // of the chain, tried on the graph; evenly over the bytes
+  int64_t most_plans = 64;  // of the chain, tried on the graph; evenly over the bytes
 };
 
 class CheckpointCurve {
