@@ -54,13 +54,19 @@ int64_t attention(const Graph& graph, NodeId node) {
   return 2 * rows * size_at(graph, key, 2) * (size_at(graph, query, 1) + size_at(graph, value, 1));
 }
 
+constexpr std::array<const char*, 3> kStates = {"hx", "hx_", "cx_"};
+
 // Every step multiplies with all weights.
 int64_t recurrent(const Graph& graph, NodeId node) {
   const ValueId input = operand(graph, node, "input");
   if (!input.valid()) return 0;
+  std::array<ValueId, 4> others{input};  // and the states, matrices too in one of the schemas
+  std::transform(kStates.begin(), kStates.end(), others.begin() + 1,
+                 [&](const char* name) { return operand(graph, node, name); });
   int64_t weights = 0;
   graph.for_each_input(node, [&](ValueId v) {
-    if (v != input && graph.value(v).kind == ValueKind::kTensor && graph.sizes(v).size() == 2) {
+    if (std::find(others.begin(), others.end(), v) == others.end() && graph.value(v).kind == ValueKind::kTensor &&
+        graph.sizes(v).size() == 2) {
       weights += graph.numel(v);
     }
   });
