@@ -1,7 +1,12 @@
-# Text files compiled in: every *.json of a folder becomes a row of a table in one source.
-#   shadowgraph_embed(target folder function)   folder/x.json: an EmbeddedFile {"x", text} in what `function` gives
+# Text files compiled in: every *.json of a folder, or what `pattern` says, becomes a row of a table in one source.
+#   shadowgraph_embed(target folder function [pattern])   folder/x.json: an EmbeddedFile {"x", text} in what `function`
+#                                                         gives
 function(shadowgraph_embed target folder function)
-  file(GLOB files CONFIGURE_DEPENDS ${folder}/*.json)
+  set(pattern "*.json")
+  if(ARGC GREATER 3)
+    set(pattern ${ARGV3})
+  endif()
+  file(GLOB files CONFIGURE_DEPENDS ${folder}/${pattern})
   set(rows "")
   foreach(path ${files})
     get_filename_component(name ${path} NAME_WE)

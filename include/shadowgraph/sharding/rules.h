@@ -7,7 +7,7 @@
 // A mesh axis may cut any one factor: all operands that have it are then cut along their dimension, results that have it
 // likewise, results that lack it are partial sums. So m: S(0),R -> S(0); n: R,S(1) -> S(1); k: S(1),S(0) -> P(sum). What
 // else a rule can say (factors that must stay whole, other reductions, factors through views, which arguments are sizes)
-// is in docs/sharding.md. The notation follows Shardy's factors; strategies mean what DTensor's do.
+// is in docs/sharding-rules.md. The notation follows Shardy's factors; strategies mean what DTensor's do.
 #pragma once
 
 #include <cstdint>
@@ -45,34 +45,78 @@ struct NodeStrategies {
   bool random = false;             // draws random numbers: a part draws others than the whole would
 };
 
+class FactorAnalysis;
+
+// Thread-safe but for add(). Copies are cheap; they share what was worked out.
 class ShardingRules {
  public:
   ShardingRules();  // the built-in rules, and those registered for all (register_sharding_rule)
 
-  // One rule or many, a line each; a later one of the same name replaces an earlier. Throws ParseError with line and
-  // column.
+  // One rule or many, a line each; a line for a name replaces what was known of it before (several lines of one text, each
+  // with its `if`, are alternatives). Throws ParseError with line and column.
   void add(std::string_view text);
 
-  // Depends on the node's call and its values' sizes alone.
+  // Depends on the node's call and its values' geometry alone; the strategies of a call are worked out once. Throws Error,
+  // naming node, operator and rule, if a rule does not fit the call.
   NodeStrategies strategies(const Graph& graph, NodeId node) const;
+
+  // The same with what the whole graph says: dimensions that views take apart or put together elsewhere are offered factor
+  // by factor, S(0) and S(0,8) of [8 * 512]; partial operands only where something could be partial.
+  NodeStrategies strategies(const Graph& graph, NodeId node, const FactorAnalysis& analysis) const;
 
   // The node's call on one device's parts: arguments as the graph has them, with sizes and counts among them made local
   // (view's size, expand's, convolution's groups ...). Ints alone change, so that values stay the graph's. Throws Error
   // if the layouts are not a product of strategies of this node or do not divide.
+  //
+  // Strides (aten::_reshape_alias, as_strided, empty_strided) become those of a part that lies in the order of the whole:
+  // where it lies otherwise, call aten::reshape with the sizes.
   std::vector<Argument> local_arguments(Graph& graph, NodeId node, std::span<const Layout> operands,
                                         std::span<const Layout> results, const DeviceMesh& mesh) const;
 
  private:
+  friend class FactorAnalysis;
   struct Table;
-  std::shared_ptr<const Table> table_;
+  std::shared_ptr<Table> table_;
 };
 
-// For all ShardingRules made from now on. Throws ParseError. May be called before main.
+// What the dimensions of a graph's values are made of, as far as its views tell: [batch * sequence, hidden] between two
+// views of [batch, sequence, hidden] is (batch sequence) hidden wherever it flows, by the factors of the rules. And which
+// values can be partial at all. Linear in the graph, whose nodes must not change meanwhile.
+//
+//     FactorAnalysis analysis = FactorAnalysis::run(graph, rules);
+//     analysis.splits(value, 0);                                   // {8}: of 8 * 512
+class FactorAnalysis {
+ public:
+  static FactorAnalysis run(const Graph& graph, const ShardingRules& rules);
+
+  // Where a dimension may be cut besides at 1: each a multiple of the one before, none 1 or all of it.
+  std::span<const int64_t> splits(ValueId value, int64_t dim) const;
+
+ private:
+  friend class ShardingRules;
+  uint32_t find(uint32_t element) const;
+  bool may_be_partial(ValueId value, PartialOp op) const;
+
+  std::vector<uint32_t> first_of_value_;  // elements of dimensions, by value
+  std::vector<uint32_t> first_of_node_;   // elements of the factors of its rule, by node
+  std::vector<uint32_t> parent_;          // of elements that are one
+  std::vector<std::vector<int64_t>> splits_;  // of roots
+  std::vector<uint8_t> partial_;              // by value, a bit for each PartialOp
+};
+
+// For all ShardingRules made from now on. Throws ParseError. May be called before main. Thread-safe.
 void register_sharding_rule(std::string_view text);
+
+// Averages of losses as sums that are divided: aten::nll_loss_forward with reduction "mean" becomes one with "sum" and a
+// division by its total weight. The loss is then a partial sum where the batch is cut, whatever targets are ignored and
+// however classes weigh, and the division waits for the total weight. Returns how many there were.
+int64_t split_mean_losses(Graph& graph);
 
 // How the nodes of a graph get their strategies.
 struct RuleCoverage {
   int64_t nodes = 0;                              // that have tensors
+  int64_t by_rule = 0;                            // of them
+  int64_t by_class = 0;                           // of them
   std::map<std::string, int64_t> without_a_rule;  // by operator: replicated
   double share() const;                           // of nodes with a rule, 0 to 1; 1 if there are no nodes
   static RuleCoverage of(const Graph& graph, const ShardingRules& rules = {});

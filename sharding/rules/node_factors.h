@@ -1,0 +1,142 @@
+// A node's dimensions as factors: what a rule says of one call, and what its strategies and its local arguments follow
+// from.
+//
+//     %2 = aten::mm(%0: [2,3], %1: [3,5])      factors m=2 k=3 n=5; operands [m][k], [k][n]; result [m][n]
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/operators/formals.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/operators.h"
+#include "shadowgraph/sharding/rules.h"
+#include "sharding/rules/rule_text.h"
+
+namespace shadowgraph {
+
+using FactorId = uint16_t;
+
+struct Factor {
+  std::string name;
+  int64_t extent = -1;           // -1: not known yet
+  bool whole = false;            // nobody cuts it
+  PartialOp op = PartialOp::kSum;  // of results that lack it
+};
+
+struct TensorFactors {
+  int64_t operand = -1;  // which of the node's operands in for_each_input's order; -1: a constant, which is never cut
+  uint16_t argument = 0;  // position in the schema
+  std::vector<int64_t> sizes;
+  std::vector<std::vector<FactorId>> dims;  // outermost factor first
+  bool same = false;                        // replicated whatever is cut
+  bool added = false;                       // operands: partial where the first result is
+  std::vector<uint16_t> of;                 // results: positions of the arguments that it is made of; none: all
+  int64_t tied = -1;  // operands that are written: the result that they are afterwards, -1: none
+  bool overwritten = false;  // of those: whatever they held
+
+  bool has(FactorId factor) const;
+};
+
+// How an argument of the local call follows from the call's.
+struct LocalArgument {
+  enum class Kind : uint8_t {
+    kSizes,    // the sizes of the tensor: of result `tensor`
+    kStrides,  // strides of the same order as they are, for those sizes
+    kScaled,   // an int, or one of a list, divided as its factors are
+  };
+  Kind kind = Kind::kSizes;
+  uint16_t argument = 0;
+  int element = -1;  // -1: all of a list
+  uint16_t tensor = 0;
+  std::vector<FactorId> factors;
+};
+
+struct NodeFactors {
+  RuleSource source = RuleSource::kReplicated;
+  bool random = false;
+  std::vector<Factor> factors;
+  std::vector<TensorFactors> operands;  // constants included
+  std::vector<TensorFactors> results;
+  std::vector<AxisStrategy> partial;  // strategies that cut nothing
+  std::vector<LocalArgument> local;
+  size_t tensors = 0;  // operands without constants
+};
+
+// A call as rules read it.
+class NodeCall {
+ public:
+  NodeCall(const Graph& graph, NodeId node);
+
+  const Graph& graph() const { return graph_; }
+  const Target& target() const { return graph_.target(node_); }
+  NodeId node() const { return node_; }
+  const TargetFormals& formals() const { return formals_; }
+  // Position of an argument in the schema; -1 if it has none of this name.
+  int position(std::string_view name) const;
+  const Argument* argument(std::string_view name) const;
+  // What an argument says; `otherwise` if it is absent, None or not known before the program runs.
+  int64_t integer(std::string_view name, int64_t otherwise) const;
+  bool flag(std::string_view name, bool otherwise = false) const { return integer(name, otherwise ? 1 : 0) != 0; }
+  // Empty if the argument is absent or None; a number is a list of one.
+  std::vector<int64_t> integers(std::string_view name) const;
+  bool holds(const RuleCondition& condition) const;
+
+ private:
+  const Graph& graph_;
+  NodeId node_;
+  TargetFormals formals_;
+};
+
+// Thrown by what works out factors where a rule does not fit a call; what() says how.
+class Misfit : public Error {
+ public:
+  using Error::Error;
+};
+
+// NodeFactors under construction. What is refused throws Misfit.
+class FactorBuilder {
+ public:
+  explicit FactorBuilder(const NodeCall& call);
+
+  const NodeCall& call;
+  NodeFactors made;
+
+  FactorId factor(std::string name, int64_t extent, bool whole = false);
+  // The operand that is argument `name`, not a list; nullptr if it is no tensor.
+  TensorFactors* operand(std::string_view name);
+  // Operands of an argument, elements of a list each.
+  std::vector<TensorFactors*> operands(uint16_t argument);
+  TensorFactors& result(size_t i);
+
+  // Dimensions of an operand that take part in nothing.
+  void whole(TensorFactors& tensor);
+  // `groups` of argument names: partial sums and means of one group's operands are such of the results.
+  void linear(const std::vector<std::vector<std::string>>& groups);
+  // The same of maxima and minima; `turn`: one becomes the other.
+  void monotone(const std::vector<std::vector<std::string>>& groups, bool turn);
+  void sizes(std::string_view argument, size_t result = 0);
+  void strides(std::string_view argument, size_t result = 0);
+  void scaled(std::string_view argument, std::vector<FactorId> factors, int element = -1);
+  void apply(const std::vector<RuleClause>& clauses);
+  // Checks and completes: dimensions nobody spoke of are whole, operands that are written lie as what they become.
+  NodeFactors finish();
+
+ private:
+  void tie_written();
+  void partial(const std::vector<std::string>& group, PartialOp from, PartialOp to);
+  std::vector<FactorId> named(const std::vector<std::string>& names) const;
+};
+
+// A rule of patterns, bound to a call.
+void bind_patterns(const RuleText& rule, FactorBuilder& builder);
+
+// Classes of operators, by the word that stands for them in a rule.
+using ClassBuilder = void (*)(const RuleText& rule, FactorBuilder& builder);
+ClassBuilder find_class(std::string_view word);
+
+}  // namespace shadowgraph

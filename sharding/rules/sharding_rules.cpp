@@ -1,0 +1,555 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+
+#include "ir/operators/operator_name.h"
+#include "profiler/embedded_files.h"
+#include "shadowgraph/text.h"
+#include "sharding/rules/rule_table.h"
+
+namespace shadowgraph {
+
+std::span<const EmbeddedFile> sharding_rule_files();  // cmake/embed.cmake
+
+namespace {
+
+constexpr std::string_view kWhere = "<sharding rules>";
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Rules of users, for all
+
+struct Registered {
+  std::mutex mutex;
+  std::vector<std::vector<RuleText>> rules;
+  uint64_t generation = 0;
+};
+
+Registered& registered() {
+  static Registered all;
+  return all;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Calls as keys: everything that factors depend on
+
+class CallKey {
+ public:
+  explicit CallKey(const Graph& graph) : graph_(graph) {}
+
+  const std::string& of(NodeId node) {
+    key_ = graph_.target(node).name();
+    add(graph_.arguments(node));
+    key_ += '>';
+    add(graph_.results(node));
+    return key_;
+  }
+
+ private:
+  void add(int64_t number) { key_.append(reinterpret_cast<const char*>(&number), sizeof number); }
+
+  void add(std::span<const Argument> arguments) {
+    for (const Argument& argument : arguments) add(argument);
+  }
+
+  void add(const Argument& argument) {
+    key_ += static_cast<char>(argument.kind);
+    switch (argument.kind) {
+      case ArgumentKind::kValue: {
+        const Value& value = graph_.value(argument.ref.value);
+        key_ += static_cast<char>(value.kind);
+        key_ += static_cast<char>(value.dtype);
+        add(value.rank);
+        for (const int64_t size : graph_.sizes(argument.ref.value)) add(size);
+        for (const int64_t stride : graph_.strides(argument.ref.value)) add(stride);
+        break;
+      }
+      case ArgumentKind::kConstant: {
+        const at::Tensor& constant = graph_.constant(argument.constant);
+        add(constant.defined() ? constant.dim() : -1);
+        if (!constant.defined()) break;
+        for (const int64_t size : constant.sizes()) add(size);
+        break;
+      }
+      case ArgumentKind::kInt:
+      case ArgumentKind::kFloat:
+        add(argument.i);
+        break;
+      case ArgumentKind::kBool:
+        add(int64_t{argument.b});
+        break;
+      case ArgumentKind::kIntList:
+        add(static_cast<int64_t>(graph_.ints(argument).size()));
+        for (const int64_t value : graph_.ints(argument)) add(value);
+        break;
+      case ArgumentKind::kList:
+        add(static_cast<int64_t>(graph_.list(argument).size()));
+        add(graph_.list(argument));
+        break;
+      case ArgumentKind::kString:
+      case ArgumentKind::kOpaque:
+        key_ += graph_.text(argument.string);
+        key_ += '\0';
+        break;
+      case ArgumentKind::kNone:
+      case ArgumentKind::kComplex:
+      case ArgumentKind::kDevice:
+      case ArgumentKind::kGenerator:
+        break;
+    }
+  }
+
+  const Graph& graph_;
+  std::string key_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Classes by what is known of the operator
+
+const RuleText& class_rule(std::string_view word) {
+  static const std::map<std::string, RuleText, std::less<>> kRules = [] {
+    std::map<std::string, RuleText, std::less<>> rules;
+    for (const char* name : {"pointwise", "like", "factory", "placeholder", "end"}) {
+      rules[name] = RuleText{.builder = name, .text = name};
+    }
+    return rules;
+  }();
+  return kRules.find(word)->second;
+}
+
+// Which class an operator without a line is of; nullptr if of none.
+const RuleText* class_by_facts(const NodeCall& call) {
+  const Target& target = call.target();
+  const OperatorFacts& facts = target.facts();
+  if (target.kind() == TargetKind::kBuiltin) {
+    const TargetId id = call.graph().node(call.node()).target;
+    if (is_placeholder(id)) return &class_rule("placeholder");
+    if (is_end(id)) return &class_rule("end");
+    return nullptr;
+  }
+  if (facts.unknown || facts.collective || facts.host_read || facts.changes_objects) return nullptr;
+  if (facts.pointwise) return &class_rule("pointwise");
+  const bool makes = facts.fills || facts.draws || facts.uninitialised;
+  if (makes && facts.is_in_place) return &class_rule("pointwise");
+  if (makes && facts.geometry_only) return &class_rule("like");
+  if (makes && call.position("size") >= 0) return &class_rule("factory");
+  return nullptr;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------------
+// From factors to strategies
+
+bool fits_writes(const NodeFactors& factors, AxisStrategy& strategy) {
+  for (const TensorFactors& operand : factors.operands) {
+    if (operand.tied < 0 || operand.operand < 0) continue;
+    Placement& before = strategy.operands[static_cast<size_t>(operand.operand)];
+    const Placement& after = strategy.results[static_cast<size_t>(operand.tied)];
+    if (operand.overwritten) before = after;
+    if (before != after) return false;
+  }
+  return true;
+}
+
+std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId factor, int64_t outer) {
+  const Factor& cut = factors.factors[factor];
+  AxisStrategy strategy{.name = outer == 1 ? cut.name : fmt::format("{}/{}", cut.name, outer),
+                        .extent = cut.extent / outer};
+  // Where a tensor has it: nothing if it lacks it.
+  const auto placed = [&](const TensorFactors& tensor, bool& twice) -> std::optional<Placement> {
+    std::optional<Placement> placement;
+    for (size_t d = 0; d < tensor.dims.size(); ++d) {
+      int64_t before = outer;
+      for (const FactorId f : tensor.dims[d]) {
+        if (f == factor) {
+          twice = twice || placement.has_value();
+          placement = Placement::shard(static_cast<int64_t>(d), before);
+        }
+        before *= factors.factors[f].extent;
+      }
+    }
+    return placement;
+  };
+  bool twice = false;
+  strategy.operands.resize(factors.tensors);
+  std::vector<uint16_t> reads;  // arguments that have the factor
+  for (const TensorFactors& tensor : factors.operands) {
+    const std::optional<Placement> placement = placed(tensor, twice);
+    if (!placement) continue;
+    reads.push_back(tensor.argument);
+    if (tensor.operand >= 0) strategy.operands[static_cast<size_t>(tensor.operand)] = *placement;
+  }
+  for (const TensorFactors& tensor : factors.results) {
+    const std::optional<Placement> placement = placed(tensor, twice);
+    const bool depends = std::any_of(reads.begin(), reads.end(), [&](uint16_t argument) {
+      return tensor.of.empty() || std::find(tensor.of.begin(), tensor.of.end(), argument) != tensor.of.end();
+    });
+    const bool empty = std::find(tensor.sizes.begin(), tensor.sizes.end(), 0) != tensor.sizes.end();
+    strategy.results.push_back(placement ? *placement
+                               : tensor.same || empty || !depends ? Placement::replicate()
+                                                                  : Placement::partial(cut.op));
+  }
+  if (twice) return std::nullopt;
+  if (!strategy.results.empty() && strategy.results[0].is_partial()) {
+    for (const TensorFactors& tensor : factors.operands) {
+      if (!tensor.added) continue;
+      if (tensor.operand < 0) return std::nullopt;
+      strategy.operands[static_cast<size_t>(tensor.operand)] = strategy.results[0];
+    }
+  }
+  if (!fits_writes(factors, strategy)) return std::nullopt;
+  return strategy;
+}
+
+namespace {
+
+AxisStrategy replicated(const NodeFactors& factors) {
+  AxisStrategy strategy;
+  strategy.operands.resize(factors.tensors);
+  strategy.results.resize(factors.results.size());
+  return strategy;
+}
+
+NodeStrategies strategies_of(const NodeFactors& factors) {
+  NodeStrategies all{.source = factors.source, .random = factors.random};
+  all.axis.push_back(replicated(factors));
+  const auto add = [&](AxisStrategy strategy) {
+    const bool known = std::any_of(all.axis.begin(), all.axis.end(), [&](const AxisStrategy& other) {
+      return other.operands == strategy.operands && other.results == strategy.results;
+    });
+    if (!known) all.axis.push_back(std::move(strategy));
+  };
+  for (size_t f = 0; f < factors.factors.size(); ++f) {
+    if (factors.factors[f].whole || factors.factors[f].extent < 2) continue;
+    std::optional<AxisStrategy> strategy = strategy_of(factors, static_cast<FactorId>(f), 1);
+    if (strategy) add(std::move(*strategy));
+  }
+  for (AxisStrategy strategy : factors.partial) {
+    if (fits_writes(factors, strategy)) add(std::move(strategy));
+  }
+  return all;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The table
+
+void ShardingRules::Table::add(std::vector<RuleText> added) {
+  std::vector<std::string> cleared;
+  for (RuleText& rule : added) {
+    std::vector<RuleText>& alternatives = rules[rule.name];
+    if (std::find(cleared.begin(), cleared.end(), rule.name) == cleared.end()) {
+      alternatives.clear();
+      cleared.push_back(rule.name);
+    }
+    alternatives.push_back(std::move(rule));
+  }
+}
+
+const RuleText* ShardingRules::Table::find(std::string_view name, const NodeCall& call) const {
+  for (const std::string_view key : {name, without_overload(name)}) {
+    const auto found = rules.find(std::string(key));
+    if (found == rules.end()) continue;
+    for (const RuleText& rule : found->second) {
+      if (call.holds(rule.condition)) return &rule;
+    }
+    return nullptr;
+  }
+  return nullptr;
+}
+
+// Its own line, or that of the operator which it does in place: aten::add of aten::add_.
+const RuleText* ShardingRules::Table::find(const NodeCall& call) const {
+  const std::string& name = call.target().name();
+  if (const RuleText* own = find(name, call)) return own;
+  const std::string_view base = without_overload(name);
+  if (!is_in_place_name(base)) return nullptr;
+  const std::string_view overload = overload_of(name);
+  return find(overload.empty() ? std::string(without_underscore(base))
+                               : fmt::format("{}.{}", without_underscore(base), overload),
+              call);
+}
+
+NodeFactors ShardingRules::Table::work_out(const Graph& graph, NodeId node) const {
+  const NodeCall call(graph, node);
+  const RuleText* rule = find(call);
+  const bool by_facts = rule == nullptr;
+  if (by_facts) rule = class_by_facts(call);
+  FactorBuilder builder(call);
+  if (rule == nullptr) {
+    return builder.finish();
+  }
+  try {
+    if (rule->builder.empty()) {
+      bind_patterns(*rule, builder);
+      builder.made.source = RuleSource::kRule;
+    } else {
+      find_class(rule->builder)(*rule, builder);
+      builder.apply(rule->clauses);
+      builder.made.source = RuleSource::kClass;
+    }
+    builder.made.random = builder.made.random || call.target().facts().random;
+    return builder.finish();
+  } catch (const Misfit& misfit) {
+    // A class that facts alone put the operator in says nothing then.
+    if (by_facts) return FactorBuilder(call).finish();
+    throw Error(fmt::format("the sharding rule \"{}: {}\" does not fit the call {}: {}", rule->name, rule->text,
+                            to_text(graph, node), misfit.what()));
+  }
+}
+
+std::shared_ptr<const KnownCall> ShardingRules::Table::known(const Graph& graph, NodeId node) {
+  thread_local std::string key;
+  key = CallKey(graph).of(node);
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = calls.find(key);
+    if (found != calls.end()) return found->second;
+  }
+  auto call = std::make_shared<KnownCall>();
+  call->factors = work_out(graph, node);
+  call->strategies = strategies_of(call->factors);
+  const std::lock_guard lock(mutex);
+  return calls.try_emplace(key, std::move(call)).first->second;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What users see
+
+namespace {
+
+void check_classes(const std::vector<RuleText>& rules) {
+  for (const RuleText& rule : rules) {
+    if (rule.builder.empty() || find_class(rule.builder) != nullptr) continue;
+    throw ParseError(fmt::format("the sharding rule of {}: there is no class \"{}\"", rule.name, rule.builder), rule.line,
+                     rule.column);
+  }
+}
+
+std::vector<RuleText> read_rules(std::string_view text) {
+  std::vector<RuleText> rules = parse_rules(text, kWhere);
+  check_classes(rules);
+  return rules;
+}
+
+}  // namespace
+
+void register_sharding_rule(std::string_view text) {
+  std::vector<RuleText> rules = read_rules(text);
+  Registered& all = registered();
+  const std::lock_guard lock(all.mutex);
+  all.rules.push_back(std::move(rules));
+}
+
+ShardingRules::ShardingRules() : table_(std::make_shared<Table>()) {
+  static const std::vector<RuleText> kBuiltin = [] {
+    std::vector<RuleText> rules;
+    for (const EmbeddedFile& file : sharding_rule_files()) {
+      std::vector<RuleText> read = read_rules(file.text);
+      rules.insert(rules.end(), std::make_move_iterator(read.begin()), std::make_move_iterator(read.end()));
+    }
+    return rules;
+  }();
+  table_->add(kBuiltin);
+  Registered& all = registered();
+  const std::lock_guard lock(all.mutex);
+  for (const std::vector<RuleText>& rules : all.rules) table_->add(rules);
+}
+
+void ShardingRules::add(std::string_view text) {
+  auto table = std::make_shared<Table>();
+  table->rules = table_->rules;
+  table->add(read_rules(text));
+  table_ = std::move(table);
+}
+
+NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node) const {
+  return table_->known(graph, node)->strategies;
+}
+
+double RuleCoverage::share() const {
+  return nodes == 0 ? 1 : static_cast<double>(by_rule + by_class) / static_cast<double>(nodes);
+}
+
+RuleCoverage RuleCoverage::of(const Graph& graph, const ShardingRules& rules) {
+  RuleCoverage coverage;
+  for (const NodeId node : graph.nodes()) {
+    bool tensors = false;
+    const auto look = [&](ValueId value) { tensors = tensors || graph.value(value).kind == ValueKind::kTensor; };
+    graph.for_each_input(node, look);
+    graph.for_each_output(node, look);
+    if (!tensors) continue;
+    ++coverage.nodes;
+    switch (rules.strategies(graph, node).source) {
+      case RuleSource::kRule:
+        ++coverage.by_rule;
+        break;
+      case RuleSource::kClass:
+        ++coverage.by_class;
+        break;
+      case RuleSource::kReplicated:
+        ++coverage.without_a_rule[graph.target(node).name()];
+        break;
+    }
+  }
+  return coverage;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// One device's call
+
+namespace {
+
+// Which factor, if any, a mesh axis cuts.
+struct AxisCut {
+  std::optional<FactorId> factor;
+  int64_t devices = 1;
+};
+
+bool lies_as(const AxisStrategy& strategy, std::span<const Layout> operands, std::span<const Layout> results,
+             size_t axis) {
+  if (operands.size() != strategy.operands.size() || results.size() != strategy.results.size()) return false;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i][axis] != strategy.operands[i]) return false;
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i][axis] != strategy.results[i]) return false;
+  }
+  return true;
+}
+
+// How far behind the factor's beginning a tensor that has it is cut; 0: not at all.
+int64_t outer_of(const NodeFactors& factors, FactorId factor, const TensorFactors& tensor, const Placement& placement) {
+  if (!placement.is_shard() || placement.dim >= tensor.dims.size()) return 0;
+  int64_t before = 1;
+  for (const FactorId f : tensor.dims[placement.dim]) {
+    if (f == factor) return placement.outer % before == 0 ? placement.outer / before : 0;
+    before *= factors.factors[f].extent;
+  }
+  return 0;
+}
+
+std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> operands,
+                                std::span<const Layout> results, size_t axis, int64_t devices) {
+  for (const AxisStrategy& strategy : call.strategies.axis) {
+    if (strategy.extent == 0 && lies_as(strategy, operands, results, axis)) return AxisCut{.devices = devices};
+  }
+  const NodeFactors& factors = call.factors;
+  for (size_t f = 0; f < factors.factors.size(); ++f) {
+    const Factor& factor = factors.factors[f];
+    if (factor.whole || factor.extent % devices != 0) continue;
+    const auto id = static_cast<FactorId>(f);
+    int64_t outer = 0;
+    for (const TensorFactors& tensor : factors.operands) {
+      if (outer == 0 && tensor.operand >= 0 && static_cast<size_t>(tensor.operand) < operands.size()) {
+        outer = outer_of(factors, id, tensor, operands[static_cast<size_t>(tensor.operand)][axis]);
+      }
+    }
+    for (size_t r = 0; r < factors.results.size() && r < results.size(); ++r) {
+      if (outer == 0) outer = outer_of(factors, id, factors.results[r], results[r][axis]);
+    }
+    if (outer == 0 || factor.extent % outer != 0 || factor.extent / outer % devices != 0) continue;
+    const std::optional<AxisStrategy> strategy = strategy_of(factors, id, outer);
+    if (strategy && lies_as(*strategy, operands, results, axis)) return AxisCut{.factor = id, .devices = devices};
+  }
+  return std::nullopt;
+}
+
+// Strides in the order of `strides` for tensors of these sizes without gaps; 0 stays 0.
+std::vector<int64_t> strides_in_order(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+  std::vector<size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  // Of equal strides the outer dimension has one element and any stride.
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return strides[a] != strides[b] ? strides[a] < strides[b] : a > b;
+  });
+  std::vector<int64_t> made(sizes.size(), 0);
+  int64_t next = 1;
+  for (const size_t d : order) {
+    if (strides[d] == 0) continue;
+    made[d] = next;
+    next = saturating_multiply(next, sizes[d]);
+  }
+  return made;
+}
+
+}  // namespace
+
+std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, std::span<const Layout> operands,
+                                                     std::span<const Layout> results, const DeviceMesh& mesh) const {
+  const std::shared_ptr<const KnownCall> call = table_->known(graph, node);
+  const NodeFactors& factors = call->factors;
+  const auto fail = [&](std::string_view what) {
+    std::string layouts;
+    for (const Layout& layout : operands) layouts += " (" + to_string(layout) + ")";
+    layouts += " ->";
+    for (const Layout& layout : results) layouts += " (" + to_string(layout) + ")";
+    throw Error(fmt::format("{} cannot lie as{} on the mesh {}: {}", to_text(graph, node), layouts, mesh.to_string(), what));
+  };
+  if (operands.size() != factors.tensors || results.size() != factors.results.size()) {
+    fail(fmt::format("it has {} operands and {} results", factors.tensors, factors.results.size()));
+  }
+  for (const std::span<const Layout>& layouts : {operands, results}) {
+    for (const Layout& layout : layouts) {
+      if (layout.size() != mesh.axes.size()) fail("a layout has other axes than the mesh");
+    }
+  }
+  std::vector<AxisCut> cuts;
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    const std::optional<AxisCut> cut = find_cut(*call, operands, results, axis, mesh.axes[axis].size);
+    if (!cut) fail(fmt::format("that is no strategy of axis {}", mesh.axes[axis].name));
+    cuts.push_back(*cut);
+  }
+  std::vector<std::vector<int64_t>> local(factors.results.size());
+  for (const TensorFactors& tensor : factors.operands) {
+    if (tensor.operand < 0) continue;
+    if (!local_sizes(tensor.sizes, operands[static_cast<size_t>(tensor.operand)], mesh)) fail("it does not divide");
+  }
+  for (size_t r = 0; r < factors.results.size(); ++r) {
+    std::optional<std::vector<int64_t>> sizes = local_sizes(factors.results[r].sizes, results[r], mesh);
+    if (!sizes) fail("it does not divide");
+    local[r] = std::move(*sizes);
+  }
+
+  const std::span<const Argument> whole = graph.arguments(node);
+  std::vector<Argument> arguments(whole.begin(), whole.end());
+  for (const LocalArgument& made : factors.local) {
+    Argument& argument = arguments[made.argument];
+    if (argument.kind == ArgumentKind::kNone) continue;
+    if (made.kind == LocalArgument::Kind::kSizes) {
+      argument = graph.int_list(local[made.tensor]);
+      continue;
+    }
+    if (made.kind == LocalArgument::Kind::kStrides) {
+      argument = graph.int_list(strides_in_order(local[made.tensor], graph.ints(argument)));
+      continue;
+    }
+    int64_t divisor = 1;
+    for (const AxisCut& cut : cuts) {
+      if (!cut.factor) continue;
+      if (std::find(made.factors.begin(), made.factors.end(), *cut.factor) != made.factors.end()) divisor *= cut.devices;
+    }
+    if (divisor == 1) continue;
+    // What does not divide is an end beyond the dimension's.
+    const auto scaled = [&](int64_t value) {
+      const bool beyond = value >= std::numeric_limits<int64_t>::max() - divisor;
+      return beyond ? value : (value >= 0 ? value + divisor - 1 : value) / divisor;
+    };
+    if (argument.kind == ArgumentKind::kInt) {
+      argument = Argument::of_int(scaled(argument.i));
+    } else if (argument.kind == ArgumentKind::kIntList) {
+      std::vector<int64_t> ints(graph.ints(argument).begin(), graph.ints(argument).end());
+      for (size_t i = 0; i < ints.size(); ++i) {
+        if (made.element < 0 || static_cast<size_t>(made.element) == i) ints[i] = scaled(ints[i]);
+      }
+      argument = graph.int_list(ints);
+    }
+  }
+  return arguments;
+}
+
+}  // namespace shadowgraph
