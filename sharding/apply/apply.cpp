@@ -346,6 +346,7 @@ class Application {
     const std::vector<ValueId> operands = operands_of(node);
     const std::vector<ValueId> results = results_of(node);
     if (operands.empty() && results.empty()) {
+      strides_.reset();
       copy_call(node, {});
       return;
     }
@@ -356,8 +357,7 @@ class Application {
     for (size_t i = 0; i < operands.size(); ++i) {
       taken.push_back(take(node, operands[i], layouts.operands[i], written[i], effects_.geometry_only(node)));
     }
-    check_strided(node, operands, taken);
-    make_viewable(node, layouts, taken);
+    make_viewable(node, operands, taken, layouts);
     const NodeId made = copy_call(node, taken);
     place_results(node, made, operands, results, taken, layouts);
   }
@@ -376,9 +376,47 @@ class Application {
                            text_of(layouts.operands), text_of(layouts.results)));
   }
 
+  // A copy is contiguous where the tensor itself was not, and the local result of an operator may lie otherwise than the
+  // whole one: a view that the whole allowed may need one more copy, and strides that it names are others.
+  void make_viewable(NodeId node, std::span<const ValueId> operands, std::vector<Taken>& taken,
+                     const NodeLayouts& layouts) {
+    const std::string& name = read_.target(node).name();
+    strides_.reset();
+    const bool names_strides = name == "aten::as_strided" || name == "aten::_reshape_alias";
+    if (name.starts_with("aten::as_strided") && name != "aten::as_strided") check_strided(node, operands, taken);
+    if (!names_strides && name != "aten::view" && name != "aten::_unsafe_view") return;
+    const ValueId result = results_of(node).at(0);
+    if (names_strides && !is_reshape(operands[0], result)) {
+      check_strided(node, operands, taken);
+      return;
+    }
+    const at::DimVector sizes(local_sizes_of(node, result, layouts.results[0]));
+    const auto strides_now = [&] {
+      const at::Tensor& tensor = program_.tensor(taken[0].made);
+      return at::detail::computeStride(tensor.sizes(), tensor.strides(), sizes);
+    };
+    std::optional<at::DimVector> strides = strides_now();
+    if (!strides) {
+      program_.set_redistribution("contiguous");
+      taken[0].made = program_.contiguous_clone(taken[0].made);
+      program_.set_redistribution("");
+      if (!taken[0].copied_at) taken[0].copied_at = version_of(operands[0]);
+      strides = strides_now();
+    }
+    if (names_strides) strides_ = std::move(strides);
+  }
+
+  // Whether a view by strides is what a view by sizes alone would be.
+  bool is_reshape(ValueId source, ValueId result) const {
+    const auto ref = [](std::span<const int64_t> ints) { return c10::IntArrayRef(ints.data(), ints.size()); };
+    const auto strides = at::detail::computeStride(ref(read_.sizes(source)), ref(read_.strides(source)),
+                                                   at::DimVector(ref(read_.sizes(result))));
+    return read_.numel(source) == read_.numel(result) && read_.value(source).offset == read_.value(result).offset &&
+           strides && std::ranges::equal(*strides, read_.strides(result));
+  }
+
   // Strides and offsets as numbers mean the memory that was recorded.
   void check_strided(NodeId node, std::span<const ValueId> operands, std::span<const Taken> taken) const {
-    if (!read_.target(node).name().starts_with("aten::as_strided") || operands.empty()) return;
     const at::Tensor& tensor = program_.tensor(taken[0].made);
     const ValueId value = operands[0];
     if (std::ranges::equal(tensor.sizes(), read_.sizes(value)) &&
@@ -388,22 +426,6 @@ class Application {
       return;
     }
     fail(node, "it names strides and an offset in memory that is laid out otherwise here");
-  }
-
-  // A copy is contiguous where the tensor itself was not, and the other way round the local result of an operator may not
-  // be: a view that the whole allowed may need one more copy.
-  void make_viewable(NodeId node, const NodeLayouts& layouts, std::vector<Taken>& taken) {
-    const std::string& name = read_.target(node).name();
-    if (name != "aten::view" && name != "aten::_unsafe_view") return;
-    const at::Tensor& tensor = program_.tensor(taken[0].made);
-    if (tensor.is_contiguous()) return;
-    const ValueId result = results_of(node).at(0);
-    const std::vector<int64_t> sizes = local_sizes_of(node, result, layouts.results[0]);
-    if (at::detail::computeStride(tensor.sizes(), tensor.strides(), at::DimVector(sizes))) return;
-    program_.set_redistribution("contiguous");
-    taken[0].made = program_.contiguous_clone(taken[0].made);
-    program_.set_redistribution("");
-    if (!taken[0].copied_at) taken[0].copied_at = version_of(operands_of(node)[0]);
   }
 
   NodeId copy_call(NodeId node, std::span<const Taken> taken) {
@@ -429,6 +451,10 @@ class Application {
         if (is_tensor(v)) return taken[next++].made;
         return std::as_const(values_)[v].made;
       }));
+    }
+    if (strides_) {
+      local.at(2) = made_.int_list(ints_of(*strides_));
+      if (local.size() > 3) local[3] = Argument::of_int(program_.tensor(taken[0].made).storage_offset());
     }
     const NodeId made = program_.append(program_.rebuild.target(read_.node(node).target), local);
     program_.rebuild.node(node, made);
@@ -618,6 +644,7 @@ class Application {
   IdMap<StorageId, ValueId> first_in_;  // the placeholder that stands for the storage
   IdMap<NodeId, std::vector<Taken>> ends_;
   bool ends_begun_ = false;
+  std::optional<at::DimVector> strides_;  // that the node under way names
 };
 
 std::vector<int64_t> sizes_from(std::string_view text) {
