@@ -1,12 +1,13 @@
 #include "sharding/rules/node_factors.h"
 
-#include "ir/operators/operator_facts.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
+
+#include "ir/operators/operator_facts.h"
 
 namespace shadowgraph {
 
@@ -77,10 +78,10 @@ FactorBuilder::FactorBuilder(const NodeCall& c) : call(c) {
       const at::Tensor& constant = graph.constant(argument.constant);
       if (!constant.defined()) return;
       tensor.sizes.assign(constant.sizes().begin(), constant.sizes().end());
-    } else if (argument.kind == ArgumentKind::kValue &&
-               graph.value(argument.ref.value).kind == ValueKind::kTensor) {
+    } else if (argument.kind == ArgumentKind::kValue && graph.value(argument.ref.value).kind == ValueKind::kTensor) {
       const std::span<const int64_t> sizes = graph.sizes(argument.ref.value);
       tensor.sizes.assign(sizes.begin(), sizes.end());
+      tensor.dtype = graph.value(argument.ref.value).dtype;
       tensor.operand = operand++;
     } else {
       return;
@@ -156,6 +157,16 @@ void FactorBuilder::scaled(std::string_view argument, std::vector<FactorId> fact
                         .factors = std::move(factors)});
 }
 
+namespace {
+
+// Whether tensors of a type can be partial: means are no integers, and bools have none of the four.
+bool can_be_partial(const TensorFactors& tensor, PartialOp op) {
+  if (op == PartialOp::kAverage) return c10::isFloatingType(tensor.dtype) || c10::isComplexType(tensor.dtype);
+  return tensor.dtype != c10::ScalarType::Bool;
+}
+
+}  // namespace
+
 void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp from, PartialOp to) {
   AxisStrategy strategy{.name = std::string(to_string(from))};
   strategy.operands.resize(made.tensors);
@@ -167,6 +178,7 @@ void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp fro
     arguments.push_back(static_cast<uint16_t>(at));
     for (const TensorFactors* tensor : operands(static_cast<uint16_t>(at))) {
       if (tensor->operand < 0) return;  // a constant is the same everywhere
+      if (!can_be_partial(*tensor, from)) return;
       strategy.operands[static_cast<size_t>(tensor->operand)] = Placement::partial(from);
       any = true;
     }
@@ -180,7 +192,9 @@ void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp fro
     const bool made_of = result.of.empty() || std::any_of(result.of.begin(), result.of.end(), [&](uint16_t argument) {
                            return std::find(arguments.begin(), arguments.end(), argument) != arguments.end();
                          });
-    strategy.results.push_back(result.same || !made_of ? Placement::replicate() : Placement::partial(to));
+    const bool passes = !result.same && made_of;
+    if (passes && !can_be_partial(result, to)) return;
+    strategy.results.push_back(passes ? Placement::partial(to) : Placement::replicate());
   }
   made.partial.push_back(std::move(strategy));
 }
@@ -276,7 +290,8 @@ void FactorBuilder::tie_written() {
       TensorFactors& operand = *written[element++];
       operand.tied = static_cast<int64_t>(r);
       operand.overwritten = is_overwritten(facts, alias.argument);
-      const bool unsaid = std::all_of(operand.dims.begin(), operand.dims.end(), [](const auto& dim) { return dim.empty(); });
+      const bool unsaid =
+          std::all_of(operand.dims.begin(), operand.dims.end(), [](const auto& dim) { return dim.empty(); });
       if (unsaid && operand.sizes == made.results[r].sizes) operand.dims = made.results[r].dims;
     }
   }

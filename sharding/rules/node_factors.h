@@ -23,21 +23,22 @@ using FactorId = uint16_t;
 
 struct Factor {
   std::string name;
-  int64_t extent = -1;           // -1: not known yet
-  bool whole = false;            // nobody cuts it
+  int64_t extent = -1;             // -1: not known yet
+  bool whole = false;              // nobody cuts it
   PartialOp op = PartialOp::kSum;  // of results that lack it
 };
 
 struct TensorFactors {
-  int64_t operand = -1;  // which of the node's operands in for_each_input's order; -1: a constant, which is never cut
+  int64_t operand = -1;   // which of the node's operands in for_each_input's order; -1: a constant, which is never cut
   uint16_t argument = 0;  // position in the schema
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes;
   std::vector<std::vector<FactorId>> dims;  // outermost factor first
   bool same = false;                        // replicated whatever is cut
   bool added = false;                       // operands: partial where the first result is
   std::vector<uint16_t> of;                 // results: positions of the arguments that it is made of; none: all
-  int64_t tied = -1;  // operands that are written: the result that they are afterwards, -1: none
-  bool overwritten = false;  // of those: whatever they held
+  int64_t tied = -1;                        // operands that are written: the result that they are afterwards, -1: none
+  bool overwritten = false;                 // of those: whatever they held
 
   bool has(FactorId factor) const;
 };

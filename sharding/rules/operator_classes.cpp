@@ -38,7 +38,9 @@ void passes_partial(FactorBuilder& b, const std::string& argument) {
   b.linear({{argument}});
   b.monotone({{argument}}, false);
 }
-void view_passes_partial(FactorBuilder& b) { passes_partial(b, b.call.formals().arguments.at(self_of(b).argument).name); }
+void view_passes_partial(FactorBuilder& b) {
+  passes_partial(b, b.call.formals().arguments.at(self_of(b).argument).name);
+}
 
 // ---- Element by element
 
@@ -164,7 +166,8 @@ void reduction(const RuleText& rule, FactorBuilder& b) {
         at += kept ? 1 : 0;
         continue;
       }
-      if (at >= result.dims.size() || result.sizes[at] != self.sizes[d]) throw Misfit("its result has other dimensions");
+      if (at >= result.dims.size() || result.sizes[at] != self.sizes[d])
+        throw Misfit("its result has other dimensions");
       result.dims[at++] = self.dims[d];
     }
   }
@@ -312,7 +315,8 @@ void reshape(const RuleText& rule, FactorBuilder& b) {
                         (is_dense(self.sizes, strides_of(b, false)) && b.call.integer("storage_offset", 0) == 0));
     const Dims strides = strides_of(b, true);
     const Dims before = strides_of(b, false);
-    const bool in_order = std::is_sorted(strides.rbegin(), strides.rend()) && std::is_sorted(before.rbegin(), before.rend());
+    const bool in_order =
+        std::is_sorted(strides.rbegin(), strides.rend()) && std::is_sorted(before.rbegin(), before.rend());
     if (!dense || (b.call.position("storage_offset") >= 0 && !in_order)) {
       b.whole(self);
       b.whole(result);
@@ -507,7 +511,8 @@ constexpr std::array kClasses = std::to_array<ClassRow>({
 }  // namespace
 
 ClassBuilder find_class(std::string_view word) {
-  const auto found = std::find_if(kClasses.begin(), kClasses.end(), [&](const ClassRow& row) { return row.word == word; });
+  const auto found =
+      std::find_if(kClasses.begin(), kClasses.end(), [&](const ClassRow& row) { return row.word == word; });
   return found == kClasses.end() ? nullptr : found->build;
 }
 

@@ -32,6 +32,8 @@ class RuleReader {
     RuleText rule;
     bool more = true;
     while (more) {
+      cursor_.peek();
+      const Cursor::Place start = cursor_.place();
       std::string name(cursor_.take_name());
       more = !name.ends_with(':');
       if (!more) name.pop_back();
@@ -42,7 +44,7 @@ class RuleReader {
       }
       const size_t colons = name.find("::");
       if (colons == 0 || colons == name.npos || colons + 2 == name.size()) {
-        cursor_.fail(fmt::format("'{}'", name), "an operator's name, \"aten::mm:\"");
+        cursor_.fail_at(start, fmt::format("'{}'", name), "an operator's name, \"aten::mm:\"");
       }
       names.push_back(std::move(name));
     }
@@ -225,6 +227,8 @@ class RuleReader {
 
 }  // namespace
 
-std::vector<RuleText> parse_rules(std::string_view text, std::string_view name) { return RuleReader(text, name).read(); }
+std::vector<RuleText> parse_rules(std::string_view text, std::string_view name) {
+  return RuleReader(text, name).read();
+}
 
 }  // namespace shadowgraph

@@ -34,10 +34,10 @@ struct DimPattern {
 
 struct TensorPattern {
   std::vector<DimPattern> dims;
-  bool list = false;       // [..]: each tensor of a list
-  bool added = false;      // +: a term of the result, so a partial sum wherever that is one
-  bool same = false;       // `.`: the same on all devices, whatever is cut
-  bool aligned = false;    // {..}: aligned with the others from the right, as in broadcasting
+  bool list = false;            // [..]: each tensor of a list
+  bool added = false;           // +: a term of the result, so a partial sum wherever that is one
+  bool same = false;            // `.`: the same on all devices, whatever is cut
+  bool aligned = false;         // {..}: aligned with the others from the right, as in broadcasting
   std::vector<std::string> of;  // results: the arguments that it is made of; none: of all
 };
 
@@ -65,7 +65,7 @@ struct RuleClause {
 struct RuleText {
   std::string name;  // "aten::add" for all overloads, "aten::add.Tensor" for one
   RuleCondition condition;
-  std::string builder;  // "pointwise" and its like; "": patterns
+  std::string builder;             // "pointwise" and its like; "": patterns
   std::vector<std::string> words;  // of the builder
   std::vector<TensorPattern> operands;
   std::vector<TensorPattern> results;

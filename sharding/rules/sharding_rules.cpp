@@ -188,7 +188,7 @@ std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId fac
       return tensor.of.empty() || std::find(tensor.of.begin(), tensor.of.end(), argument) != tensor.of.end();
     });
     const bool empty = std::find(tensor.sizes.begin(), tensor.sizes.end(), 0) != tensor.sizes.end();
-    strategy.results.push_back(placement ? *placement
+    strategy.results.push_back(placement                          ? *placement
                                : tensor.same || empty || !depends ? Placement::replicate()
                                                                   : Placement::partial(cut.op));
   }
@@ -325,8 +325,8 @@ namespace {
 void check_classes(const std::vector<RuleText>& rules) {
   for (const RuleText& rule : rules) {
     if (rule.builder.empty() || find_class(rule.builder) != nullptr) continue;
-    throw ParseError(fmt::format("the sharding rule of {}: there is no class \"{}\"", rule.name, rule.builder), rule.line,
-                     rule.column);
+    throw ParseError(fmt::format("the sharding rule of {}: there is no class \"{}\"", rule.name, rule.builder),
+                     rule.line, rule.column);
   }
 }
 
@@ -464,9 +464,8 @@ std::vector<int64_t> strides_in_order(std::span<const int64_t> sizes, std::span<
   std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   // Of equal strides the outer dimension has one element and any stride.
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return strides[a] != strides[b] ? strides[a] < strides[b] : a > b;
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return strides[a] != strides[b] ? strides[a] < strides[b] : a > b; });
   std::vector<int64_t> made(sizes.size(), 0);
   int64_t next = 1;
   for (const size_t d : order) {
@@ -488,7 +487,8 @@ std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, 
     for (const Layout& layout : operands) layouts += " (" + to_string(layout) + ")";
     layouts += " ->";
     for (const Layout& layout : results) layouts += " (" + to_string(layout) + ")";
-    throw Error(fmt::format("{} cannot lie as{} on the mesh {}: {}", to_text(graph, node), layouts, mesh.to_string(), what));
+    throw Error(
+        fmt::format("{} cannot lie as{} on the mesh {}: {}", to_text(graph, node), layouts, mesh.to_string(), what));
   };
   if (operands.size() != factors.tensors || results.size() != factors.results.size()) {
     fail(fmt::format("it has {} operands and {} results", factors.tensors, factors.results.size()));
@@ -531,7 +531,8 @@ std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, 
     int64_t divisor = 1;
     for (const AxisCut& cut : cuts) {
       if (!cut.factor) continue;
-      if (std::find(made.factors.begin(), made.factors.end(), *cut.factor) != made.factors.end()) divisor *= cut.devices;
+      if (std::find(made.factors.begin(), made.factors.end(), *cut.factor) != made.factors.end())
+        divisor *= cut.devices;
     }
     if (divisor == 1) continue;
     // What does not divide is an end beyond the dimension's.

@@ -97,9 +97,9 @@ class FactorAnalysis {
   uint32_t find(uint32_t element) const;
   bool may_be_partial(ValueId value, PartialOp op) const;
 
-  std::vector<uint32_t> first_of_value_;  // elements of dimensions, by value
-  std::vector<uint32_t> first_of_node_;   // elements of the factors of its rule, by node
-  std::vector<uint32_t> parent_;          // of elements that are one
+  std::vector<uint32_t> first_of_value_;      // elements of dimensions, by value
+  std::vector<uint32_t> first_of_node_;       // elements of the factors of its rule, by node
+  std::vector<uint32_t> parent_;              // of elements that are one
   std::vector<std::vector<int64_t>> splits_;  // of roots
   std::vector<uint8_t> partial_;              // by value, a bit for each PartialOp
 };

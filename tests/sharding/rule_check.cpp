@@ -1,0 +1,418 @@
+#include "tests/sharding/rule_check.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <numeric>
+#include <random>
+
+#include "core/replay/call_templates.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// Integers, so that sums are exact in any order.
+at::Tensor filled(const Graph& graph, ValueId id, std::mt19937& random) {
+  const Value& value = graph.value(id);
+  const std::span<const int64_t> sizes = graph.sizes(id);
+  const std::span<const int64_t> strides = graph.strides(id);
+  int64_t elements = 1;
+  for (size_t d = 0; d < sizes.size(); ++d) elements += (sizes[d] - 1) * strides[d];
+  if (graph.numel(id) == 0) elements = 0;
+  std::vector<double> numbers(static_cast<size_t>(elements));
+  const bool index = c10::isIntegralType(value.dtype, true);
+  // 0 and 1 are indices into anything.
+  std::uniform_int_distribution<int> pick(index ? 0 : -3, index ? 1 : 4);
+  for (double& number : numbers) {
+    number = pick(random);
+    if (!index && number == 0) number = 5;
+  }
+  const at::Tensor flat = at::tensor(numbers, at::kDouble).to(value.dtype);
+  return at::as_strided(flat, at::IntArrayRef(sizes.data(), sizes.size()),
+                        at::IntArrayRef(strides.data(), strides.size()));
+}
+
+// A copy in the same order of dimensions, as a kernel would have made it.
+at::Tensor in_order_of(const at::Tensor& part, const at::Tensor& whole) {
+  std::vector<int64_t> order(static_cast<size_t>(whole.dim()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return whole.stride(a) > whole.stride(b); });
+  std::vector<int64_t> back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  return part.permute(order).clone(at::MemoryFormat::Contiguous).permute(back);
+}
+
+// What tensors every coordinate of an axis has, that together are `whole`.
+Tensors partial_parts(const at::Tensor& whole, PartialOp op, int64_t devices, std::mt19937& random) {
+  const auto noise = [&](int low, int high) {
+    std::vector<double> numbers(static_cast<size_t>(whole.numel()));
+    std::uniform_int_distribution<int> pick(low, high);
+    for (double& number : numbers) number = pick(random);
+    return at::tensor(numbers, at::kDouble).to(whole.scalar_type()).reshape(whole.sizes());
+  };
+  Tensors parts;
+  if (op == PartialOp::kSum || op == PartialOp::kAverage) {
+    at::Tensor rest = op == PartialOp::kSum ? whole : at::zeros_like(whole);
+    for (int64_t i = 0; i + 1 < devices; ++i) {
+      parts.push_back(noise(-2, 3));
+      rest = rest - parts.back();
+    }
+    parts.push_back(rest);
+    if (op == PartialOp::kAverage) {
+      for (at::Tensor& part : parts) part = part + whole;
+    }
+    return parts;
+  }
+  const at::Tensor owner = noise(0, static_cast<int>(devices) - 1);
+  for (int64_t i = 0; i < devices; ++i) {
+    const at::Tensor off = at::where(owner.eq(i), at::zeros_like(whole), noise(1, 3));
+    parts.push_back(op == PartialOp::kMax ? whole - off : whole + off);
+  }
+  return parts;
+}
+
+Tensors parts_of(const at::Tensor& whole, const Layout& layout, const DeviceMesh& mesh, std::mt19937& random) {
+  Tensors wholes(static_cast<size_t>(mesh.size()), whole);
+  Layout cuts = layout;
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    if (!layout[axis].is_partial()) continue;
+    cuts[axis] = Placement::replicate();
+    // Ranks that have the same so far are split alike.
+    std::map<const at::TensorImpl*, Tensors> split;
+    const Tensors before = wholes;  // keeps what the keys point to
+    for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+      at::Tensor& own = wholes[static_cast<size_t>(rank)];
+      auto found = split.find(own.unsafeGetTensorImpl());
+      if (found == split.end()) {
+        Tensors made = partial_parts(own, layout[axis].op, mesh.axes[axis].size, random);
+        found = split.emplace(own.unsafeGetTensorImpl(), std::move(made)).first;
+      }
+      own = found->second[static_cast<size_t>(mesh.coordinate(rank, axis))];
+    }
+  }
+  Tensors parts;
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+    parts.push_back(in_order_of(local_part(wholes[static_cast<size_t>(rank)], cuts, mesh, rank), whole));
+  }
+  return parts;
+}
+
+// A node's operator on given operands.
+class NodeRunner {
+ public:
+  NodeRunner(const Graph& graph, NodeId node)
+      : graph_(graph), node_(node), formals_(formals_of(graph.target(node))), templates_(graph) {
+    graph.for_each_input(node, [&](ValueId value) {
+      if (graph.value(value).kind == ValueKind::kTensor) values_.push_back(value);
+    });
+    call_ = templates_.add(node, formals_,
+                           {.device = [](c10::Device) { return c10::Device(c10::kCPU); },
+                            .problem = [](const std::string& what) { throw Error(what); }});
+  }
+
+  Tensors run(const Tensors& operands) const {
+    torch::jit::Stack stack;
+    size_t next = 0;
+    // In the order of values, which is the order in which push() asks for them; repeats included.
+    templates_.push(
+        call_, [&](ValueId) { return c10::IValue(operands.at(next++)); }, stack);
+    graph_.target(node_).find_operator()->callBoxed(stack);
+    Tensors results;
+    for (const c10::IValue& value : stack) {
+      if (value.isTensor() && value.toTensor().defined()) results.push_back(value.toTensor());
+      if (value.isTensorList()) {
+        for (const at::Tensor& tensor : value.toTensorVector()) {
+          if (tensor.defined()) results.push_back(tensor);
+        }
+      }
+    }
+    return results;
+  }
+
+  const std::vector<ValueId>& values() const { return values_; }
+
+ private:
+  const Graph& graph_;
+  NodeId node_;
+  TargetFormals formals_;
+  CallTemplates templates_;
+  CallTemplates::Call call_;
+  std::vector<ValueId> values_;
+};
+
+bool is_same(const at::Tensor& whole, const at::Tensor& made) {
+  if (whole.sizes() != made.sizes() || whole.scalar_type() != made.scalar_type()) return false;
+  if (!at::isFloatingType(whole.scalar_type())) return at::equal(whole, made);
+  const at::Tensor expected = whole.to(at::kDouble);
+  const at::Tensor actual = made.to(at::kDouble);
+  // Sums of integers are exact; what is not an integer is rounded, here and there in another order.
+  if (at::equal(expected, expected.round())) return at::equal(expected, actual);
+  const double tolerance = whole.scalar_type() == at::kDouble ? 1e-11 : 1e-5;
+  return at::allclose(expected, actual, tolerance, tolerance, /*equal_nan=*/true);
+}
+
+class CallCheck {
+ public:
+  CallCheck(Graph& graph, NodeId node, const ShardingRules& rules, const RuleCheckOptions& options, RuleCheck& check)
+      : graph_(graph), node_(node), rules_(rules), options_(options), check_(check), random_(17), runner_(graph, node) {
+    facts_ = graph.facts(node);
+    for (const ValueId value : runner_.values()) operands_.push_back(filled(graph, value, random_));
+  }
+
+  void run() {
+    Tensors given = copies(operands_);
+    try {
+      results_ = runner_.run(given);
+    } catch (const std::exception&) {
+      ++check_.silent[graph_.target(node_).name()];
+      return;
+    }
+    written_ = given;
+    ++check_.calls;
+    check_.operators.insert(graph_.target(node_).name());
+    strategies_ = rules_.strategies(graph_, node_);
+    add_split_ones();
+    for (const AxisStrategy& strategy : strategies_.axis) {
+      for (const int64_t devices : options_.devices) {
+        if (strategy.extent % devices != 0) continue;
+        ++check_.strategies;
+        const DeviceMesh mesh = DeviceMesh::parse(std::to_string(devices));
+        check({&strategy}, mesh);
+      }
+    }
+    for (const std::string& text : options_.meshes) {
+      const DeviceMesh mesh = DeviceMesh::parse(text);
+      std::vector<std::pair<size_t, size_t>> pairs;
+      for (size_t i = 0; i < strategies_.axis.size(); ++i) {
+        for (size_t j = 0; j < strategies_.axis.size(); ++j) {
+          if (strategies_.axis[i].extent % mesh.axes[0].size == 0 &&
+              strategies_.axis[j].extent % mesh.axes[1].size == 0) {
+            pairs.emplace_back(i, j);
+          }
+        }
+      }
+      std::shuffle(pairs.begin(), pairs.end(), random_);
+      if (pairs.size() > options_.most_products) pairs.resize(options_.most_products);
+      for (const auto& [i, j] : pairs) {
+        if (check({&strategies_.axis[i], &strategies_.axis[j]}, mesh)) ++check_.products;
+      }
+    }
+    if (options_.missing) look_for_missing();
+  }
+
+ private:
+  Tensors copies(const Tensors& tensors) const {
+    Tensors made;
+    for (const at::Tensor& tensor : tensors) made.push_back(in_order_of(tensor, tensor));
+    return made;
+  }
+
+  // Cuts behind a part of a factor, as FactorAnalysis gives them: 12 cut at 2 and at 3.
+  void add_split_ones() {
+    const std::vector<AxisStrategy> plain = strategies_.axis;
+    for (const AxisStrategy& strategy : plain) {
+      for (const int64_t outer : {2, 3}) {
+        if (strategy.extent == 0 || strategy.extent % outer != 0 || strategy.extent == outer) continue;
+        AxisStrategy split = strategy;
+        split.name += fmt::format("/{}", outer);
+        split.extent /= outer;
+        for (std::vector<Placement>* placements : {&split.operands, &split.results}) {
+          for (Placement& placement : *placements) {
+            if (placement.is_shard()) placement.outer *= outer;
+          }
+        }
+        strategies_.axis.push_back(std::move(split));
+      }
+    }
+  }
+
+  static bool divides(const Tensors& tensors, const std::vector<Layout>& layouts, const DeviceMesh& mesh) {
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      const at::IntArrayRef sizes = tensors[i].sizes();
+      if (!local_sizes({sizes.data(), sizes.size()}, layouts[i], mesh)) return false;
+    }
+    return true;
+  }
+
+  // False if the layouts do not divide.
+  bool check(const std::vector<const AxisStrategy*>& axes, const DeviceMesh& mesh) {
+    std::vector<Layout> operands(operands_.size(), Layout(axes.size()));
+    std::vector<Layout> results(results_.size(), Layout(axes.size()));
+    for (size_t a = 0; a < axes.size(); ++a) {
+      if (axes[a]->operands.size() != operands.size() || axes[a]->results.size() != results.size()) {
+        wrong(axes, mesh, "another number of operands or results");
+        return true;
+      }
+      for (size_t i = 0; i < operands.size(); ++i) operands[i][a] = axes[a]->operands[i];
+      for (size_t i = 0; i < results.size(); ++i) results[i][a] = axes[a]->results[i];
+    }
+    if (!divides(operands_, operands, mesh) || !divides(results_, results, mesh)) return false;
+    try {
+      const std::string difference = differs(operands, results, mesh);
+      if (!difference.empty()) wrong(axes, mesh, difference);
+    } catch (const std::exception& error) {
+      wrong(axes, mesh, std::string(error.what()).substr(0, 300));
+    }
+    return true;
+  }
+
+  // What the parts together are not; "" if they are all of it.
+  std::string differs(const std::vector<Layout>& operands, const std::vector<Layout>& results, const DeviceMesh& mesh) {
+    const std::vector<Argument> arguments = rules_.local_arguments(graph_, node_, operands, results, mesh);
+    const NodeId local = graph_.append(graph_.node(node_).target, arguments);
+    return differs(NodeRunner(graph_, local), operands, results, mesh);
+  }
+
+  std::string differs(const NodeRunner& runner, const std::vector<Layout>& operands, const std::vector<Layout>& results,
+                      const DeviceMesh& mesh) {
+    const auto ranks = static_cast<size_t>(mesh.size());
+    std::vector<Tensors> given(ranks);
+    for (size_t i = 0; i < operands.size(); ++i) {
+      // What is overwritten holds anything.
+      const Tensors parts = parts_of(operands_[i], operands[i], mesh, random_);
+      for (size_t rank = 0; rank < ranks; ++rank) given[rank].push_back(parts[rank]);
+    }
+    std::vector<Tensors> made;
+    for (size_t rank = 0; rank < ranks; ++rank) made.push_back(runner.run(given[rank]));
+    const bool any_content = facts_.random || facts_.uninitialised;
+    const auto compare = [&](const std::vector<Tensors>& parts, size_t i, const Layout& layout, const at::Tensor& whole,
+                             const char* what) -> std::string {
+      Tensors of;
+      for (const Tensors& rank : parts) {
+        if (i >= rank.size()) return fmt::format("{} {} is not there", what, i);
+        of.push_back(any_content ? at::zeros_like(rank[i]) : rank[i]);
+      }
+      const at::IntArrayRef sizes = whole.sizes();
+      const at::Tensor together = whole_of(of, layout, mesh, {sizes.data(), sizes.size()});
+      if (any_content || is_same(whole, together)) return "";
+      return fmt::format("{} {} differs", what, i);
+    };
+    for (size_t r = 0; r < results.size(); ++r) {
+      const std::string difference = compare(made, r, results[r], results_[r], "result");
+      if (!difference.empty()) return difference;
+    }
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (at::equal(operands_[i], written_[i])) continue;
+      const std::string difference = compare(given, i, operands[i], written_[i], "written operand");
+      if (!difference.empty()) return difference;
+    }
+    return "";
+  }
+
+  static std::string words(std::span<const Placement> placements) {
+    std::string text;
+    for (const Placement& placement : placements) text += (text.empty() ? "" : " ") + to_string(placement);
+    return text;
+  }
+
+  void wrong(const std::vector<const AxisStrategy*>& axes, const DeviceMesh& mesh, const std::string& how) {
+    std::string text = to_text(graph_, node_);
+    for (const AxisStrategy* axis : axes) {
+      text +=
+          fmt::format("\n    {}[{}]: {} -> {}", axis->name, axis->extent, words(axis->operands), words(axis->results));
+    }
+    check_.wrong.push_back(fmt::format("{}\n    on {}: {}", text, mesh.to_string(), how));
+  }
+
+  // ---- What holds and is not offered
+  static std::vector<Placement> choices(const at::Tensor& tensor, int64_t devices) {
+    std::vector<Placement> all = {Placement::replicate()};
+    for (int64_t d = 0; d < tensor.dim(); ++d) {
+      if (tensor.size(d) % devices == 0 && tensor.size(d) > 0) all.push_back(Placement::shard(d));
+    }
+    if (at::isFloatingType(tensor.scalar_type())) all.push_back(Placement::partial());
+    return all;
+  }
+
+  bool offered(const std::vector<Placement>& operands, const std::vector<Placement>& results) const {
+    for (const AxisStrategy& strategy : strategies_.axis) {
+      if (strategy.operands == operands && strategy.results == results) return true;
+    }
+    return false;
+  }
+
+  // Calls f for each way to take one of each.
+  template <class F>
+  static void for_each_choice(const std::vector<std::vector<Placement>>& of, F&& f) {
+    std::vector<size_t> at(of.size(), 0);
+    while (true) {
+      std::vector<Placement> taken;
+      for (size_t i = 0; i < of.size(); ++i) taken.push_back(of[i][at[i]]);
+      f(taken);
+      size_t i = 0;
+      while (i < of.size() && ++at[i] == of[i].size()) at[i++] = 0;
+      if (i == of.size()) return;
+    }
+  }
+
+  void look_for_missing() {
+    constexpr int64_t kDevices = 2;
+    if (operands_.size() > 4 || results_.size() != 1 || operands_.empty() || facts_.random || facts_.uninitialised)
+      return;
+    if (!facts_.written.empty()) return;
+    const DeviceMesh mesh = DeviceMesh::parse(std::to_string(kDevices));
+    std::vector<std::vector<Placement>> of;
+    for (const at::Tensor& operand : operands_) of.push_back(choices(operand, kDevices));
+    for_each_choice(of, [&](const std::vector<Placement>& operands) {
+      bool cut = false;
+      for (const Placement& placement : operands) cut = cut || !placement.is_replicate();
+      if (!cut) return;
+      std::vector<Layout> layouts;
+      for (const Placement& placement : operands) layouts.push_back({placement});
+      for (const Placement& result : choices(results_[0], kDevices)) {
+        if (offered(operands, {result})) continue;
+        try {
+          // With the arguments as they are: what needs local ones and has no rule is not found.
+          if (!differs(runner_, layouts, {Layout{result}}, mesh).empty()) continue;
+        } catch (const std::exception&) {
+          continue;
+        }
+        check_.missing[graph_.target(node_).name()].insert(words(operands) + " -> " + to_string(result));
+      }
+    });
+  }
+
+  Graph& graph_;
+  NodeId node_;
+  const ShardingRules& rules_;
+  const RuleCheckOptions& options_;
+  RuleCheck& check_;
+  std::mt19937 random_;
+  NodeRunner runner_;
+  OperatorFacts facts_;
+  NodeStrategies strategies_;
+  Tensors operands_;  // whole
+  Tensors results_;   // whole
+  Tensors written_;   // the operands after the call
+};
+
+// What a call is, without the numbers of its values.
+std::string call_of(const Graph& graph, NodeId node) {
+  const NodeId only[] = {node};
+  return to_text(graph, only, PrintPreset::kFingerprint);
+}
+
+}  // namespace
+
+void check_rules(Graph& graph, const ShardingRules& rules, const RuleCheckOptions& options, std::set<std::string>& seen,
+                 RuleCheck& check) {
+  const c10::InferenceMode no_autograd;
+  std::vector<NodeId> nodes;
+  for (const NodeId node : graph.nodes()) nodes.push_back(node);
+  for (const NodeId node : nodes) {
+    if (graph.target(node).kind() != TargetKind::kOperator || !graph.target(node).find_operator()) continue;
+    if (!seen.insert(call_of(graph, node)).second) continue;
+    bool undefined = false;
+    graph.for_each_input(
+        node, [&](ValueId value) { undefined = undefined || graph.value(value).kind != ValueKind::kTensor; });
+    if (undefined || graph.facts(node).host_read) continue;
+    CallCheck(graph, node, rules, options, check).run();
+  }
+}
+
+}  // namespace shadowgraph
