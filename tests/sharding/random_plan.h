@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <random>
 #include <set>
@@ -19,7 +20,8 @@ namespace shadowgraph {
 class PlanMaker {
  public:
   // Asks the rules once for all plans of the graph, which must outlive this.
-  explicit PlanMaker(const Graph& graph, const ShardingRules& rules = {}) : graph_(graph), effects_(Effects::of(graph)) {
+  explicit PlanMaker(const Graph& graph, const ShardingRules& rules = {})
+      : graph_(graph), effects_(Effects::of(graph)) {
     for (const NodeId node : graph.nodes()) strategies_[node] = rules.strategies(graph, node);
   }
 
