@@ -21,6 +21,8 @@
 //                     place around the copies, and then the one that was there again
 //   running statistics of a batch norm are not updated twice: the copy goes without them
 //   never made again  what reads the host, collectives, unknown targets, writers to what is made outside
+//   to be kept        what the caller says; it counts as made outside, within one segment, and as made within the one
+//                     around it
 //
 // Where something stands in the way, the tensor is kept as before, and the report says how many and why: the result is
 // right in any case. functionalize first, and fewer writes are in the way.
@@ -92,12 +94,14 @@ class Rewrite {
   void compute_again(size_t index) {
     const CheckpointLevel& level = plan_.levels()[index];
     const RegionId region = add_recompute_region(*level.segment);
-    const RegionId first = level.segment->regions[0];
-    const bool marked = !is_wrapped(*level.segment);
     copiers_[index] = std::make_unique<NodeCopier>(graph_, graph_, region);
     NodeCopier& copier = *copiers_[index];
     copier.reserve(level.recomputed.size());
-    copier.bind(marked ? first : graph_.region(first).parent, region);
+    if (!level.segment->regions.empty()) {
+      const RegionId first = level.segment->regions[0];
+      const bool marked = !is_wrapped(*level.segment);
+      copier.bind(marked ? first : graph_.region(first).parent, region);
+    }
     size_t next_run = 0;
     std::unordered_map<NodeId, std::vector<std::pair<c10::Device, ValueId>>> ends;  // states to be put back
     for (const NodeId n : level.recomputed) {
@@ -115,6 +119,7 @@ class Rewrite {
       }
       is_copy_[copy] = 1;
       ++result_.recomputed;
+      result_.repeated.push_back(n);
       if (const auto end = ends.find(n); end != ends.end()) {
         for (const auto& [device, state] : end->second) {
           add_state_node(set_random_state(), {Argument::of_value(state), Argument::of_device(device)}, level.position,
@@ -230,8 +235,9 @@ class Rewrite {
   void wrap(size_t index) {
     const CheckpointLevel& level = plan_.levels()[index];
     const CheckpointSegment& segment = *level.segment;
+    // What nodes bound may begin in one module and end in another, and forward is left as it is.
+    if (segment.regions.empty() || !is_wrapped(segment)) return;
     const RegionId parent = graph_.region(segment.regions[0]).parent;
-    if (!is_wrapped(segment)) return;
     Region region;
     region.kind = RegionKind::kCheckpoint;
     region.parent = parent;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <fnmatch.h>
 #include <unordered_map>
@@ -10,6 +11,7 @@
 #include "shadowgraph/analysis.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/passes/recompute.h"
 
 namespace shadowgraph {
 namespace {
@@ -185,6 +187,24 @@ CheckpointPolicy within_budget(int64_t bytes) {
 
 // ---- Passes
 
+int64_t bytes_from_text(const std::string& text) {
+  static const std::map<std::string, double, std::less<>> kUnits = {
+      {"", 1},      {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
+      {"KB", 1000}, {"MB", 1e6}, {"GB", 1e9},     {"TB", 1e12},
+  };
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  std::string unit(end, static_cast<const char*>(text.data() + text.size()));
+  std::erase(unit, ' ');
+  const auto factor = kUnits.find(unit);
+  if (error != std::errc() || factor == kUnits.end() || !(number * factor->second >= 1) ||
+      number * factor->second > 9e18) {
+    throw Error(
+        fmt::format("bytes={} is no size: a number of at least 1, with a unit such as GiB or GB, or without", text));
+  }
+  return static_cast<int64_t>(std::floor(number * factor->second));
+}
+
 CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions& options) {
   const std::string& patterns = options.modules;
   const auto regions = regions_named(graph, patterns);
@@ -210,6 +230,9 @@ CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions
       break;
     case CheckpointModulesOptions::Policy::kBudget:
       policy = within_budget(options.bytes);
+      break;
+    case CheckpointModulesOptions::Policy::kOptimal:
+      policy = least_recompute(options.bytes);
       break;
   }
   const std::vector<CheckpointSegment> segments = policy(graph, regions);

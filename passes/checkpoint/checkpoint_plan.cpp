@@ -41,7 +41,19 @@ std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
 
 CheckpointPlan::CheckpointPlan(const Graph& graph, std::span<const CheckpointSegment> segments)
     : graph_(graph), effects_(Effects::of(graph)) {
-  assign_levels(segments);
+  const auto by_nodes = std::count_if(segments.begin(), segments.end(), [](const CheckpointSegment& segment) {
+    return segment.first.valid() || segment.last.valid();
+  });
+  if (by_nodes == 0) {
+    assign_levels(segments);
+  } else if (static_cast<size_t>(by_nodes) == segments.size()) {
+    assign_ranges(segments);
+  } else {
+    throw GraphEditError("segments of regions and segments of nodes cannot be checkpointed at once");
+  }
+  for (size_t i = 0; i < segments.size(); ++i) {
+    levels_[i].keeps.insert(segments[i].keep.begin(), segments[i].keep.end());
+  }
   collect_demands();
   index_writes();
   std::vector<int32_t> inner_first(levels_.size());
@@ -145,6 +157,55 @@ void CheckpointPlan::assign_levels(std::span<const CheckpointSegment> segments) 
   }
 }
 
+void CheckpointPlan::assign_ranges(std::span<const CheckpointSegment> segments) {
+  const IdMap<RegionId, RegionId> again = recompute_regions(graph_);
+  const auto is_forward = [&](NodeId n) {
+    return graph_.node(n).phase == Graph::kForward && !graph_.is_placeholder(n) &&
+           !std::as_const(again)[graph_.node(n).region].valid();
+  };
+  std::unordered_map<NodeId, std::vector<int32_t>> begins;
+  levels_.resize(segments.size());
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const CheckpointSegment& segment = segments[i];
+    const auto refuse = [&](const std::string& what) {
+      throw GraphEditError(fmt::format("cannot checkpoint segment '{}': {}", segment.name, what));
+    };
+    for (const NodeId end : {segment.first, segment.last}) {
+      if (!end.valid() || end.index >= graph_.node_capacity() || graph_.is_erased(end)) refuse("there is no such node");
+      if (!is_forward(end)) refuse("it begins or ends with a node that is not of forward");
+    }
+    if (graph_.is_before(segment.last, segment.first)) refuse("its last node comes before its first");
+    if (!segment.regions.empty()) refuse("it has both nodes and regions");
+    levels_[i].segment = &segment;
+    begins[segment.first].push_back(static_cast<int32_t>(i));
+  }
+  std::vector<int32_t> open;  // inner ones last
+  for (const NodeId n : graph_.nodes()) {
+    if (const auto found = begins.find(n); found != begins.end()) {
+      std::stable_sort(found->second.begin(), found->second.end(), [&](int32_t a, int32_t b) {
+        return graph_.is_before(segments[size_t(b)].last, segments[size_t(a)].last);
+      });
+      for (const int32_t begun : found->second) {
+        if (!open.empty()) {
+          const CheckpointSegment& around = segments[size_t(open.back())];
+          const CheckpointSegment& inner = segments[size_t(begun)];
+          if (graph_.is_before(around.last, inner.last) || (around.first == inner.first && around.last == inner.last)) {
+            throw GraphEditError(fmt::format("segments '{}' and '{}' overlap", around.name, inner.name));
+          }
+          levels_[size_t(begun)].outer = open.back();
+        }
+        levels_[size_t(begun)].depth = static_cast<int32_t>(open.size());
+        open.push_back(begun);
+      }
+    }
+    if (is_forward(n) && !open.empty()) {
+      level_of_[n] = open.back();
+      for (const int32_t level : open) levels_[size_t(level)].nodes.push_back(n);
+    }
+    while (!open.empty() && segments[size_t(open.back())].last == n) open.pop_back();
+  }
+}
+
 bool CheckpointPlan::is_within(int32_t inner, int32_t outer) const {
   while (inner >= 0 && inner != outer) inner = levels_[size_t(inner)].outer;
   return inner == outer;
@@ -163,7 +224,8 @@ int32_t CheckpointPlan::level_of_birth(StorageId storage) const {
 int32_t CheckpointPlan::candidate_level(int32_t from, ValueId id) const {
   const Value& value = graph_.value(id);
   if (from < 0 || value.kind != ValueKind::kTensor || !value.storage.valid()) return -1;
-  const int32_t level = common_level(from, level_of_birth(value.storage));
+  int32_t level = common_level(from, level_of_birth(value.storage));
+  while (level >= 0 && levels_[size_t(level)].keeps.contains(value.storage)) level = levels_[size_t(level)].outer;
   return level >= 0 && is_within(level_of(value.producer), level) ? level : -1;
 }
 
@@ -281,9 +343,10 @@ class CheckpointPlan::Decision {
     if (changes_storage(graph_.facts(n))) return name + ": changes a tensor's storage";
     std::string reason;
     graph_.for_each_output(n, [&](ValueId v) {
-      if (graph_.value(v).kind == ValueKind::kTensor && !graph_.value(v).storage.valid()) {
-        reason = name + ": a result without storage";
-      }
+      const StorageId s = graph_.value(v).storage;
+      if (graph_.value(v).kind == ValueKind::kTensor && !s.valid()) reason = name + ": a result without storage";
+      // A second one of it would stand beside the one that is kept.
+      if (level_.keeps.contains(s) && graph_.storage(s).born == n) reason = name + ": makes what is to be kept";
     });
     graph_.for_each_input(n, [&](ValueId v) {
       const StorageId s = graph_.value(v).storage;
@@ -291,6 +354,7 @@ class CheckpointPlan::Decision {
         reason = name + ": an operand from elsewhere";
     });
     for (const StorageWrite& write : effects_.writes(n)) {
+      if (level_.keeps.contains(write.storage)) reason = name + ": writes to what is to be kept";
       if (effects_.is_generator(write.storage) || born_here(write.storage)) continue;
       if (!is_statistic(n, write.storage)) reason = name + ": writes to what is made outside";
     }
@@ -309,7 +373,7 @@ class CheckpointPlan::Decision {
     for (const NodeId n : level_.nodes) {
       graph_.for_each_output(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (s.valid() && graph_.storage(s).born == n) storages_.try_emplace(s);
+        if (s.valid() && graph_.storage(s).born == n && !level_.keeps.contains(s)) storages_.try_emplace(s);
       });
       if (!effects_.geometry_only(n)) {
         for (const StorageVersion& read : effects_.reads(n)) {

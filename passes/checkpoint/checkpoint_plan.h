@@ -35,6 +35,7 @@ struct CheckpointLevel {
   int32_t outer = -1;  // index of the level around it
   int32_t depth = 0;
   std::vector<NodeId> nodes;  // of forward, in program order, those of inner levels included
+  std::unordered_set<StorageId> keeps;
   std::vector<CheckpointDemand> demands;
 
   // ---- Decided
@@ -60,6 +61,7 @@ class CheckpointPlan {
 
  private:
   void assign_levels(std::span<const CheckpointSegment> segments);
+  void assign_ranges(std::span<const CheckpointSegment> segments);
   void collect_demands();
   void index_writes();
   void decide(int32_t level);
@@ -68,7 +70,8 @@ class CheckpointPlan {
   bool is_within(int32_t inner, int32_t outer) const;
   int32_t common_level(int32_t a, int32_t b) const;
   int32_t level_of_birth(StorageId storage) const;
-  // The innermost level from `from` outwards in which this value could be made again; -1 for none.
+  // The innermost level from `from` outwards in which this value could be made again, and is not to be kept; -1 for
+  // none.
   int32_t candidate_level(int32_t from, ValueId value) const;
   // Who makes version + 1 of it; invalid if nobody does.
   NodeId next_writer(StorageId storage, uint32_t version) const;

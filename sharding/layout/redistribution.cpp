@@ -39,12 +39,17 @@ bool cut_alike(const Placement& a, const Placement& b) {
   return a.is_shard() && b.is_shard() && a.dim == b.dim && a.outer == b.outer;
 }
 
-// Axis `axis` no longer cuts: what is nested in it is then cut within each of its pieces.
+// Axis `axis` no longer cuts: what is nested in it is then cut within each of its pieces, of which there are as many in
+// each piece of an axis that it was nested in itself.
 Layout gathered(Layout layout, size_t axis, const DeviceMesh& mesh) {
   const Placement cut = layout[axis];
+  int64_t pieces = 1;
+  for (size_t outer = 0; outer <= axis; ++outer) {
+    if (cut_alike(layout[outer], cut)) pieces *= mesh.axes[outer].size;
+  }
   layout[axis] = Placement::replicate();
   for (size_t other = axis + 1; other < layout.size(); ++other) {
-    if (cut_alike(layout[other], cut)) layout[other].outer *= mesh.axes[axis].size;
+    if (cut_alike(layout[other], cut)) layout[other].outer *= pieces;
   }
   return layout;
 }

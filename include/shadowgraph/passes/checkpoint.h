@@ -24,19 +24,24 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// What is computed again together: the forward nodes of these regions, and those between the first and the last of
-// them.
+// What is computed again together: the forward nodes of some regions, and those between the first and the last of them;
+// or those from one node to another, whatever regions they are in.
 struct CheckpointSegment {
   std::string name;               // of the region of kind checkpoint that it becomes
   std::vector<RegionId> regions;  // siblings, in program order; one or more
+  NodeId first = {}, last = {};   // in place of regions
+  // Storages made in the segment that are kept as if it were none, with all that their makers make; what computing the
+  // others again needs of them is taken from there. Of a segment within another: kept from that one's second run on.
+  std::vector<StorageId> keep = {};
 };
 
 struct CheckpointResult {
-  int64_t segments = 0;       // with something to compute again
-  int64_t recomputed = 0;     // nodes added to backward for it
-  int64_t redirected = 0;     // operands of backward nodes that are computed again
-  int64_t kept = 0;           // tensors made in segments that backward still reads as forward left them
-  int64_t random_states = 0;  // states of generators kept, so that random nodes draw the same numbers
+  int64_t segments = 0;          // with something to compute again
+  int64_t recomputed = 0;        // nodes added to backward for it
+  int64_t redirected = 0;        // operands of backward nodes that are computed again
+  int64_t kept = 0;              // tensors made in segments that backward still reads as forward left them
+  int64_t random_states = 0;     // states of generators kept, so that random nodes draw the same numbers
+  std::vector<NodeId> repeated;  // the forward node of each that was added; one that is run again twice comes twice
   // Why tensors are kept: by operator or reason.
   std::map<std::string, int64_t> obstacles;
   // Peaks of live bytes around checkpoint_modules, where it did something.
@@ -48,8 +53,8 @@ struct CheckpointResult {
 
 // Rewrites the graph. Segments may lie within one another (then the inner one is computed again twice: once for the
 // outer one, without being kept, once for its own backward), but must not overlap otherwise; GraphEditError, before any
-// change, for segments that do, that are empty, or whose regions are not siblings. A segment that has nothing to
-// compute again, a second time for instance, is left as it is. Linear in the graph, times the depth of nesting.
+// change, for segments that do, that are empty, whose regions are not siblings, and for some by regions among others by
+// nodes. A segment that has nothing to compute again, a second time for instance, is left as it is. Linear in the graph, times the depth of nesting.
 CheckpointResult checkpoint_segments(Graph& graph, std::span<const CheckpointSegment> segments);
 
 // ---- Choosing. Regions are modules by path, checkpoint regions and scopes by label.
@@ -68,7 +73,8 @@ CheckpointPolicy every_kth_region(int64_t k);  // the first, the one k after it,
 // arXiv:1604.06174).
 CheckpointPolicy square_root_segments();
 // The fewest regions, taken from the first on, so that the peak of live bytes is within the budget; Error that says how
-// low it gets if it cannot be. Tries out about log2(n) rewritten copies of the graph.
+// low it gets if it cannot be. Tries out about log2(n) rewritten copies of the graph. The least to compute again within a
+// budget: shadowgraph/passes/recompute.h.
 CheckpointPolicy within_budget(int64_t bytes);
 
 // Most bytes live at a node, by the rule of shadowgraph/profile.h.
@@ -76,23 +82,29 @@ int64_t peak_of_live_bytes(const Graph& graph);
 
 // ---- The passes.
 
+// "40GB", "512 MiB", "1000". Throws Error.
+int64_t bytes_from_text(const std::string& text);
+
 struct CheckpointModulesOptions {
-  enum class Policy : uint8_t { kEach, kEvery, kSqrt, kBudget };
-  std::string modules;  // as regions_named takes it
+  enum class Policy : uint8_t { kEach, kEvery, kSqrt, kBudget, kOptimal };
+  std::string modules;  // as regions_named takes it; of kOptimal, "" without regions of kind checkpoint: found stages
   Policy policy = Policy::kEach;
   int64_t every = 2;  // of kEvery: k
-  int64_t bytes = 1;  // of kBudget
+  int64_t bytes = 1;  // of kBudget and kOptimal
 
   static OptionTable<CheckpointModulesOptions> table() {
     return OptionTable<CheckpointModulesOptions>()
         .text("modules", &CheckpointModulesOptions::modules,
               "patterns of paths joined by '+', or auto: the longest run of numbered modules; none: "
               "regions marked as checkpoints")
-        .choice("policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget"},
-                "each, every (k-th), sqrt (segments), or budget (the fewest from the first on)")
+        .choice("policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget", "optimal"},
+                "each, every (k-th), sqrt (segments), budget (the fewest from the first on), or optimal (the least to "
+                "compute again)")
         .whole_number("every", &CheckpointModulesOptions::every, 1, "with policy=every: k")
-        .whole_number("bytes", &CheckpointModulesOptions::bytes, 1,
-                      "with policy=budget: the peak of live bytes that is allowed");
+        .parsed<int64_t>(
+            "bytes", &CheckpointModulesOptions::bytes, bytes_from_text,
+            [](const int64_t& bytes) { return std::to_string(bytes); },
+            "with policy=budget and optimal: the peak of live bytes that is allowed: 40GB, 512MiB, 1000");
   }
 };
 // The pass `checkpoint`: segments by name and policy. Throws Error for patterns that no region matches.

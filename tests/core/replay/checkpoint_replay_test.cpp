@@ -11,6 +11,7 @@
 #include "shadowgraph/edit.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
@@ -198,6 +199,74 @@ TEST_P(CheckpointedModel, TrainsAsBeforeAtRandom) {
       return checkpoint_segments(graph, segments);
     });
   }
+}
+
+// Segments by nodes, within one another, each with some of its tensors to be kept.
+TEST_P(CheckpointedModel, TrainsAsBeforeWithTensorsKeptAtRandom) {
+  begin(2);
+  std::vector<NodeId> forward;
+  for (const NodeId n : graph_.nodes()) {
+    if (graph_.node(n).phase == Graph::kForward && !graph_.is_placeholder(n)) forward.push_back(n);
+  }
+  for (uint32_t seed = 0; seed < 5; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const auto below = [&](size_t n) { return random() % std::max<size_t>(1, n); };
+    std::vector<CheckpointSegment> segments;
+    struct Range {
+      size_t begin, end;
+    };
+    std::vector<Range> open{{0, forward.size()}};
+    while (!open.empty() && segments.size() < 12) {
+      const Range range = open.back();
+      open.pop_back();
+      if (range.end - range.begin < 4) continue;
+      // Some part of it; what is left at both sides, and what is inside, come later.
+      const size_t from = range.begin + below((range.end - range.begin) / 2);
+      const size_t to = from + 2 + below(range.end - from - 1);
+      CheckpointSegment segment{
+          .name = "part", .regions = {}, .first = forward[from], .last = forward[std::min(to, range.end) - 1]};
+      for (size_t at = from; at < std::min(to, range.end); ++at) {
+        graph_.for_each_output(forward[at], [&](ValueId v) {
+          const StorageId s = graph_.value(v).storage;
+          if (s.valid() && random() % 3 == 0) segment.keep.push_back(s);
+        });
+      }
+      segments.push_back(segment);
+      open.push_back({range.begin, from});
+      open.push_back({std::min(to, range.end), range.end});
+      open.push_back({from, std::min(to, range.end) - 1});
+    }
+    check([&](Graph& graph) { return checkpoint_segments(graph, segments); });
+  }
+}
+
+// The policy optimal: what it says of its plans is what a replay holds.
+TEST_P(CheckpointedModel, TrainsAsBeforeByTheLeastRecompute) {
+  begin(GetParam() == "unet" ? 2 : 4);
+  const CheckpointCurve curve = CheckpointCurve::of(graph_);
+  const auto& choices = curve.choices();
+  ASSERT_FALSE(choices.empty());
+  EXPECT_EQ(choices.front().cost, 0);
+  for (size_t i = 0; i < 5; ++i) {
+    const CheckpointChoice& choice = choices[(choices.size() - 1) * (i + 1) / 5];
+    SCOPED_TRACE(choice.made_by + ", " + std::to_string(choice.segments.size()) + " segments");
+    CheckpointResult done;
+    const int64_t peak = check([&](Graph& graph) { return checkpoint_segments(graph, choice.segments); }, &done);
+    EXPECT_EQ(peak, choice.peak);
+    EXPECT_EQ(done.repeated.size(), choice.repeated.size());
+  }
+  // By regions, and by the pass's own options.
+  const int64_t bytes = choices[choices.size() / 2].peak;
+  const int64_t peak = check([&](Graph& graph) {
+    return checkpoint_modules(graph, {.policy = CheckpointModulesOptions::Policy::kOptimal, .bytes = bytes});
+  });
+  EXPECT_LE(peak, bytes);
+  const auto regions = regions_named(graph_, "auto");
+  if (regions.empty()) return;
+  const CheckpointCurve by_regions = CheckpointCurve::of(graph_, regions);
+  const CheckpointChoice& last = by_regions.choices().back();
+  EXPECT_EQ(check([&](Graph& graph) { return checkpoint_segments(graph, last.segments); }), last.peak);
 }
 
 INSTANTIATE_TEST_SUITE_P(BuiltIn, CheckpointedBlocks,

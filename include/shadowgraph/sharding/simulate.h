@@ -1,0 +1,48 @@
+// All ranks of a sharded program in one process, on real tensors: what says whether a plan computes what the program did.
+//
+//     std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
+//     const SimulatedRun run = simulate(ranks, {weight, bias, batch});      // whole tensors, in order
+//     run.outputs, run.gradients["weight"], run.inputs[0]                   // whole again: compare with an Interpreter
+//
+// Every rank is an Interpreter (shadowgraph/replay.h) on a thread of its own; they run freely and meet at collectives,
+// which are functions over the ranks' tensors: no process group is needed. Sums go over the ranks in order, so a run
+// gives the same bits every time.
+//
+// Random operators: every rank begins with the default generator's state, as processes that were seeded alike, so that
+// what is replicated stays the same; the generator is left where rank 0 ends. Memory: the parts that all ranks hold.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/sharding/apply.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+struct SimulationOptions {
+  std::optional<c10::Device> device;  // every device in the graphs means this one
+};
+
+struct SimulatedRun {
+  std::vector<at::Tensor> outputs;              // of sg::output; None is undefined
+  std::map<std::string, at::Tensor> gradients;  // of sg::gradient, by parameter name
+  std::vector<at::Tensor> inputs;               // what the program left in them: updated parameters
+};
+
+// apply() for every rank of the plan's mesh.
+std::vector<ShardedGraph> apply_to_all(const Graph& graph, const ShardingPlan& plan, const ApplyOptions& options = {});
+
+// `inputs` are the whole parameters, buffers and inputs in program order; they are not written to. Throws Error if there
+// are not as many ranks as the mesh has, if a tensor does not fit, if ranks differ in what must be the same, or if they
+// communicate in different order; ReplayError if a rank's program fails.
+SimulatedRun simulate(std::span<const ShardedGraph> ranks, std::span<const at::Tensor> inputs,
+                      const SimulationOptions& options = {});
+
+}  // namespace shadowgraph

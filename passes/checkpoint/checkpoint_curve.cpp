@@ -1,0 +1,115 @@
+// The curve of peak against what is computed again: plans tried on the graph, and those that no other beats.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "shadowgraph/edit.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/passes/recompute.h"
+
+namespace shadowgraph {
+namespace {
+
+// Of n, at most `most` evenly spread, the first and the last among them.
+std::vector<size_t> evenly(size_t n, size_t most) {
+  std::vector<size_t> chosen;
+  if (n <= most || most < 2) {
+    for (size_t i = 0; i < n; ++i) chosen.push_back(i);
+  } else {
+    for (size_t i = 0; i < most; ++i) chosen.push_back(i * (n - 1) / (most - 1));
+  }
+  return chosen;
+}
+
+// With these bytes the chain keeps everything.
+int64_t bytes_to_keep_all(std::span<const ChainStage> stages) {
+  int64_t kept = 0;
+  int64_t most = 0;
+  const int64_t at_the_end = stages.empty() ? 0 : stages.back().resident;
+  for (const ChainStage& stage : stages) {
+    most = std::max(most, kept + std::max(stage.keeping_peak + at_the_end, stage.backward_peak));
+    kept += stage.options[0].saved;
+  }
+  return most;
+}
+
+}  // namespace
+
+CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId> regions,
+                                    const CheckpointCurveOptions& options) {
+  CheckpointCurve curve;
+  CheckpointChainOptions chain_options = options.chain;
+  if (!chain_options.cost) chain_options.cost = flops_and_bytes();
+  curve.chain_ = CheckpointChain::of(graph, regions, chain_options);
+  const auto attempt = [&](std::string made_by, std::vector<CheckpointSegment> segments) {
+    CheckpointChoice choice{.made_by = std::move(made_by), .segments = std::move(segments), .repeated = {}};
+    if (choice.segments.empty()) {
+      choice.peak = peak_of_live_bytes(graph);
+    } else {
+      Graph copy = clone(graph);
+      choice.repeated = checkpoint_segments(copy, choice.segments).repeated;
+      choice.peak = peak_of_live_bytes(copy);
+      for (const NodeId n : choice.repeated) choice.cost += chain_options.cost(graph, n);
+    }
+    curve.tried_.push_back(std::move(choice));
+  };
+  attempt("none", {});
+
+  // The chain's plans. How many bytes it takes them for and what they take differ a little, for its figures are those of
+  // a chain; what counts is what they take.
+  const std::vector<ChainStage>& stages = curve.chain_.stages;
+  if (!stages.empty()) {
+    const ChainSolver solver(stages, bytes_to_keep_all(stages), options.slots);
+    const std::vector<ChainPlan> plans = solver.curve();
+    for (const size_t i : evenly(plans.size(), static_cast<size_t>(options.most_plans))) {
+      if (plans[i].cost != 0) attempt("optimal", curve.chain_.segments(plans[i]));
+    }
+  }
+
+  std::vector<RegionId> named(regions.begin(), regions.end());
+  if (named.empty()) named = regions_named(graph, "auto");
+  if (!named.empty()) {
+    const std::vector<CheckpointSegment> each = each_region()(graph, named);
+    for (size_t count = 1; count < each.size(); ++count) {
+      attempt("budget", {each.begin(), each.begin() + static_cast<std::ptrdiff_t>(count)});
+    }
+    attempt("each", each);
+    attempt("every 2", every_kth_region(2)(graph, named));
+    attempt("sqrt", square_root_segments()(graph, named));
+  }
+
+  curve.choices_ = curve.tried_;
+  std::stable_sort(curve.choices_.begin(), curve.choices_.end(),
+                   [](const auto& a, const auto& b) { return std::pair(a.cost, a.peak) < std::pair(b.cost, b.peak); });
+  size_t kept = 0;
+  for (size_t i = 0; i < curve.choices_.size(); ++i) {
+    if (kept != 0 && curve.choices_[i].peak >= curve.choices_[kept - 1].peak) continue;
+    if (kept != i) curve.choices_[kept] = std::move(curve.choices_[i]);
+    ++kept;
+  }
+  curve.choices_.resize(kept);
+  return curve;
+}
+
+const CheckpointChoice* CheckpointCurve::within(int64_t bytes) const {
+  const auto found = std::find_if(choices_.begin(), choices_.end(),
+                                  [&](const CheckpointChoice& choice) { return choice.peak <= bytes; });
+  return found == choices_.end() ? nullptr : &*found;
+}
+
+CheckpointPolicy least_recompute(int64_t bytes, CheckpointCurveOptions options) {
+  return [bytes, options = std::move(options)](const Graph& graph, std::span<const RegionId> regions) {
+    const CheckpointCurve curve = CheckpointCurve::of(graph, regions, options);
+    const CheckpointChoice* choice = curve.within(bytes);
+    if (choice == nullptr) {
+      throw Error(
+          fmt::format("the budget is {} bytes, but computing as much again as it can, this step has a peak of "
+                      "{} ({} without); {} bytes are parameters, inputs and what else no plan changes",
+                      bytes, curve.choices().back().peak, curve.tried().front().peak, curve.chain().elsewhere));
+    }
+    return choice->segments;
+  };
+}
+
+}  // namespace shadowgraph

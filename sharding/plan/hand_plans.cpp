@@ -1,0 +1,111 @@
+// Which parameters Megatron's tensor parallelism cuts how is known by the names that models give them: a layer that
+// spreads by its columns (outputs), one that gathers by its rows (inputs). Weights are [out, in]; GPT-2's Conv1D has them
+// [in, out], so that columns are dimension 1 there.
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "profiler/module_tree.h"
+#include "shadowgraph/sharding/plan.h"
+
+namespace shadowgraph {
+
+std::string_view to_string(HandPlan plan) {
+  switch (plan) {
+    case HandPlan::kDataParallel:
+      return "data parallel";
+    case HandPlan::kFullySharded:
+      return "fully sharded";
+    case HandPlan::kTensorParallel:
+      return "tensor parallel";
+    case HandPlan::kDataTensorParallel:
+      return "data + tensor parallel";
+    case HandPlan::kFullyShardedTensor:
+      return "fully sharded + tensor parallel";
+  }
+  return "data parallel";
+}
+
+std::vector<HandPlan> hand_plans(const DeviceMesh& mesh) {
+  if (mesh.axes.size() == 1) {
+    return {HandPlan::kDataParallel, HandPlan::kFullySharded, HandPlan::kTensorParallel};
+  }
+  return {HandPlan::kDataParallel, HandPlan::kFullySharded, HandPlan::kDataTensorParallel,
+          HandPlan::kFullyShardedTensor};
+}
+
+namespace {
+
+enum class Role : uint8_t { kNone, kColumns, kRows };
+
+constexpr std::array kColumnLayers{"q_proj",  "k_proj", "v_proj", "gate_proj", "up_proj",  "query",   "key",
+                                   "value",   "c_fc",   "c_attn", "fc1",       "in_proj",  "lm_head", "wi",
+                                   "linear1", "w1",     "w3",     "mlp.0",     "mlp.fc_in"};
+constexpr std::array kRowLayers{"o_proj", "down_proj", "out_proj", "c_proj", "fc2",
+                                "wo",     "linear2",   "w2",       "mlp.3",  "mlp.fc_out"};
+
+bool ends_with_layer(std::string_view module, std::string_view layer) {
+  if (!module.ends_with(layer)) return false;
+  return module.size() == layer.size() || module[module.size() - layer.size() - 1] == '.';
+}
+
+Role role_of(std::string_view module) {
+  const auto is = [&](std::string_view layer) { return ends_with_layer(module, layer); };
+  if (std::ranges::any_of(kColumnLayers, is) || is("intermediate.dense")) return Role::kColumns;
+  if (std::ranges::any_of(kRowLayers, is) || is("output.dense")) return Role::kRows;
+  return Role::kNone;
+}
+
+// The dimension that `role` cuts of a parameter; below 0: none.
+int64_t dimension_of(Role role, std::string_view name, size_t rank) {
+  if (role == Role::kNone) return -1;
+  const bool bias = name.ends_with("bias");
+  if (rank == 1) return bias && role == Role::kColumns ? 0 : -1;
+  if (rank != 2) return -1;
+  const bool transposed = name.find(".c_attn.") != std::string_view::npos ||
+                          name.find(".c_fc.") != std::string_view::npos ||
+                          name.find(".c_proj.") != std::string_view::npos;
+  return (role == Role::kColumns) != transposed ? 0 : 1;
+}
+
+}  // namespace
+
+std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,
+                                 const DeviceMesh& mesh) {
+  const size_t axes = mesh.axes.size();
+  const bool tensor = plan == HandPlan::kTensorParallel || plan == HandPlan::kDataTensorParallel ||
+                      plan == HandPlan::kFullyShardedTensor;
+  const bool cut_parameters = plan == HandPlan::kFullySharded || plan == HandPlan::kFullyShardedTensor;
+  std::vector<ShardingPin> pins;
+  for (const NodeId node : graph.nodes()) {
+    if (!graph.is_placeholder(node)) break;
+    const std::string name = placeholder_name(graph, node);
+    const bool input = graph.node(node).target == target_of(Builtin::kInput);
+    const bool parameter = graph.node(node).target == target_of(Builtin::kParameter);
+    if (name.empty() || (!input && !parameter)) continue;
+    const size_t rank = graph.sizes(graph.results(node)[0].ref.value).size();
+    const std::vector<Layout> possible = problem.layouts_of(node);
+    const auto can = [&](const Layout& layout) { return std::ranges::find(possible, layout) != possible.end(); };
+    Layout layout(axes);
+    const auto cut = [&](size_t axis, int64_t dim) {
+      Layout wanted = layout;
+      wanted[axis] = Placement::shard(dim);
+      if (can(wanted)) layout = wanted;
+      return layout == wanted;
+    };
+    for (size_t axis = axes; axis-- > 0;) {
+      const bool by_layers = tensor && axis + 1 == axes;
+      if (by_layers) {
+        const int64_t dim = parameter ? dimension_of(role_of(name.substr(0, name.rfind('.'))), name, rank) : -1;
+        if (dim >= 0) cut(axis, dim);
+      } else if (input ? rank > 0 : cut_parameters) {
+        // FSDP cuts dimension 0; what does not divide there may elsewhere.
+        for (size_t dim = 0; dim < (input ? 1 : rank) && !cut(axis, static_cast<int64_t>(dim)); ++dim) {}
+      }
+    }
+    pins.push_back({.name = name, .layout = layout});
+  }
+  return pins;
+}
+
+}  // namespace shadowgraph

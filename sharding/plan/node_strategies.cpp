@@ -1,0 +1,88 @@
+#include "sharding/plan/node_strategies.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_set>
+
+namespace shadowgraph {
+
+NodeTensors NodeTensors::of(const Graph& graph, NodeId node) {
+  NodeTensors tensors;
+  const auto into = [&](std::vector<ValueId>& list) {
+    return [&](ValueId v) {
+      if (graph.value(v).kind == ValueKind::kTensor) list.push_back(v);
+    };
+  };
+  graph.for_each_input(node, into(tensors.operands));
+  graph.for_each_output(node, into(tensors.results));
+  return tensors;
+}
+
+std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, const NodeTensors& tensors) {
+  const size_t operands = tensors.operands.size();
+  const size_t results = tensors.results.size();
+  std::vector<AxisStrategy> found{
+      {.name = "", .operands = std::vector<Placement>(operands), .results = std::vector<Placement>(results)}};
+  if (tensors.size() == 0) return found;
+  const std::span<const int64_t> sizes = graph.sizes(tensors[0]);
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    // sg::output of tensors of several shapes: whole, all of them.
+    if (!std::ranges::equal(graph.sizes(tensors[i]), sizes)) return found;
+  }
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] < 2) continue;
+    const Placement cut = Placement::shard(static_cast<int64_t>(dim));
+    found.push_back({.name = "dim" + std::to_string(dim),
+                     .operands = std::vector<Placement>(operands, cut),
+                     .results = std::vector<Placement>(results, cut),
+                     .extent = sizes[dim]});
+  }
+  return found;
+}
+
+namespace {
+
+std::string bytes_of(const std::vector<Layout>& layouts) {
+  std::string bytes;
+  for (const Layout& layout : layouts) {
+    for (const Placement& placement : layout) {
+      const int64_t parts[] = {static_cast<int64_t>(placement.kind), static_cast<int64_t>(placement.op), placement.dim,
+                               placement.outer};
+      bytes.append(reinterpret_cast<const char*>(parts), sizeof(parts));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors& tensors,
+                                          std::span<const AxisStrategy> axis, const DeviceMesh& mesh) {
+  const size_t axes = mesh.axes.size();
+  std::vector<MeshStrategy> found;
+  std::unordered_set<std::string> seen;
+  std::vector<size_t> pick(axes, 0);
+  while (true) {
+    MeshStrategy strategy{.layouts = std::vector<Layout>(tensors.size(), Layout(axes))};
+    bool divides = true;
+    for (size_t a = 0; a < axes && divides; ++a) {
+      const AxisStrategy& one = axis[pick[a]];
+      if (one.extent > 0) {
+        divides = one.extent % mesh.axes[a].size == 0;
+        strategy.shares *= mesh.axes[a].size;
+      }
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        strategy.layouts[i][a] = i < one.operands.size() ? one.operands[i] : one.results[i - one.operands.size()];
+      }
+    }
+    for (size_t i = 0; i < tensors.size() && divides; ++i) {
+      divides = local_sizes(graph.sizes(tensors[i]), strategy.layouts[i], mesh).has_value();
+    }
+    if (divides && seen.insert(bytes_of(strategy.layouts)).second) found.push_back(std::move(strategy));
+    size_t a = axes;
+    while (a > 0 && ++pick[a - 1] == axis.size()) pick[--a] = 0;
+    if (a == 0) return found;
+  }
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,34 @@
+// A node's strategies on a mesh of several axes: every combination of those on one axis that divides its tensors.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shadowgraph/graph.h"
+#include "shadowgraph/sharding/rules.h"
+
+namespace shadowgraph {
+
+// The tensors that a node takes and gives, in the order of for_each_input and for_each_output.
+struct NodeTensors {
+  std::vector<ValueId> operands;
+  std::vector<ValueId> results;
+  static NodeTensors of(const Graph& graph, NodeId node);
+  size_t size() const { return operands.size() + results.size(); }
+  ValueId operator[](size_t i) const { return i < operands.size() ? operands[i] : results[i - operands.size()]; }
+};
+
+struct MeshStrategy {
+  std::vector<Layout> layouts;  // of operands, then results
+  int64_t shares = 1;           // into how many equal parts the work is divided
+};
+
+// Of equal ones the first. The first of all is replicated on every axis.
+std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors& tensors,
+                                          std::span<const AxisStrategy> axis, const DeviceMesh& mesh);
+
+// What sg::input and its like, sg::alias and the nodes at the end may do on one axis: nothing, or cut a dimension.
+std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, const NodeTensors& tensors);
+
+}  // namespace shadowgraph

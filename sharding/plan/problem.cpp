@@ -1,0 +1,659 @@
+// A graph as an assignment problem.
+//
+//     variable   nodes that are alike (node_classes.h), a strategy for each combination of what the mesh axes may do
+//     variable   the copies of a tensor that several nodes of a phase use: the layout in which they find it
+//     edge       from a result to an operand: what redistributing it costs, or none at all where no copy can stand for it
+//
+//     x ---- copies of x in forward ---- q, k, v            one all_gather for three products, not three
+//       \--- copies of x in backward --- dq, dk, dv
+//
+// Costs are those of all nodes a variable stands for; edges between the same two are one, as often as it occurs.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fnmatch.h>
+
+#include "profiler/module_tree.h"
+#include "shadowgraph/text.h"
+#include "sharding/plan/problem_builder.h"
+
+namespace shadowgraph {
+
+PhaseId phase_of_copies(const Graph& graph, NodeId node) {
+  if (graph.node(node).target != target_of(Builtin::kGradient)) return graph.node(node).phase;
+  return Graph::kOptimizer;
+}
+
+ShardingProblem::ShardingProblem() = default;
+ShardingProblem::~ShardingProblem() = default;
+ShardingProblem::ShardingProblem(ShardingProblem&&) noexcept = default;
+ShardingProblem& ShardingProblem::operator=(ShardingProblem&&) noexcept = default;
+
+ShardingProblem ShardingProblem::of(const Graph& graph, const ShardingOptions& options) {
+  if (options.device == nullptr) throw Error("sharding needs the figures of a device: ShardingOptions::device");
+  if (options.interconnect == nullptr)
+    throw Error("sharding needs links between devices: ShardingOptions::interconnect");
+  if (options.mesh.axes.empty()) throw Error("sharding needs a mesh: ShardingOptions::mesh");
+  return ShardingProblemBuilder(graph, options).build();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Which memory is whose
+
+MemoryUse MemoryUse::of(const Graph& graph) {
+  MemoryUse use;
+  for (const NodeId node : graph.nodes()) {
+    use.position[node] = static_cast<int64_t>(use.nodes.size());
+    use.nodes.push_back(node);
+  }
+  const Effects effects = Effects::of(graph);
+  for (const NodeId node : graph.nodes()) {
+    for (const StorageWrite& write : effects.writes(node)) {
+      if (write.storage.index < graph.storage_count() && graph.storage(write.storage).born != node) {
+        use.writes[write.storage].push_back(use.position[node]);
+      }
+    }
+  }
+  // Of a tensor and of all views of it that come later.
+  for (size_t i = use.nodes.size(); i-- > 0;) {
+    const NodeId node = use.nodes[i];
+    graph.for_each_input(node, [&](ValueId v) {
+      int64_t& last = use.last_use[v];
+      last = std::max(last, static_cast<int64_t>(i));
+      graph.for_each_output(node, [&](ValueId r) {
+        if (graph.value(r).storage == graph.value(v).storage && graph.value(v).storage.valid()) {
+          last = std::max(last, std::as_const(use.last_use)[r]);
+        }
+      });
+    });
+  }
+  return use;
+}
+
+bool MemoryUse::is_tied(const Graph& graph, NodeId node, ValueId operand) const {
+  if (graph.node(node).target == target_of(Builtin::kGradient)) {
+    return graph.arguments(node)[0].ref.value == operand;
+  }
+  const StorageId storage = graph.value(operand).storage;
+  if (!storage.valid()) return false;
+  const std::vector<int64_t>& at = writes[storage];
+  const int64_t here = position[node];
+  if (std::binary_search(at.begin(), at.end(), here)) return true;
+  bool tied = false;
+  graph.for_each_output(node, [&](ValueId result) {
+    if (graph.value(result).storage != storage) return;
+    const auto next = std::upper_bound(at.begin(), at.end(), here);
+    tied |= next != at.end() && *next <= last_use[result];
+  });
+  return tied;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Variables
+
+ShardingProblemBuilder::ShardingProblemBuilder(const Graph& graph, const ShardingOptions& options)
+    : graph_(graph),
+      options_(options),
+      rules_(options.rules != nullptr ? *options.rules : ShardingRules()),
+      factors_(FactorAnalysis::run(graph, rules_)),
+      classes_(NodeClasses::of(graph, !options.unfold)),
+      memory_(MemoryUse::of(graph)),
+      time_(StepTime::of(graph, *options.device)) {
+  problem_.graph_ = &graph;
+  problem_.mesh_ = options.mesh;
+  problem_.planner_ = std::make_unique<RedistributionPlanner>(
+      options.mesh,
+      RedistributionRates{.interconnect = options.interconnect,
+                          .memory_bandwidth = options.device->bandwidth > 0 ? options.device->bandwidth : 1e10,
+                          .launch = options.device->rates(KernelClass::kCopy).fixed});
+  problem_.assignment_.usage_limit = options.memory;
+}
+
+ShardingProblem ShardingProblemBuilder::build() {
+  split_pinned_classes();
+  make_variables();
+  find_uses();
+  make_copies();
+  make_edges();
+  problem_.assignment_ = problem_.pinned(options_.pins);
+  problem_.assignment_.name =
+      fmt::format("{} on {}", graph_.metadata.model.value_or("graph"), options_.mesh.to_string());
+  return std::move(problem_);
+}
+
+uint16_t ShardingProblemBuilder::layout_number(const Layout& layout) {
+  const auto [found, is_new] = layout_numbers_.try_emplace(to_string(layout), problem_.layouts_.size());
+  if (is_new) {
+    if (problem_.layouts_.size() > 0xFFFF) throw Error("sharding: more than 65,536 layouts");
+    problem_.layouts_.push_back(layout);
+  }
+  return static_cast<uint16_t>(found->second);
+}
+
+void ShardingProblemBuilder::make_variables() {
+  std::vector<uint32_t> of_class(classes_.count, 0);
+  for (const NodeId node : memory_.nodes) {
+    const NodeTensors tensors = NodeTensors::of(graph_, node);
+    if (tensors.size() == 0) continue;
+    ++problem_.tensor_nodes_;
+    if (graph_.node(node).target == target_of(Builtin::kOutput)) {
+      problem_.variable_of_[node] = static_cast<uint32_t>(problem_.variables_.size()) + 1;
+      for (const ValueId operand : tensors.operands) make_output(node, operand);
+      continue;
+    }
+    uint32_t& variable = of_class[classes_.class_of[node]];
+    if (variable == 0) variable = make_variable(node, tensors);
+    problem_.variable_of_[node] = variable;
+    problem_.variables_[variable - 1].nodes.push_back(node);
+  }
+  for (uint32_t v = 0; v < problem_.variables_.size(); ++v) finish_variable(v);
+}
+
+// Of nodes like `node`; 1 + its number.
+uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& tensors) {
+  const bool builtin = graph_.target(node).kind() == TargetKind::kBuiltin;
+  NodeStrategies strategies;
+  if (builtin) {
+    strategies.source = RuleSource::kRule;
+    strategies.axis = builtin_strategies(graph_, node, tensors);
+  } else {
+    strategies = rules_.strategies(graph_, node, factors_);
+  }
+  if (strategies.random && !options_.cut_random) strategies.axis.resize(1);
+  const std::vector<MeshStrategy> mesh = mesh_strategies(graph_, tensors, strategies.axis, options_.mesh);
+  ShardingProblem::Variable variable{.operands = static_cast<uint32_t>(tensors.operands.size()),
+                                     .results = static_cast<uint32_t>(tensors.results.size())};
+  AssignmentNode made;
+  const NodeTime& time = time_.of(node);
+  const double fixed = time.seconds - std::max(time.compute, time.memory);
+  double whole_bytes = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) whole_bytes += static_cast<double>(graph_.logical_bytes(tensors[i]));
+  for (const MeshStrategy& strategy : mesh) {
+    double local_bytes = 0;
+    int64_t usage = 0;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      variable.layouts.push_back(layout_number(strategy.layouts[i]));
+      const int64_t parts = parts_of(tensors[i], strategy.layouts[i]);
+      local_bytes += static_cast<double>(graph_.logical_bytes(tensors[i])) / static_cast<double>(parts);
+      const Value& value = graph_.value(tensors[i]);
+      const bool born = i >= tensors.operands.size() && value.storage.valid() &&
+                        graph_.storage(value.storage).born == node && value.storage != last_storage_;
+      if (born) {
+        usage += graph_.storage(value.storage).bytes / parts;
+        last_storage_ = value.storage;
+      }
+    }
+    last_storage_ = StorageId();
+    const double seconds = fixed + std::max(time.compute / static_cast<double>(strategy.shares),
+                                            whole_bytes > 0 ? time.memory * local_bytes / whole_bytes : time.memory);
+    made.costs.push_back(std::llround(seconds * 1e12));
+    made.usages.push_back(usage);
+    made.strategies.push_back(name_of(strategy, tensors));
+  }
+  sources_.push_back(strategies.source);
+  problem_.assignment_.nodes.push_back(std::move(made));
+  problem_.variables_.push_back(std::move(variable));
+  return static_cast<uint32_t>(problem_.variables_.size());
+}
+
+// "S(0),R R,R -> S(0),R"
+std::string ShardingProblemBuilder::name_of(const MeshStrategy& strategy, const NodeTensors& tensors) {
+  std::string name;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (i == tensors.operands.size()) name += name.empty() ? "-> " : " -> ";
+    if (i != 0 && i != tensors.operands.size()) name += " ";
+    name += to_string(strategy.layouts[i]);
+  }
+  return name;
+}
+
+// One operand of sg::output: whole or cut, as it is best, but no partial sum.
+void ShardingProblemBuilder::make_output(NodeId node, ValueId operand) {
+  const NodeTensors tensors{.operands = {operand}};
+  ShardingProblem::Variable variable{.nodes = {node}, .operands = 1};
+  AssignmentNode made;
+  for (const MeshStrategy& strategy :
+       mesh_strategies(graph_, tensors, builtin_strategies(graph_, node, tensors), options_.mesh)) {
+    variable.layouts.push_back(layout_number(strategy.layouts[0]));
+    made.costs.push_back(0);
+    made.strategies.push_back(to_string(strategy.layouts[0]));
+  }
+  sources_.push_back(RuleSource::kRule);
+  problem_.assignment_.nodes.push_back(std::move(made));
+  problem_.variables_.push_back(std::move(variable));
+}
+
+int64_t ShardingProblemBuilder::parts_of(ValueId value, const Layout& layout) const {
+  int64_t parts = 1;
+  for (size_t a = 0; a < layout.size(); ++a) {
+    if (layout[a].is_shard()) parts *= options_.mesh.axes[a].size;
+  }
+  return parts;
+}
+
+void ShardingProblemBuilder::finish_variable(uint32_t number) {
+  const ShardingProblem::Variable& variable = problem_.variables_[number];
+  AssignmentNode& node = problem_.assignment_.nodes[number];
+  const NodeId first = variable.nodes.front();
+  node.times = static_cast<int64_t>(variable.nodes.size());
+  node.name = node_name(first);
+  if (sources_[number] == RuleSource::kReplicated) {
+    problem_.coverage_.without_a_rule[graph_.target(first).name()] += node.times;
+  }
+  problem_.coverage_.nodes += node.times;
+  if (sources_[number] == RuleSource::kRule) problem_.coverage_.by_rule += node.times;
+  if (sources_[number] == RuleSource::kClass) problem_.coverage_.by_class += node.times;
+  std::vector<LiveInterval> live;
+  for (const NodeId n : variable.nodes) {
+    int64_t end = -1;
+    graph_.for_each_output(n, [&](ValueId v) {
+      const StorageId storage = graph_.value(v).storage;
+      if (!storage.valid() || graph_.storage(storage).born != n) return;
+      const NodeId freed = graph_.storage(storage).freed_after;
+      end = std::max(end, freed.valid() ? memory_.position[freed] + 1 : static_cast<int64_t>(memory_.nodes.size()));
+    });
+    const int64_t begin = graph_.is_placeholder(n) ? 0 : memory_.position[n];
+    if (end > begin) live.push_back({begin, end, 1});
+  }
+  node.live = stacked(std::move(live));
+  if (node.live.empty()) node.usages.clear();
+}
+
+// "n329 aten::mm model.layers.0.mlp"
+std::string ShardingProblemBuilder::node_name(NodeId node) {
+  const std::string placeholder = placeholder_name(graph_, node);
+  if (!placeholder.empty()) return placeholder;
+  const std::string path = module_path(graph_, node);
+  return fmt::format("n{} {}{}{}", memory_.position[node], graph_.target(node).name(), path.empty() ? "" : " ", path);
+}
+
+// Intervals that may overlap as ones that do not, with counts.
+std::vector<LiveInterval> ShardingProblemBuilder::stacked(std::vector<LiveInterval> intervals) {
+  std::vector<std::pair<int64_t, int64_t>> events;
+  for (const LiveInterval& interval : intervals) {
+    events.emplace_back(interval.begin, interval.count);
+    events.emplace_back(interval.end, -interval.count);
+  }
+  std::sort(events.begin(), events.end());
+  std::vector<LiveInterval> stacked;
+  int64_t count = 0;
+  int64_t since = 0;
+  for (size_t i = 0; i < events.size();) {
+    const int64_t at = events[i].first;
+    int64_t change = 0;
+    for (; i < events.size() && events[i].first == at; ++i) change += events[i].second;
+    if (change == 0) continue;
+    if (count > 0) stacked.push_back({since, at, count});
+    count += change;
+    since = at;
+  }
+  return stacked;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Uses, copies and edges
+
+void ShardingProblemBuilder::find_uses() {
+  for (const NodeId node : memory_.nodes) {
+    const uint32_t variable = std::as_const(problem_.variable_of_)[node];
+    if (variable == 0) continue;
+    const bool output = graph_.node(node).target == target_of(Builtin::kOutput);
+    uint32_t slot = 0;
+    graph_.for_each_input(node, [&](ValueId v) {
+      if (graph_.value(v).kind != ValueKind::kTensor) return;
+      const uint32_t user = variable - 1 + (output ? slot : 0);
+      uses_of_[v].push_back({.node = node,
+                             .variable = user,
+                             .slot = output ? 0 : slot,
+                             .phase = phase_of_copies(graph_, node),
+                             .tied = memory_.is_tied(graph_, node, v)});
+      ++slot;
+    });
+  }
+}
+
+// The uses of a value that copies may serve, by phase: where there are two or more, a variable for the layout in which
+// they find it.
+void ShardingProblemBuilder::make_copies() {
+  struct Group {
+    std::vector<uint16_t> layouts;
+    std::string name;
+  };
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> of_key;  // producer, result, phase
+  for (const NodeId node : memory_.nodes) {
+    const uint32_t producer = std::as_const(problem_.variable_of_)[node];
+    if (producer == 0) continue;
+    uint32_t result = 0;
+    graph_.for_each_output(node, [&](ValueId v) {
+      if (graph_.value(v).kind != ValueKind::kTensor) return;
+      std::map<uint32_t, std::vector<const Use*>> by_phase;
+      for (const Use& use : std::as_const(uses_of_)[v]) {
+        if (!use.tied) by_phase[use.phase.index].push_back(&use);
+      }
+      for (const auto& [phase, uses] : by_phase) {
+        const bool several = std::ranges::any_of(uses, [&](const Use* use) {
+          return use->variable != uses[0]->variable || use->slot != uses[0]->slot || use->node != uses[0]->node;
+        });
+        if (!several) continue;
+        const auto [found, is_new] = of_key.try_emplace({producer - 1, result, phase}, 0);
+        if (is_new) found->second = make_copy(producer - 1, result, phase, v);
+        uint32_t copy = found->second;
+        for (const Use* use : uses) add_layouts(copy, use->variable, use->slot);
+        copy_of_[{v, phase}] = copy;
+      }
+      ++result;
+    });
+  }
+}
+
+uint32_t ShardingProblemBuilder::make_copy(uint32_t producer, uint32_t result, uint32_t phase, ValueId value) {
+  const uint32_t number = static_cast<uint32_t>(problem_.variables_.size());
+  ShardingProblem::Variable variable{.operands = 1};
+  AssignmentNode node;
+  node.name = fmt::format("copies of {} in {}", problem_.assignment_.nodes[producer].name,
+                          phase < graph_.phase_count() ? graph_.phase_name(PhaseId(phase)) : "optimizer");
+  problem_.variables_.push_back(std::move(variable));
+  problem_.assignment_.nodes.push_back(std::move(node));
+  sources_.push_back(RuleSource::kRule);
+  add_layouts(number, producer, problem_.variables_[producer].operands + result);
+  return number;
+}
+
+void ShardingProblemBuilder::add_layouts(uint32_t copy, uint32_t variable, uint32_t tensor) {
+  const ShardingProblem::Variable& from = problem_.variables_[variable];
+  ShardingProblem::Variable& to = problem_.variables_[copy];
+  AssignmentNode& node = problem_.assignment_.nodes[copy];
+  const uint32_t strategies = static_cast<uint32_t>(problem_.assignment_.nodes[variable].costs.size());
+  for (uint32_t s = 0; s < strategies; ++s) {
+    const uint16_t layout = from.layout(s, tensor);
+    if (std::find(to.layouts.begin(), to.layouts.end(), layout) != to.layouts.end()) continue;
+    to.layouts.push_back(layout);
+    node.costs.push_back(0);
+    node.strategies.push_back(to_string(problem_.layouts_[layout]));
+  }
+}
+
+void ShardingProblemBuilder::make_edges() {
+  for (const NodeId node : memory_.nodes) {
+    const uint32_t producer = std::as_const(problem_.variable_of_)[node];
+    if (producer == 0) continue;
+    uint32_t result = problem_.variables_[producer - 1].operands;
+    graph_.for_each_output(node, [&](ValueId v) {
+      if (graph_.value(v).kind != ValueKind::kTensor) return;
+      std::map<uint32_t, std::pair<int64_t, int64_t>> copies;  // by variable: from the first use to the last
+      for (const Use& use : std::as_const(uses_of_)[v]) {
+        const int64_t begin = memory_.position[use.node];
+        const int64_t end = end_of_use(use.node, v);
+        const auto copy = copy_of_.find({v, use.phase.index});
+        if (use.tied || copy == copy_of_.end()) {
+          add_edge({producer - 1, result, use.variable, use.slot, use.tied}, v, {begin, end, 1});
+          continue;
+        }
+        add_edge({copy->second, 0, use.variable, use.slot, false}, v, {begin, end, 1});
+        auto& span = copies.try_emplace(copy->second, begin, end).first->second;
+        span.first = std::min(span.first, begin);
+        span.second = std::max(span.second, end);
+      }
+      for (const auto& [copy, span] : copies) {
+        add_edge({producer - 1, result, copy, 0, false}, v, {span.first, span.second, 1});
+      }
+      ++result;
+    });
+  }
+  finish_edges();
+}
+
+// One past the last node that a copy made for `node` is for: its views live on it.
+int64_t ShardingProblemBuilder::end_of_use(NodeId node, ValueId operand) const {
+  int64_t last = memory_.position[node];
+  graph_.for_each_output(node, [&](ValueId result) {
+    if (graph_.value(result).storage.valid() && graph_.value(result).storage == graph_.value(operand).storage) {
+      last = std::max(last, memory_.last_use[result]);
+    }
+  });
+  return last + 1;
+}
+
+void ShardingProblemBuilder::add_edge(const EdgeKey& key, ValueId value, const LiveInterval& live) {
+  Edge& edge = edges_[key];
+  edge.value = value;
+  ++edge.times;
+  if (options_.memory != kNoLimit) edge.live.push_back(live);
+}
+
+ShardingProblemBuilder::MatrixKey ShardingProblemBuilder::matrix_key(const EdgeKey& key, const Edge& edge) const {
+  const auto layouts_of = [&](uint32_t variable, uint32_t tensor) {
+    std::vector<uint16_t> layouts;
+    const size_t strategies = problem_.assignment_.nodes[variable].costs.size();
+    for (uint32_t s = 0; s < strategies; ++s) layouts.push_back(problem_.variables_[variable].layout(s, tensor));
+    return layouts;
+  };
+  return {.from = layouts_of(key.producer, key.result),
+          .to = layouts_of(key.user, key.slot),
+          .sizes = {graph_.sizes(edge.value).begin(), graph_.sizes(edge.value).end()},
+          .element_bytes = static_cast<int64_t>(c10::elementSize(graph_.value(edge.value).dtype)),
+          .tied = key.tied};
+}
+
+void ShardingProblemBuilder::finish_edges() {
+  std::vector<std::pair<const EdgeKey*, uint32_t>> made;
+  for (const auto& [key, edge] : edges_) {
+    const auto [found, is_new] = matrices_.try_emplace(matrix_key(key, edge), static_cast<uint32_t>(matrices_.size()));
+    made.emplace_back(&key, found->second);
+  }
+  // Of each tensor shape all layouts first, so that the ways between them are searched once.
+  for (const auto& [key, number] : matrices_) {
+    if (key.tied) continue;
+    Distances& distances = distances_[{key.sizes, key.element_bytes}];
+    for (const std::vector<uint16_t>* layouts : {&key.from, &key.to}) {
+      for (const uint16_t layout : *layouts) {
+        if (!distances.number.try_emplace(layout, distances.layouts.size()).second) continue;
+        distances.layouts.push_back(problem_.layouts_[layout]);
+      }
+    }
+  }
+  for (auto& [of, distances] : distances_) {
+    distances.costs = problem_.planner_->costs(of.first, of.second, distances.layouts, distances.layouts);
+  }
+  problem_.assignment_.matrices.resize(matrices_.size());
+  for (const auto& [key, number] : matrices_) problem_.assignment_.matrices[number] = cost_matrix(key);
+  for (const auto& [key, matrix] : made) {
+    Edge& edge = edges_.at(*key);
+    AssignmentEdge assigned{.a = key->producer, .b = key->user, .matrix = matrix, .times = edge.times};
+    if (!key->tied) assigned.live = stacked(std::move(edge.live));
+    problem_.assignment_.edges.push_back(std::move(assigned));
+  }
+}
+
+CostMatrix ShardingProblemBuilder::cost_matrix(const MatrixKey& key) {
+  CostMatrix matrix{.rows = static_cast<uint32_t>(key.from.size()), .columns = static_cast<uint32_t>(key.to.size())};
+  matrix.costs.reserve(key.from.size() * key.to.size());
+  const bool usages = options_.memory != kNoLimit && !key.tied;
+  const Distances* distances = key.tied ? nullptr : &distances_.at({key.sizes, key.element_bytes});
+  std::vector<int64_t> bytes;  // by column: of a device's part
+  std::vector<size_t> column;  // in the distances
+  for (const uint16_t to : key.to) {
+    const auto sizes = local_sizes(key.sizes, problem_.layouts_[to], options_.mesh);
+    int64_t local = key.element_bytes;
+    for (const int64_t size : sizes.value_or(key.sizes)) local *= size;
+    bytes.push_back(local);
+    if (distances != nullptr) column.push_back(distances->number.at(to));
+  }
+  for (const uint16_t from : key.from) {
+    const int64_t* row = nullptr;
+    if (distances != nullptr) {
+      row = &distances->costs[distances->number.at(from) * distances->layouts.size()];
+    }
+    for (size_t j = 0; j < key.to.size(); ++j) {
+      const bool same = from == key.to[j];
+      const int64_t cost = same ? 0 : key.tied ? kForbidden : row[column[j]];
+      matrix.costs.push_back(cost);
+      if (usages) matrix.usages.push_back(same || cost == kForbidden ? 0 : bytes[j]);
+    }
+  }
+  return matrix;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Pins
+
+std::vector<NodeId> nodes_of_pin(const Graph& graph, const Numbering& numbering, const ShardingPin& pin,
+                                 const DeviceMesh& mesh) {
+  if (pin.layout.size() != mesh.axes.size()) {
+    throw Error(fmt::format("the pin {}={} is not of the mesh {}", pin.name, to_string(pin.layout), mesh.to_string()));
+  }
+  std::vector<NodeId> nodes;
+  for (const NodeId node : graph.nodes()) {
+    if (!graph.is_placeholder(node)) break;
+    if (fnmatch(pin.name.c_str(), placeholder_name(graph, node).c_str(), 0) == 0) nodes.push_back(node);
+  }
+  for (const NodeId node : graph.nodes()) {
+    if (nodes.empty() && pin.name == fmt::format("n{}", numbering.of(node))) nodes.push_back(node);
+  }
+  if (nodes.empty()) {
+    throw Error(fmt::format("the pin {}={}: no placeholder or node is called so", pin.name, to_string(pin.layout)));
+  }
+  return nodes;
+}
+
+// A pin of some of the nodes that are alike parts them from the others.
+void ShardingProblemBuilder::split_pinned_classes() {
+  if (options_.pins.empty()) return;
+  const Numbering numbering = Numbering::of(graph_);
+  for (const ShardingPin& pin : options_.pins) {
+    std::map<uint32_t, uint32_t> split;
+    for (const NodeId node : nodes_of_pin(graph_, numbering, pin, options_.mesh)) {
+      const auto [at, is_new] = split.try_emplace(classes_.class_of[node], classes_.count);
+      if (is_new) ++classes_.count;
+      classes_.class_of[node] = at->second;
+    }
+  }
+}
+
+AssignmentProblem ShardingProblem::pinned(std::span<const ShardingPin> pins) const {
+  AssignmentProblem pinned = assignment_;
+  if (pins.empty()) return pinned;
+  const Numbering numbering = Numbering::of(*graph_);
+  std::map<NodeId, size_t> pin_of;
+  for (size_t p = 0; p < pins.size(); ++p) {
+    for (const NodeId node : nodes_of_pin(*graph_, numbering, pins[p], mesh_)) pin_of[node] = p;
+  }
+  std::map<uint32_t, size_t> last;  // by variable
+  for (const auto& [node, p] : pin_of) {
+    const std::optional<uint32_t> variable = variable_of(node);
+    if (!variable) throw Error(fmt::format("the pin {}: it has no tensors", pins[p].name));
+    const std::vector<NodeId>& alike = variables_[*variable].nodes;
+    const auto same = [&](NodeId other) {
+      const auto pin = pin_of.find(other);
+      return pin != pin_of.end() && pins[pin->second].layout == pins[p].layout;
+    };
+    if (!std::ranges::all_of(alike, same)) {
+      throw Error(
+          fmt::format("the pin {}={} is not of all the {} nodes that one variable stands for ({}); give it with "
+                      "the options of the problem",
+                      pins[p].name, to_string(pins[p].layout), alike.size(), assignment_.nodes[*variable].name));
+    }
+    last[*variable] = p;
+  }
+  for (const auto& [v, p] : last) {
+    const Variable& variable = variables_[v];
+    AssignmentNode& node = pinned.nodes[v];
+    std::vector<std::string> possible;
+    bool found = false;
+    for (uint32_t s = 0; s < node.costs.size(); ++s) {
+      const Layout& layout = layouts_[variable.layout(s, variable.results > 0 ? variable.operands : 0)];
+      if (layout == pins[p].layout) {
+        found = true;
+        continue;
+      }
+      node.costs[s] = kForbidden;
+      if (std::ranges::find(possible, to_string(layout)) == possible.end()) possible.push_back(to_string(layout));
+    }
+    if (!found) {
+      throw Error(fmt::format("the pin {}={}: {} can lie as {}", pins[p].name, to_string(pins[p].layout), node.name,
+                              fmt::join(possible, "  ")));
+    }
+  }
+  return pinned;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What a choice says
+
+std::optional<uint32_t> ShardingProblem::variable_of(NodeId node) const {
+  const uint32_t variable = variable_of_[node];
+  if (variable == 0) return std::nullopt;
+  return variable - 1;
+}
+
+std::span<const NodeId> ShardingProblem::nodes_of(uint32_t variable) const { return variables_[variable].nodes; }
+
+ShardingPlan ShardingProblem::plan(std::span<const uint32_t> choice) const {
+  if (choice.size() != assignment_.nodes.size()) {
+    throw Error(fmt::format("{} choices for {} variables", choice.size(), assignment_.nodes.size()));
+  }
+  ShardingPlan plan;
+  plan.mesh = mesh_;
+  for (uint32_t v = 0; v < variables_.size(); ++v) {
+    const Variable& variable = variables_[v];
+    for (const NodeId node : variable.nodes) {
+      NodeLayouts& layouts = plan.nodes[node];
+      for (uint32_t i = 0; i < variable.operands; ++i) {
+        layouts.operands.push_back(layouts_[variable.layout(choice[v], i)]);
+      }
+      for (uint32_t i = 0; i < variable.results; ++i) {
+        layouts.results.push_back(layouts_[variable.layout(choice[v], variable.operands + i)]);
+      }
+    }
+  }
+  return plan;
+}
+
+ShardingProblem::Cost ShardingProblem::cost(std::span<const uint32_t> choice) const {
+  Cost cost;
+  for (size_t v = 0; v < assignment_.nodes.size(); ++v) {
+    const AssignmentNode& node = assignment_.nodes[v];
+    cost.compute += AssignmentCost::Wide{node.costs[choice[v]]} * node.times;
+  }
+  for (const AssignmentEdge& edge : assignment_.edges) {
+    cost.communication +=
+        AssignmentCost::Wide{assignment_.matrices[edge.matrix].at(choice[edge.a], choice[edge.b])} * edge.times;
+  }
+  return cost;
+}
+
+std::vector<Layout> ShardingProblem::layouts_of(NodeId placeholder) const {
+  std::vector<Layout> layouts;
+  const std::optional<uint32_t> number = variable_of(placeholder);
+  if (!number) return layouts;
+  const Variable& variable = variables_[*number];
+  for (uint32_t s = 0; s < assignment_.nodes[*number].costs.size(); ++s) {
+    layouts.push_back(layouts_[variable.layout(s, variable.operands)]);
+  }
+  return layouts;
+}
+
+std::vector<PlannedTensor> ShardingProblem::placeholders(const ShardingPlan& plan) const {
+  std::vector<PlannedTensor> found;
+  for (const NodeId node : graph_->nodes()) {
+    if (!graph_->is_placeholder(node)) break;
+    const NodeLayouts& layouts = plan.nodes[node];
+    if (layouts.results.empty()) continue;
+    const ValueId value = graph_->results(node)[0].ref.value;
+    PlannedTensor tensor{.name = placeholder_name(*graph_, node),
+                         .node = node,
+                         .layout = layouts.results[0],
+                         .bytes = graph_->logical_bytes(value)};
+    int64_t parts = 1;
+    for (size_t a = 0; a < tensor.layout.size(); ++a) {
+      if (tensor.layout[a].is_shard()) parts *= mesh_.axes[a].size;
+    }
+    tensor.local_bytes = tensor.bytes / parts;
+    found.push_back(std::move(tensor));
+  }
+  return found;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,112 @@
+// Makes a ShardingProblem of a graph; problem.cpp says how.
+#pragma once
+
+#include <compare>
+#include <map>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/profile/time.h"
+#include "shadowgraph/sharding/plan.h"
+#include "sharding/plan/node_classes.h"
+#include "sharding/plan/node_strategies.h"
+
+namespace shadowgraph {
+
+// Who uses which memory until when, by position in program order.
+struct MemoryUse {
+  std::vector<NodeId> nodes;
+  IdMap<NodeId, int64_t> position;
+  IdMap<StorageId, std::vector<int64_t>> writes;  // after it was made; ascending
+  IdMap<ValueId, int64_t> last_use;               // of it and of the views of it
+
+  static MemoryUse of(const Graph& graph);
+  // Whether no copy can stand for this operand: the node writes to it, or makes a view of memory that somebody writes to
+  // while the view is in use, or it names a parameter.
+  bool is_tied(const Graph& graph, NodeId node, ValueId operand) const;
+};
+
+class ShardingProblemBuilder {
+ public:
+  ShardingProblemBuilder(const Graph& graph, const ShardingOptions& options);
+  ShardingProblem build();
+
+ private:
+  struct Use {
+    NodeId node;
+    uint32_t variable = 0;
+    uint32_t slot = 0;  // which of its operands
+    PhaseId phase;
+    bool tied = false;
+  };
+  struct EdgeKey {
+    uint32_t producer = 0;  // a variable, and which of its tensors
+    uint32_t result = 0;
+    uint32_t user = 0;
+    uint32_t slot = 0;
+    bool tied = false;
+    auto operator<=>(const EdgeKey&) const = default;
+  };
+  struct Edge {
+    ValueId value;
+    int64_t times = 0;
+    std::vector<LiveInterval> live;
+  };
+  struct MatrixKey {
+    std::vector<uint16_t> from, to;
+    std::vector<int64_t> sizes;
+    int64_t element_bytes = 0;
+    bool tied = false;
+    auto operator<=>(const MatrixKey&) const = default;
+  };
+  struct Distances {
+    std::map<uint16_t, size_t> number;  // of layouts, here
+    std::vector<Layout> layouts;
+    std::vector<int64_t> costs;
+  };
+
+  void split_pinned_classes();
+  void make_variables();
+  uint32_t make_variable(NodeId node, const NodeTensors& tensors);
+  void make_output(NodeId node, ValueId operand);
+  void finish_variable(uint32_t number);
+  void find_uses();
+  void make_copies();
+  uint32_t make_copy(uint32_t producer, uint32_t result, uint32_t phase, ValueId value);
+  void add_layouts(uint32_t copy, uint32_t variable, uint32_t tensor);
+  void make_edges();
+  void add_edge(const EdgeKey& key, ValueId value, const LiveInterval& live);
+  void finish_edges();
+  MatrixKey matrix_key(const EdgeKey& key, const Edge& edge) const;
+  CostMatrix cost_matrix(const MatrixKey& key);
+
+  uint16_t layout_number(const Layout& layout);
+  int64_t parts_of(ValueId value, const Layout& layout) const;
+  int64_t end_of_use(NodeId node, ValueId operand) const;
+  std::string node_name(NodeId node);
+  static std::string name_of(const MeshStrategy& strategy, const NodeTensors& tensors);
+  static std::vector<LiveInterval> stacked(std::vector<LiveInterval> intervals);
+
+  const Graph& graph_;
+  const ShardingOptions& options_;
+  const ShardingRules rules_;
+  const FactorAnalysis factors_;
+  NodeClasses classes_;
+  const MemoryUse memory_;
+  const StepTime time_;
+  ShardingProblem problem_;
+  StorageId last_storage_;
+  std::vector<RuleSource> sources_;
+  std::unordered_map<std::string, size_t> layout_numbers_;
+  IdMap<ValueId, std::vector<Use>> uses_of_;
+  std::map<std::pair<ValueId, uint32_t>, uint32_t> copy_of_;  // value, phase: variable
+  std::map<EdgeKey, Edge> edges_;
+  std::map<MatrixKey, uint32_t> matrices_;
+  std::map<std::pair<std::vector<int64_t>, int64_t>, Distances> distances_;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,186 @@
+// The policy optimal: what it promises about budgets, how training steps become chains, and what nodes cost.
+#include "shadowgraph/passes/recompute.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include "models/program.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/edit.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/profile/flops.h"
+#include "shadowgraph/verify.h"
+#include "tests/passes/model_captures.h"
+
+namespace shadowgraph {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int kBudgets = 20;
+
+Graph capture_usual(const std::string& name, int64_t batch, int64_t seq = 0) {
+  const FakeTensorMode mode({.device = c10::kCUDA});
+  const models::BuiltModel model = models::build(name, {.batch = batch, .seq = seq, .training = true});
+  torch::optim::SGD sgd(model.module->parameters(), torch::optim::SGDOptions(1e-3));
+  return capture_training_step(models::program_of(model, &sgd)).graph;
+}
+
+// What the header says of any two budgets, at twenty of them from above what the step takes to below what it can do with.
+void expect_contract(const Graph& graph) {
+  const CheckpointCurve curve = CheckpointCurve::of(graph);
+  const int64_t highest = peak_of_live_bytes(graph);
+  ASSERT_FALSE(curve.choices().empty());
+  EXPECT_EQ(curve.choices().front().peak, highest);
+  const int64_t lowest = curve.choices().back().peak;
+  int64_t peak = highest;
+  int64_t cost = 0;
+  for (int i = 0; i < kBudgets; ++i) {
+    const int64_t budget = highest + (highest - lowest) / 10 - (highest - lowest) * 12 * i / 10 / (kBudgets - 1);
+    const CheckpointChoice* choice = curve.within(budget);
+    ASSERT_EQ(choice != nullptr, budget >= lowest);
+    if (choice == nullptr) continue;
+    Graph rewritten = clone(graph);
+    checkpoint_segments(rewritten, choice->segments);
+    EXPECT_EQ(peak_of_live_bytes(rewritten), choice->peak);
+    EXPECT_LE(choice->peak, budget);
+    EXPECT_LE(choice->peak, peak) << "a smaller budget, a higher peak";
+    EXPECT_GE(choice->cost, cost) << "a smaller budget, less to compute again";
+    peak = choice->peak;
+    cost = choice->cost;
+    for (const CheckpointChoice& tried : curve.tried()) {
+      if (tried.peak > budget) continue;
+      EXPECT_LE(choice->cost, tried.cost) << tried.made_by;
+    }
+  }
+}
+
+TEST(LeastRecompute, KeepsItsPromises) {
+  for (const char* name : {"gpt2", "llama3_8b", "resnet50"}) {
+    SCOPED_TRACE(name);
+    expect_contract(capture_tiny(name, {.batch = 8}));
+  }
+  SCOPED_TRACE("of usual size");
+  expect_contract(capture_usual("gpt2", 8, 1024));
+}
+
+int64_t flops_again(const Flops& flops, const std::vector<NodeId>& repeated) {
+  int64_t sum = 0;
+  for (const NodeId n : repeated) sum += flops.of(n).matmul;
+  return sum;
+}
+
+// Less than policy=budget computes again, at no higher peak, for every budget that it can be given.
+TEST(LeastRecompute, ComputesLessAgainThanTheBudgetPolicy) {
+  const Graph graph = capture_usual("gpt2", 8, 1024);
+  const Flops flops = Flops::of(graph);
+  const CheckpointCurve curve = CheckpointCurve::of(graph);
+  const auto blocks = each_region()(graph, regions_named(graph, "auto"));
+  ASSERT_EQ(blocks.size(), 12U);
+  for (size_t count = 1; count <= blocks.size(); ++count) {
+    Graph greedy = clone(graph);
+    const CheckpointResult done = checkpoint_segments(greedy, std::span(blocks).first(count));
+    const CheckpointChoice* choice = curve.within(peak_of_live_bytes(greedy));
+    ASSERT_NE(choice, nullptr);
+    EXPECT_LT(flops_again(flops, choice->repeated), flops_again(flops, done.repeated)) << count << " blocks";
+  }
+}
+
+TEST(LeastRecompute, AsAPass) {
+  Graph graph = capture_tiny("gpt2", {.batch = 8});
+  const CheckpointCurve curve = CheckpointCurve::of(graph);
+  const int64_t lowest = curve.choices().back().peak;
+  const int64_t budget = (lowest + curve.choices().front().peak) / 2;
+  EXPECT_TRUE(run_pass(graph, "checkpoint", {{"policy", "optimal"}, {"bytes", std::to_string(budget)}}).changed);
+  verify(graph);
+  EXPECT_LE(peak_of_live_bytes(graph), budget);
+  EXPECT_FALSE(run_pass(graph, "checkpoint", {{"policy", "optimal"}, {"bytes", std::to_string(budget)}}).changed);
+  Graph other = capture_tiny("gpt2", {.batch = 8});
+  const Graph before = clone(other);
+  try {
+    run_pass(other, "checkpoint", {{"policy", "optimal"}, {"bytes", std::to_string(lowest - 1)}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has a peak of " + std::to_string(lowest)));
+  }
+  EXPECT_EQ(peak_of_live_bytes(other), peak_of_live_bytes(before));
+  // Forward alone keeps nothing.
+  Graph forward = capture_tiny("gpt2", {.train = false});
+  EXPECT_FALSE(run_pass(forward, "checkpoint", {{"policy", "optimal"}, {"bytes", "1TB"}}).changed);
+}
+
+TEST(LeastRecompute, BytesAsText) {
+  EXPECT_EQ(bytes_from_text("40GB"), 40'000'000'000);
+  EXPECT_EQ(bytes_from_text("1.5 KiB"), 1536);
+  EXPECT_EQ(bytes_from_text("7"), 7);
+  for (const char* text : {"", "GB", "-1", "0", "1 XB", "1e30"}) EXPECT_THROW(bytes_from_text(text), Error) << text;
+}
+
+// ---- Chains
+
+TEST(CheckpointChain, OfATransformer) {
+  const Graph graph = capture_usual("gpt2", 8, 1024);
+  const CheckpointChain chain = CheckpointChain::of(graph);
+  EXPECT_THAT(chain.not_a_chain, IsEmpty());
+  // Attention and perceptron of a block each end in one tensor, 8 x 1024 x 768 floats.
+  int attention = 0;
+  for (const ChainStage& stage : chain.stages) {
+    if (stage.name.find(".attn.") == std::string::npos) continue;
+    ++attention;
+    EXPECT_EQ(stage.output, 8 * 1024 * 768 * 4);
+    EXPECT_GT(stage.options.size(), 3U);
+    for (size_t o = 1; o < stage.options.size(); ++o) {
+      EXPECT_LT(stage.options[o].saved, stage.options[o - 1].saved);
+      EXPECT_GT(stage.options[o].cost, stage.options[o - 1].cost);
+    }
+  }
+  EXPECT_EQ(attention, 12);
+  int64_t parameters = 0;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const Storage& storage = graph.storage(StorageId(i));
+    if (storage.kind == StorageKind::kParameter) parameters += storage.bytes;
+  }
+  EXPECT_GE(chain.elsewhere, parameters);
+}
+
+TEST(CheckpointChain, OfRegions) {
+  const Graph graph = capture_tiny("gpt2", {.batch = 8});
+  const auto blocks = regions_named(graph, "auto");
+  const CheckpointChain chain = CheckpointChain::of(graph, blocks);
+  size_t droppable = 0;
+  for (const ChainStage& stage : chain.stages) {
+    if (!stage.droppable) continue;
+    ++droppable;
+    EXPECT_THAT(stage.name, HasSubstr("transformer.h."));
+  }
+  EXPECT_EQ(droppable, blocks.size());
+}
+
+TEST(CheckpointChain, SaysWhatMakesItNone) {
+  const CheckpointChain chain = CheckpointChain::of(capture_tiny("unet", {}));
+  ASSERT_FALSE(chain.not_a_chain.empty());
+  EXPECT_THAT(chain.not_a_chain[0], HasSubstr("later: kept"));
+  EXPECT_GT(chain.stages.size(), 3U);
+  EXPECT_TRUE(CheckpointChain::of(capture_tiny("gpt2", {.train = false})).stages.empty());
+}
+
+// Passes cannot see the profiler's table; for what models compute in forward the two agree.
+TEST(CheckpointChain, CostsAreTheProfilersFlops) {
+  for (const char* name : {"resnet18", "vit_b_16", "bert_base", "gpt2", "llama3_8b", "unet", "lstm_lm"}) {
+    for (const c10::DeviceType device : {c10::kCPU, c10::kCUDA}) {
+      const Graph graph = capture_tiny(name, {.device = device});
+      const Flops flops = Flops::of(graph);
+      for (const NodeId n : graph.nodes()) {
+        if (graph.node(n).phase != Graph::kForward || graph.is_placeholder(n)) continue;
+        EXPECT_EQ(product_flops(graph, n), flops.of(n).matmul) << name << ": " << graph.target(n).name();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shadowgraph

@@ -1,0 +1,212 @@
+// A captured step as an assignment problem: which nodes share a variable, what edges forbid, what choices cost.
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/optim/adamw.h>
+
+#include "models/program.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/sharding/plan.h"
+#include "shadowgraph/text.h"
+#include "sharding/plan/node_classes.h"
+#include "sharding/plan/problem_builder.h"
+
+namespace shadowgraph {
+namespace {
+
+using ::testing::HasSubstr;
+
+Graph training_step(const char* name) {
+  const FakeTensorMode mode({.device = at::kCUDA});
+  models::BuiltModel model = models::build(name, {.tiny = true});
+  torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions());
+  return capture_training_step(models::program_of(model, &optimizer)).graph;
+}
+
+class ShardingProblems : public ::testing::Test {
+ protected:
+  ShardingOptions options(const char* mesh) const {
+    return {.mesh = DeviceMesh::parse(mesh), .device = &device_, .interconnect = &links_};
+  }
+  template <class F>
+  static std::string error_of(F&& f) {
+    try {
+      f();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  DeviceSpec device_ = DeviceSpec::named("h100");
+  Interconnect links_ = Interconnect::named("h100");
+};
+
+TEST(NodeClasses, PathsWithoutNumbers) {
+  EXPECT_EQ(without_numbers("layers.12.mlp.0"), "layers.#.mlp.#");
+  EXPECT_EQ(without_numbers("layer1.conv2"), "layer1.conv2");
+  EXPECT_EQ(without_numbers(""), "");
+}
+
+// Every node of a layer's step has its like in the other layer, or the model's ends touch it.
+TEST(NodeClasses, LayersFold) {
+  const Graph graph = training_step("gpt2");
+  const NodeClasses folded = NodeClasses::of(graph, true);
+  const NodeClasses each = NodeClasses::of(graph, false);
+  EXPECT_EQ(each.count, graph.node_count());
+  EXPECT_LT(folded.count, 0.65 * graph.node_count());
+  IdMap<NodeId, int> seen;
+  std::map<uint32_t, NodeId> first;
+  for (const NodeId node : graph.nodes()) {
+    const auto [at, is_new] = first.try_emplace(folded.class_of[node], node);
+    if (is_new) continue;
+    EXPECT_EQ(graph.node(at->second).target, graph.node(node).target);
+    EXPECT_EQ(graph.node(at->second).phase, graph.node(node).phase);
+    EXPECT_EQ(graph.results(at->second).size(), graph.results(node).size());
+  }
+}
+
+TEST_F(ShardingProblems, TheFirstStrategiesAreOneDevicesProgram) {
+  for (const char* name : {"gpt2", "llama3_8b", "bert_base", "resnet18"}) {
+    const Graph graph = training_step(name);
+    const ShardingProblem problem = ShardingProblem::of(graph, options("2x2"));
+    problem.assignment().check();
+    const std::vector<uint32_t> first(problem.assignment().nodes.size(), 0);
+    const AssignmentCost cost = evaluate(problem.assignment(), first);
+    EXPECT_TRUE(cost.allowed) << name;
+    EXPECT_EQ(problem.cost(first).communication, 0) << name;
+    // What one device takes: the kernels' times, each rounded to a picosecond.
+    const StepTime time = StepTime::of(graph, device_);
+    double seconds = 0;
+    for (const NodeId node : graph.nodes()) seconds += time.of(node).seconds;
+    EXPECT_NEAR(static_cast<double>(problem.cost(first).compute) * 1e-12, seconds, 1e-12 * graph.node_count()) << name;
+    EXPECT_EQ(cost.cost, problem.cost(first).total()) << name;
+    const ShardingPlan plan = problem.plan(first);
+    for (const NodeId node : graph.nodes()) {
+      for (const Layout& layout : plan.nodes[node].results) EXPECT_TRUE(layout.is_replicated());
+    }
+    EXPECT_TRUE(copies_of(graph, plan, problem.planner()).empty());
+  }
+}
+
+// One variable for all alike, or for each: the same choice costs the same.
+TEST_F(ShardingProblems, FoldedAndUnfoldedAgree) {
+  const Graph graph = training_step("gpt2");
+  ShardingOptions whole = options("2");
+  const ShardingProblem folded = ShardingProblem::of(graph, whole);
+  whole.unfold = true;
+  const ShardingProblem unfolded = ShardingProblem::of(graph, whole);
+  EXPECT_LT(folded.assignment().nodes.size(), unfolded.assignment().nodes.size());
+  // Every variable's last allowed strategy, if its edges to itself allow that.
+  std::vector<uint32_t> choice;
+  for (const AssignmentNode& node : folded.assignment().nodes) choice.push_back(node.costs.size() - 1);
+  std::vector<uint32_t> each(unfolded.assignment().nodes.size());
+  for (const NodeId node : graph.nodes()) {
+    const auto variable = folded.variable_of(node);
+    if (!variable) continue;
+    each[*unfolded.variable_of(node)] = choice[*variable];
+  }
+  EXPECT_EQ(folded.cost(choice).compute, unfolded.cost(each).compute);
+}
+
+// What is written to is not copied: the optimizer's layouts are its parameter's.
+TEST_F(ShardingProblems, WrittenOperandsAreTied) {
+  const Graph graph = training_step("gpt2");
+  const MemoryUse memory = MemoryUse::of(graph);
+  int64_t in_place = 0;
+  for (const NodeId node : nodes_calling(graph, "aten::addcdiv_")) {
+    const NodeTensors tensors = NodeTensors::of(graph, node);
+    EXPECT_TRUE(memory.is_tied(graph, node, tensors.operands[0]));
+    EXPECT_FALSE(memory.is_tied(graph, node, tensors.operands[2]));
+    ++in_place;
+  }
+  EXPECT_GT(in_place, 0);
+  // A weight's transpose is a view of memory that the optimizer writes to, but only when nobody reads the view any more.
+  for (const NodeId node : nodes_calling(graph, "aten::t")) {
+    if (graph.is_placeholder(graph.value(NodeTensors::of(graph, node).operands[0]).producer)) {
+      EXPECT_FALSE(memory.is_tied(graph, node, NodeTensors::of(graph, node).operands[0]));
+    }
+  }
+}
+
+TEST_F(ShardingProblems, PinsAreObeyedOrRefused) {
+  const Graph graph = training_step("gpt2");
+  ShardingOptions pinned = options("2");
+  pinned.pins = {{"transformer.h.*.mlp.c_fc.weight", Layout{Placement::shard(1)}}};
+  const ShardingProblem problem = ShardingProblem::of(graph, pinned);
+  int found = 0;
+  for (const NodeId node : graph.nodes()) {
+    if (!graph.is_placeholder(node)) break;
+    const std::string& name = problem.assignment().nodes[*problem.variable_of(node)].name;
+    if (name.find("mlp.c_fc.weight") == std::string::npos) continue;
+    ++found;
+    const AssignmentNode& variable = problem.assignment().nodes[*problem.variable_of(node)];
+    for (size_t s = 0; s < variable.costs.size(); ++s) {
+      EXPECT_EQ(variable.costs[s] == kForbidden, variable.strategies[s] != "-> S(1)") << variable.strategies[s];
+    }
+  }
+  EXPECT_GT(found, 0);
+
+  pinned.pins = {{"nothing.of.this.name", Layout{Placement::shard(0)}}};
+  EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, pinned); }), HasSubstr("nothing.of.this.name"));
+  pinned.pins = {{"transformer.wte.weight", Layout{Placement::shard(7)}}};
+  EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, pinned); }), HasSubstr("can lie as R"));
+  pinned.pins = {{"transformer.wte.weight", Layout{Placement::shard(0), Placement::replicate()}}};
+  EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, pinned); }), HasSubstr("is not of the mesh x=2"));
+  // One of two layers that fold: by the options it is parted from the other, afterwards it is not.
+  const ShardingPin one{"transformer.h.0.mlp.c_fc.weight", Layout{Placement::shard(1)}};
+  pinned.pins = {one};
+  ShardingProblem::of(graph, pinned).assignment().check();
+  EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, options("2")).pinned({{one}}); }), HasSubstr("2 nodes"));
+}
+
+TEST_F(ShardingProblems, MissingOptionsAreNamed) {
+  const Graph graph = training_step("gpt2");
+  ShardingOptions incomplete = options("2");
+  incomplete.device = nullptr;
+  EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, incomplete); }), HasSubstr("device"));
+  incomplete = options("2");
+  incomplete.interconnect = nullptr;
+  EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, incomplete); }), HasSubstr("interconnect"));
+  incomplete = options("2");
+  incomplete.mesh = {};
+  EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, incomplete); }), HasSubstr("mesh"));
+}
+
+TEST_F(ShardingProblems, PlansReadBackFromJson) {
+  const Graph graph = training_step("bert_base");
+  const ShardingProblem problem = ShardingProblem::of(graph, options("2x2"));
+  std::vector<uint32_t> choice;
+  for (const AssignmentNode& node : problem.assignment().nodes) choice.push_back(node.costs.size() / 2);
+  const ShardingPlan plan = problem.plan(choice);
+  const nlohmann::json json = to_json(plan, graph);
+  const ShardingPlan again = sharding_plan_from_json(nlohmann::json::parse(json.dump()), graph);
+  EXPECT_EQ(to_json(again, graph), json);
+
+  const Graph other = training_step("gpt2");
+  EXPECT_THAT(error_of([&] { sharding_plan_from_json(json, other); }), HasSubstr("in this graph"));
+  for (const auto& [path, value] :
+       std::vector<std::pair<std::string, nlohmann::json>>{{"/version", 2},
+                                                           {"/format", "x"},
+                                                           {"/mesh", 3},
+                                                           {"/mesh/0/size", 0},
+                                                           {"/mesh/0/size", "2"},
+                                                           {"/nodes/0/node", -1},
+                                                           {"/nodes/0/node", 1e9},
+                                                           {"/nodes/3/results/0", "S(0)"},
+                                                           {"/nodes/3/results/0", "Q,R"},
+                                                           {"/nodes/3/results", nlohmann::json::array()},
+                                                           {"/nodes/3/results", nullptr}}) {
+    nlohmann::json broken = json;
+    broken[nlohmann::json::json_pointer(path)] = value;
+    EXPECT_THROW(sharding_plan_from_json(broken, graph), Error) << path << " " << value;
+  }
+  nlohmann::json missing = json;
+  missing["nodes"].erase(5);
+  EXPECT_THAT(error_of([&] { sharding_plan_from_json(missing, graph); }), HasSubstr("is not in it"));
+}
+
+}  // namespace
+}  // namespace shadowgraph

@@ -1,0 +1,205 @@
+// Plans for tests: a random product of strategies for every node, in program order, that can be applied.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/analysis.h"
+#include "shadowgraph/sharding/plan.h"
+#include "shadowgraph/sharding/redistribution.h"
+#include "shadowgraph/sharding/rules.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+
+class PlanMaker {
+ public:
+  // Asks the rules once for all plans of the graph, which must outlive this.
+  explicit PlanMaker(const Graph& graph, const ShardingRules& rules = {})
+      : graph_(graph), effects_(Effects::of(graph)) {
+    for (const NodeId node : graph.nodes()) strategies_[node] = rules.strategies(graph, node);
+  }
+
+  // In which order a node's strategies of an axis are tried.
+  using Choose = std::function<std::vector<size_t>(NodeId node, size_t axis, const NodeStrategies& strategies)>;
+
+  // The first that fits of each node; what nothing fits is replicated as a whole, and so is memory that is written to and
+  // cannot lie otherwise.
+  ShardingPlan make(const DeviceMesh& mesh, const Choose& choose) {
+    std::set<uint32_t> whole;  // storages that must be replicated
+    while (true) {
+      try {
+        return attempt(mesh, choose, whole);
+      } catch (const StorageId& storage) {
+        if (!whole.insert(storage.index).second) throw Error("no plan for storage " + std::to_string(storage.index));
+      }
+    }
+  }
+
+  // Cuts with the given probability, by whichever strategy.
+  ShardingPlan random(const DeviceMesh& mesh, uint32_t seed, double cut) {
+    std::mt19937 random(seed);
+    return make(mesh, [&](NodeId, size_t, const NodeStrategies& strategies) {
+      std::vector<size_t> order;
+      for (size_t i = 1; i < strategies.axis.size(); ++i) order.push_back(i);
+      std::shuffle(order.begin(), order.end(), random);
+      if (order.size() > 6) order.resize(6);
+      if (std::uniform_real_distribution<>()(random) < cut && !strategies.random) {
+        order.push_back(0);
+      } else {
+        order.insert(order.begin(), 0);
+      }
+      return order;
+    });
+  }
+
+  // How many nodes of a plan have a tensor that is cut or partial.
+  int64_t cut_nodes(const ShardingPlan& plan) const {
+    int64_t cut = 0;
+    for (const NodeId node : graph_.nodes()) {
+      const NodeLayouts& layouts = plan.nodes[node];
+      const auto is_cut = [](const Layout& layout) { return !layout.is_replicated(); };
+      cut += std::any_of(layouts.operands.begin(), layouts.operands.end(), is_cut) ||
+             std::any_of(layouts.results.begin(), layouts.results.end(), is_cut);
+    }
+    return cut;
+  }
+
+ private:
+  std::vector<ValueId> tensors(NodeId node, bool results) const {
+    std::vector<ValueId> found;
+    const auto add = [&](ValueId v) {
+      if (graph_.value(v).kind == ValueKind::kTensor) found.push_back(v);
+    };
+    if (results) {
+      graph_.for_each_output(node, add);
+    } else {
+      graph_.for_each_input(node, add);
+    }
+    return found;
+  }
+
+  bool has_writes(StorageId storage) const { return effects_.final_version(storage) > 0; }
+
+  // Operands that must lie as they do: written ones, and those whose results look at memory that is written some time.
+  std::vector<bool> rigid_operands(NodeId node, const std::vector<ValueId>& operands,
+                                   const std::vector<ValueId>& results) const {
+    std::vector<bool> rigid(operands.size());
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const StorageId storage = graph_.value(operands[i]).storage;
+      for (const StorageWrite& write : effects_.writes(node)) rigid[i] = rigid[i] || write.storage == storage;
+      for (const ValueId result : results) {
+        rigid[i] = rigid[i] || (graph_.value(result).storage == storage && has_writes(storage));
+      }
+      rigid[i] = rigid[i] || (graph_.node(node).target == target_of(Builtin::kGradient) && i == 0);
+    }
+    return rigid;
+  }
+
+  ShardingPlan attempt(const DeviceMesh& mesh, const Choose& choose, const std::set<uint32_t>& whole) {
+    if (!planner_ || planner_mesh_ != mesh.to_string()) {
+      planner_.emplace(mesh, RedistributionRates{.interconnect = &links_});
+      planner_mesh_ = mesh.to_string();
+    }
+    const size_t axes = mesh.axes.size();
+    ShardingPlan plan;
+    plan.mesh = mesh;
+    IdMap<ValueId, Layout> lies;
+    for (const NodeId node : graph_.nodes()) {
+      const std::vector<ValueId> operands = tensors(node, false);
+      const std::vector<ValueId> results = tensors(node, true);
+      if (operands.empty() && results.empty()) continue;
+      NodeLayouts& layouts = plan.nodes[node];
+      if (is_end(graph_.node(node).target)) {
+        for (const ValueId operand : operands) {
+          Layout layout = lies[operand];
+          for (size_t axis = 0; axis < axes; ++axis) {
+            if (layout[axis].is_partial()) layout[axis] = Placement::replicate();
+          }
+          layouts.operands.push_back(layout);
+        }
+        continue;
+      }
+      const NodeStrategies& strategies = strategies_[node];
+      const std::vector<bool> rigid = rigid_operands(node, operands, results);
+      layouts.operands.assign(operands.size(), Layout(axes));
+      layouts.results.assign(results.size(), Layout(axes));
+      for (size_t axis = 0; axis < axes; ++axis) {
+        bool found = false;
+        std::vector<size_t> order = choose(node, axis, strategies);
+        for (size_t i = 0; i < strategies.axis.size(); ++i) {  // then any that fits at all, for what is rigid
+          if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
+        }
+        for (const size_t index : order) {
+          const AxisStrategy& strategy = strategies.axis[index];
+          if (strategy.operands.size() != operands.size() || strategy.results.size() != results.size()) {
+            throw Error("a strategy of another number of tensors: " + to_text(graph_, node));
+          }
+          if (!allowed(strategy, axis, operands, results, rigid, lies, whole)) continue;
+          const NodeLayouts before = layouts;
+          for (size_t i = 0; i < operands.size(); ++i) layouts.operands[i][axis] = strategy.operands[i];
+          for (size_t i = 0; i < results.size(); ++i) layouts.results[i][axis] = strategy.results[i];
+          if (fits(mesh, operands, layouts.operands) && fits(mesh, results, layouts.results)) {
+            found = true;
+            break;
+          }
+          layouts = before;
+        }
+        if (!found) give_up(node, operands, rigid, lies);
+      }
+      for (size_t i = 0; i < operands.size(); ++i) {
+        if (layouts.operands[i] == lies[operands[i]]) continue;
+        const auto bytes = static_cast<int64_t>(c10::elementSize(graph_.value(operands[i]).dtype));
+        if (rigid[i] ||
+            !planner_->way(graph_.sizes(operands[i]), bytes, lies[operands[i]], layouts.operands[i]).possible) {
+          give_up(node, operands, rigid, lies);
+        }
+      }
+      for (size_t i = 0; i < results.size(); ++i) lies[results[i]] = layouts.results[i];
+    }
+    return plan;
+  }
+
+  bool allowed(const AxisStrategy& strategy, size_t axis, const std::vector<ValueId>& operands,
+               const std::vector<ValueId>& results, const std::vector<bool>& rigid, const IdMap<ValueId, Layout>& lies,
+               const std::set<uint32_t>& whole) const {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const Placement& now = lies[operands[i]][axis];
+      const Placement& wanted = strategy.operands[i];
+      if (wanted != now && (rigid[i] || wanted.is_partial())) return false;
+    }
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (whole.contains(graph_.value(results[i]).storage.index) && !strategy.results[i].is_replicate()) return false;
+    }
+    return true;
+  }
+
+  bool fits(const DeviceMesh& mesh, const std::vector<ValueId>& values, const std::vector<Layout>& layouts) const {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (!local_sizes(graph_.sizes(values[i]), layouts[i], mesh)) return false;
+    }
+    return true;
+  }
+
+  [[noreturn]] void give_up(NodeId node, const std::vector<ValueId>& operands, const std::vector<bool>& rigid,
+                            const IdMap<ValueId, Layout>& lies) const {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (rigid[i] && !lies[operands[i]].is_replicated()) throw graph_.value(operands[i]).storage;
+    }
+    throw Error("no strategy fits: " + to_text(graph_, node));
+  }
+
+  const Graph& graph_;
+  Effects effects_;
+  IdMap<NodeId, NodeStrategies> strategies_;
+  Interconnect links_ = Interconnect::named("h100");
+  std::optional<RedistributionPlanner> planner_;
+  std::string planner_mesh_;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,64 @@
+// Training steps of the built-in models under random plans: on every mesh all ranks together leave what one device leaves.
+#include <gtest/gtest.h>
+
+#include "shadowgraph/verify.h"
+#include "tests/sharding/captured_step.h"
+#include "tests/sharding/random_plan.h"
+
+namespace shadowgraph {
+namespace {
+
+class ShardedModels : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ShardedModels, RandomPlansComputeWhatOneDeviceDoes) {
+  struct Case {
+    const char* mesh;
+    int64_t batch;
+    StepOptimizer optimizer;
+  };
+  for (const Case& one :
+       {Case{"2", 4, StepOptimizer::kAdamW}, Case{"3", 3, StepOptimizer::kSgd}, Case{"4", 4, StepOptimizer::kSgd},
+        Case{"2x2", 4, StepOptimizer::kAdamW}, Case{"2x2x2", 4, StepOptimizer::kSgd}}) {
+    const CapturedStep step = capture_step(GetParam(), one.optimizer, one.batch);
+    const WholeRun whole = run_whole(step);
+    PlanMaker maker(step.graph);
+    const DeviceMesh mesh = DeviceMesh::parse(one.mesh);
+    for (uint32_t seed = 1; seed <= 2; ++seed) {
+      SCOPED_TRACE(std::string(one.mesh) + " seed " + std::to_string(seed));
+      const ShardingPlan plan = maker.random(mesh, seed, seed == 1 ? 0.9 : 0.3);
+      std::vector<ShardedGraph> ranks;
+      try {
+        ranks = apply_to_all(step.graph, plan);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+        continue;
+      }
+      for (const ShardedGraph& rank : ranks) {
+        const auto broken = violations(rank.graph);
+        ASSERT_TRUE(broken.empty()) << broken.size() << " broken rules, first: " << broken.front().message;
+      }
+      try {
+        const double worst = worst_difference(whole, simulate(ranks, step.inputs));
+        printf("%s %s: %lld of %u nodes cut, %u nodes of a rank, off by %.1e\n", GetParam().c_str(), one.mesh,
+               static_cast<long long>(maker.cut_nodes(plan)), step.graph.node_count(), ranks[0].graph.node_count(),
+               worst);
+        if (worst > 1e-10) {
+          ADD_FAILURE() << first_wrong_node(step, plan);
+          return;
+        }
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  }
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> names;
+  for (const auto& info : models::available()) names.push_back(info.name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Zoo, ShardedModels, ::testing::ValuesIn(names()), [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace shadowgraph
