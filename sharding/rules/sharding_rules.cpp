@@ -191,7 +191,7 @@ std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId fac
     });
     const bool empty = std::find(tensor.sizes.begin(), tensor.sizes.end(), 0) != tensor.sizes.end();
     strategy.results.push_back(placement                          ? *placement
-                               : tensor.same || empty || !depends ? Placement::replicate()
+                               : tensor.same || empty || !depends || factors.independent ? Placement::replicate()
                                                                   : Placement::partial(cut.op));
   }
   if (twice) return std::nullopt;
