@@ -288,7 +288,7 @@ class Application {
     }
     check_fresh(node, value, local);
     const uint32_t version = version_of(value);
-    const PhaseId phase = read_.node(node).phase;
+    const PhaseId phase = phase_of_copies(read_, node);
     std::vector<Copy>& copies = copies_[value];
     for (const Copy& copy : copies) {
       if (copy.version == version && copy.phase == phase && copy.layout == wanted) return {copy.made, version};
