@@ -16,6 +16,7 @@
 
 #include "cli/commands.h"
 #include "cli/fit.h"
+#include "cli/shard.h"
 #include "cli/suggestion.h"
 #include "cli/what_if.h"
 #include "models/registry.h"
@@ -279,6 +280,66 @@ void add_what_if_options(CLI::App& command, shadowgraph::cli::WhatIfRequest& req
   command.add_flag("--json", request.json, "As JSON");
 }
 
+void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& request, std::string& mode) {
+  command
+      .add_option(
+          "source", request.capture.source,
+          "Graph file; or built-in model, TorchScript file or torch.export archive, of which a step is captured "
+          "first")
+      ->required();
+  command.add_option("--mesh", request.mesh, "Devices: 8, 8x8, 4x4x4, or with names dp=8,tp=4")->required();
+  add_capture_options(command, request.capture, mode, nullptr);
+  command.add_option("--spec", request.spec,
+                     "Device: a name of 'shadowgraph devices', or a file (default: h100 for cuda, this machine's "
+                     "calibration for cpu)");
+  command.add_option("--interconnect", request.interconnect,
+                     "Links between devices: a100, h100, h200, b200, mi300x, pcie4, pcie5, or a file (default: what is "
+                     "usual around the device)");
+  command
+      .add_option_function<std::string>(
+          "--memory", [&request](const std::string& text) { request.memory = shadowgraph::cli::parse_bytes(text); },
+          "Memory that a device has for the step: 80GB, 24GiB")
+      ->check([](const std::string& text) {
+        return shadowgraph::cli::parse_bytes(text) ? std::string() : "'" + text + "' is no size such as 24GiB";
+      });
+  command
+      .add_option(
+          "--pin", request.pins,
+          "A layout that is given: 'layers.*.q_proj.weight=R,S(0)', or of a node's first result: 'n329=S(0),R'; "
+          "repeat for several")
+      ->take_all()
+      ->delimiter('\0')
+      ->check([](const std::string& text) {
+        return text.find('=') == text.npos ? "'" + text + "' is not NAME=LAYOUT" : std::string();
+      });
+  command.add_option("--rules", request.rules, "File with sharding rules of your own, a line an operator");
+  command.add_flag("--unfold", request.unfold, "Decide over layers that repeat one by one");
+  command.add_flag("--cut-random", request.cut_random,
+                   "Random operators may be cut: each device draws its own numbers");
+  command.add_flag("--compare", request.compare,
+                   "Also the plans that people write by hand: data parallel, fully sharded, tensor parallel");
+  command
+      .add_option("--explain", request.explain,
+                  "What else a parameter, input or node could be, and what that would cost: 'n329', "
+                  "'layers.0.mlp.up_proj.weight'; repeat for several")
+      ->take_all();
+  command.add_option("--time-limit", request.time_limit, "Seconds for the solver")
+      ->check(positive_number)
+      ->capture_default_str();
+  command.add_option("--threads", request.threads, "Threads of the solver")
+      ->check(whole_number_from(1))
+      ->capture_default_str();
+  command.add_option("--rows", request.rows, "Most rows of a table (0: all)")
+      ->check(whole_number_from(0))
+      ->capture_default_str();
+  command.add_option("-o,--output", request.output, "File to write the plan to, as JSON");
+  command.add_option("--export", request.problem, "File to write the problem to, for other solvers");
+  command.add_option("--format", request.format, "Of --export: json, iopddl, lp or mps")
+      ->check(CLI::IsMember({"json", "iopddl", "lp", "mps"}))
+      ->capture_default_str();
+  command.add_flag("--json", request.json, "As JSON");
+}
+
 // The first lines of a libtorch error are the message; what follows is for its developers.
 std::string plain(const c10::Error& error) { return error.what_without_backtrace(); }
 
@@ -400,6 +461,12 @@ int run(int argc, char** argv) {
       "What a training step would hold with another dtype, optimizer, accumulation, checkpoints or ZeRO, "
       "without running it again");
   add_what_if_options(*whatif, what_if_request);
+
+  shadowgraph::cli::ShardRequest shard_request;
+  std::string shard_mode = "train";
+  auto* shard = app.add_subcommand(
+      "shard", "Find out how the tensors of a step are best laid out over many devices, and what that costs");
+  add_shard_options(*shard, shard_request, shard_mode);
 
   bool compare_json = false;
   std::string compare_before, compare_after;
@@ -545,6 +612,10 @@ int run(int argc, char** argv) {
     shadowgraph::cli::fit(fit_request);
   }
   if (*whatif) shadowgraph::cli::what_if(what_if_request);
+  if (*shard) {
+    set_mode(shard_request.capture, shard_mode);
+    shadowgraph::cli::shard(shard_request);
+  }
   if (*compare) shadowgraph::cli::compare(compare_before, compare_after, compare_limit, compare_json);
   if (*calibrate) shadowgraph::cli::calibrate(calibrate_request);
   if (*devices) shadowgraph::cli::list_devices(json);

@@ -168,7 +168,7 @@ NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node, const 
   const NodeFactors& factors = call->factors;
   std::vector<ValueId> values;
   for_each_tensor(graph, graph.arguments(node), [&](ValueId value) { values.push_back(value); });
-  NodeStrategies all{.source = factors.source, .random = factors.random};
+  NodeStrategies all{.source = factors.source, .random = factors.random, .independent = factors.independent};
   for (const AxisStrategy& strategy : call->strategies.axis) {
     // Partial throughout: only where something can be.
     if (strategy.extent == 0 && &strategy != &call->strategies.axis[0]) {

@@ -60,6 +60,7 @@ struct LocalArgument {
 struct NodeFactors {
   RuleSource source = RuleSource::kReplicated;
   bool random = false;
+  bool independent = false;  // several factors may be cut by one axis at once
   std::vector<Factor> factors;
   std::vector<TensorFactors> operands;  // constants included
   std::vector<TensorFactors> results;

@@ -69,9 +69,20 @@ void pointwise(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
+// A copy in another type. A sum passes where nothing is rounded, a maximum wherever order stays.
+void to(const RuleText& rule, FactorBuilder& b) {
+  pointwise(rule, b);
+  const c10::ScalarType from = self_of(b).dtype;
+  const c10::ScalarType into = b.result(0).dtype;
+  const std::string argument = b.call.formals().arguments.at(self_of(b).argument).name;
+  if (c10::promoteTypes(from, into) == into && into != c10::ScalarType::Bool) b.linear({{argument}});
+  if (c10::isFloatingType(from) && c10::isFloatingType(into)) b.monotone({{argument}}, false);
+}
+
 // The same for each place of the lists: _foreach_mul_, _fused_adamw_. Lists as long as the first are taken place by
 // place; other tensors, and tensors of one element, are whole.
 void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
+  b.made.independent = true;
   const std::vector<TensorFactors*> first = b.operands(self_of(b).argument);
   for (size_t i = 0; i < first.size(); ++i) {
     for (size_t d = 0; d < first[i]->dims.size(); ++d) {
@@ -459,6 +470,169 @@ void pad(const RuleText& rule, FactorBuilder& b) {
   if (zero) b.linear({{"self"}});
 }
 
+// repeat(repeats): [2, x] of x. New dimensions come first.
+void repeat(const RuleText& rule, FactorBuilder& b) {
+  TensorFactors& self = self_of(b);
+  TensorFactors& result = b.result(0);
+  name_dims(b, self);
+  if (result.dims.size() < self.dims.size()) throw Misfit("its result has fewer dimensions");
+  const size_t more = result.dims.size() - self.dims.size();
+  for (size_t d = 0; d < result.dims.size(); ++d) {
+    const int64_t size = d < more ? 1 : self.sizes[d - more];
+    if (size == 0 || result.sizes[d] % size != 0) throw Misfit("its result has other sizes");
+    if (result.sizes[d] != size) result.dims[d] = {b.factor("r", result.sizes[d] / size, true)};
+    if (d >= more) result.dims[d].push_back(self.dims[d - more][0]);
+  }
+}
+
+// ---- Products whose shape says what is multiplied
+
+void matmul(const RuleText& rule, FactorBuilder& b) {
+  if (b.made.operands.size() < 2) throw Misfit("two tensors are multiplied");
+  TensorFactors& left = b.made.operands[0];
+  TensorFactors& right = b.made.operands[1];
+  TensorFactors& result = b.result(0);
+  const size_t rank = result.dims.size();
+  name_dims(b, result);
+  const size_t matrix = (left.dims.size() > 1 ? 1U : 0U) + (right.dims.size() > 1 ? 1U : 0U);
+  if (left.dims.empty() || right.dims.empty() || rank < matrix) throw Misfit("a tensor without dimensions");
+  const FactorId k = b.factor("k", left.sizes.back());
+  left.dims.back() = {k};
+  right.dims[right.dims.size() > 1 ? right.dims.size() - 2 : 0] = {k};
+  if (left.dims.size() > 1) left.dims[left.dims.size() - 2] = result.dims[rank - matrix];
+  if (right.dims.size() > 1) right.dims.back() = result.dims[rank - 1];
+  for (TensorFactors* tensor : {&left, &right}) {
+    const size_t batches = tensor->dims.size() > 2 ? tensor->dims.size() - 2 : 0;
+    if (batches + matrix > rank) throw Misfit("its result has fewer dimensions");
+    for (size_t d = 0; d < batches; ++d) {
+      const size_t of = rank - matrix - batches + d;
+      if (tensor->sizes[d] == result.sizes[of]) tensor->dims[d] = result.dims[of];
+    }
+  }
+}
+
+// The equation is the rule: "bij,bjk->bik".
+void einsum(const RuleText& rule, FactorBuilder& b) {
+  const Argument* equation = b.call.argument("equation");
+  if (equation == nullptr || equation->kind != ArgumentKind::kString) throw Misfit("it has no equation");
+  std::string text = b.call.graph().text(equation->string);
+  std::erase(text, ' ');
+  const size_t arrow = text.find("->");
+  if (arrow == text.npos || text.find('.') != text.npos) throw Misfit("an equation without an arrow, or with dots");
+  std::array<int, 256> factors{};
+  factors.fill(-1);
+  const auto spread = [&](std::string_view letters, TensorFactors& tensor) {
+    if (letters.size() != tensor.dims.size()) throw Misfit("a tensor has other dimensions than its letters");
+    for (size_t d = 0; d < letters.size(); ++d) {
+      int& factor = factors[static_cast<unsigned char>(letters[d])];
+      if (factor < 0) factor = b.factor(std::string(1, letters[d]), tensor.sizes[d]);
+      if (b.made.factors[static_cast<size_t>(factor)].extent != tensor.sizes[d]) throw Misfit("sizes that broadcast");
+      tensor.dims[d] = {static_cast<FactorId>(factor)};
+    }
+  };
+  std::string_view rest = std::string_view(text).substr(0, arrow);
+  std::vector<std::vector<std::string>> groups;
+  for (TensorFactors& operand : b.made.operands) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    spread(rest.substr(0, comma), operand);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  spread(std::string_view(text).substr(arrow + 2), b.result(0));
+}
+
+// ---- Indices: self[:, i, j]
+
+// Which dimensions of self are indexed, and where those of the indices are in what is taken out.
+struct Indexed {
+  std::vector<bool> dims;  // of self
+  size_t rank = 0;         // of the indices together
+  size_t place = 0;        // of their first dimension
+  std::vector<TensorFactors*> indices;
+};
+
+Indexed indexed(FactorBuilder& b) {
+  Indexed found;
+  TensorFactors& self = self_of(b);
+  found.dims.assign(self.dims.size(), false);
+  const int position = b.call.position("indices");
+  const Argument* list = b.call.argument("indices");
+  if (list == nullptr || list->kind != ArgumentKind::kList) throw Misfit("it has no indices");
+  found.indices = b.operands(static_cast<uint16_t>(position));
+  size_t d = 0;
+  size_t runs = 0;
+  for (const Argument& index : b.call.graph().list(*list)) {
+    if (d >= self.dims.size()) throw Misfit("more indices than dimensions");
+    found.dims[d] = index.kind != ArgumentKind::kNone;
+    if (found.dims[d] && (d == 0 || !found.dims[d - 1]) && runs++ == 0) found.place = d;
+    ++d;
+  }
+  if (runs > 1) found.place = 0;  // not side by side: they go to the front
+  for (const TensorFactors* index : found.indices) {
+    if (index->operand < 0 || !c10::isIntegralType(index->dtype, false))
+      throw Misfit("an index that is no list of places");
+    found.rank = std::max(found.rank, index->dims.size());
+  }
+  return found;
+}
+
+void index(const RuleText& rule, FactorBuilder& b) {
+  const Indexed by = indexed(b);
+  TensorFactors& self = self_of(b);
+  TensorFactors& result = b.result(0);
+  name_dims(b, result);
+  size_t at = 0;
+  for (size_t d = 0; d < self.dims.size(); ++d) {
+    if (at == by.place) at += by.rank;
+    if (by.dims[d]) continue;
+    if (at >= result.dims.size() || self.sizes[d] != result.sizes[at]) throw Misfit("its result has other dimensions");
+    self.dims[d] = result.dims[at++];
+  }
+  for (TensorFactors* tensor : by.indices) {
+    for (size_t d = 0; d < tensor->dims.size(); ++d) {
+      const size_t of = by.place + by.rank - tensor->dims.size() + d;
+      if (of >= result.dims.size()) throw Misfit("its result has other dimensions");
+      if (tensor->sizes[d] == result.sizes[of]) tensor->dims[d] = result.dims[of];
+    }
+  }
+}
+
+// Dimensions that are not indexed pass; which of two values at one place is kept is not known.
+void index_put(const RuleText& rule, FactorBuilder& b) {
+  const Indexed by = indexed(b);
+  TensorFactors& self = self_of(b);
+  TensorFactors& result = b.result(0);
+  TensorFactors* values = b.operand("values");
+  if (values == nullptr) throw Misfit("it has no values");
+  name_dims(b, self);
+  result.dims = self.dims;
+  // The dimensions of what is put in, as if it were taken out.
+  std::vector<std::optional<size_t>> taken;
+  for (size_t d = 0; d < self.dims.size(); ++d) {
+    if (taken.size() == by.place) taken.insert(taken.end(), by.rank, std::nullopt);
+    if (by.dims[d]) {
+      b.made.factors[self.dims[d][0]].whole = true;
+    } else {
+      taken.push_back(d);
+    }
+  }
+  if (taken.size() == by.place) taken.insert(taken.end(), by.rank, std::nullopt);
+  const size_t rank = values->dims.size();
+  if (rank > taken.size()) throw Misfit("the values have more dimensions than what they are put into");
+  for (size_t d = 0; d < rank; ++d) {
+    const std::optional<size_t> of = taken[taken.size() - rank + d];
+    if (of && values->sizes[d] == self.sizes[*of]) values->dims[d] = self.dims[*of];
+  }
+}
+
+// A tensor met that shares a storage: the same tensor, or who knows what part of it.
+void alias(const RuleText& rule, FactorBuilder& b) {
+  if (self_of(b).sizes != b.result(0).sizes || strides_of(b, false) != strides_of(b, true)) {
+    throw Misfit("it has another geometry");
+  }
+  pointwise(rule, b);
+  view_passes_partial(b);
+}
+
 // What comes from outside lies in any way.
 void placeholder(const RuleText& rule, FactorBuilder& b) {
   for (TensorFactors& result : b.made.results) name_dims(b, result);
@@ -489,7 +663,14 @@ struct ClassRow {
 
 constexpr std::array kClasses = std::to_array<ClassRow>({
     {"pointwise", pointwise},
+    {"to", to},
     {"foreach", foreach_tensor},
+    {"matmul", matmul},
+    {"einsum", einsum},
+    {"index", index},
+    {"index_put", index_put},
+    {"repeat", repeat},
+    {"alias", alias},
     {"factory", factory},
     {"like", like},
     {"reduction", reduction},

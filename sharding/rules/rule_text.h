@@ -70,7 +70,8 @@ struct RuleText {
   std::vector<TensorPattern> operands;
   std::vector<TensorPattern> results;
   std::vector<RuleClause> clauses;
-  std::string text;  // the line behind the names, for messages
+  std::string text;      // the line behind the names, for messages
+  bool builtin = false;  // where it does not fit, the call has no rule; a user's rule is an error then
   int line = 0;
   int column = 0;
 };

@@ -111,7 +111,7 @@ class CallKey {
 const RuleText& class_rule(std::string_view word) {
   static const std::map<std::string, RuleText, std::less<>> kRules = [] {
     std::map<std::string, RuleText, std::less<>> rules;
-    for (const char* name : {"pointwise", "like", "factory", "placeholder", "end"}) {
+    for (const char* name : {"pointwise", "foreach", "like", "factory", "placeholder", "end", "alias", "whole"}) {
       rules[name] = RuleText{.builder = name, .text = name};
     }
     return rules;
@@ -127,9 +127,11 @@ const RuleText* class_by_facts(const NodeCall& call) {
     const TargetId id = call.graph().node(call.node()).target;
     if (is_placeholder(id)) return &class_rule("placeholder");
     if (is_end(id)) return &class_rule("end");
-    return nullptr;
+    return id == target_of(Builtin::kAlias) ? &class_rule("alias") : nullptr;
   }
-  if (facts.unknown || facts.collective || facts.host_read || facts.changes_objects) return nullptr;
+  if (facts.unknown || facts.changes_objects) return nullptr;
+  if (facts.collective || facts.host_read) return &class_rule("whole");
+  if (target.name().starts_with("aten::_foreach_")) return &class_rule("foreach");
   if (facts.pointwise) return &class_rule("pointwise");
   const bool makes = facts.fills || facts.draws || facts.uninitialised;
   if (makes && facts.is_in_place) return &class_rule("pointwise");
@@ -214,7 +216,7 @@ AxisStrategy replicated(const NodeFactors& factors) {
 }
 
 NodeStrategies strategies_of(const NodeFactors& factors) {
-  NodeStrategies all{.source = factors.source, .random = factors.random};
+  NodeStrategies all{.source = factors.source, .random = factors.random, .independent = factors.independent};
   all.axis.push_back(replicated(factors));
   const auto add = [&](AxisStrategy strategy) {
     const bool known = std::any_of(all.axis.begin(), all.axis.end(), [&](const AxisStrategy& other) {
@@ -295,8 +297,7 @@ NodeFactors ShardingRules::Table::work_out(const Graph& graph, NodeId node) cons
     builder.made.random = builder.made.random || call.target().facts().random;
     return builder.finish();
   } catch (const Misfit& misfit) {
-    // A class that facts alone put the operator in says nothing then.
-    if (by_facts) return FactorBuilder(call).finish();
+    if (by_facts || rule->builtin) return FactorBuilder(call).finish();
     throw Error(fmt::format("the sharding rule \"{}: {}\" does not fit the call {}: {}", rule->name, rule->text,
                             to_text(graph, node), misfit.what()));
   }
@@ -350,6 +351,7 @@ ShardingRules::ShardingRules() : table_(std::make_shared<Table>()) {
     std::vector<RuleText> rules;
     for (const EmbeddedFile& file : sharding_rule_files()) {
       std::vector<RuleText> read = read_rules(file.text);
+      for (RuleText& rule : read) rule.builtin = true;
       rules.insert(rules.end(), std::make_move_iterator(read.begin()), std::make_move_iterator(read.end()));
     }
     return rules;
@@ -459,6 +461,33 @@ std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> o
   return std::nullopt;
 }
 
+// Whether each tensor of an axis lies as some factor says, where factors have nothing to do with one another.
+bool lies_independently(const NodeFactors& factors, std::span<const Layout> operands, std::span<const Layout> results,
+                        size_t axis, int64_t devices) {
+  AxisStrategy all = replicated(factors);
+  for (size_t f = 0; f < factors.factors.size(); ++f) {
+    const Factor& factor = factors.factors[f];
+    if (factor.whole || factor.extent % devices != 0) continue;
+    const auto id = static_cast<FactorId>(f);
+    int64_t outer = 0;
+    for (const TensorFactors& tensor : factors.operands) {
+      if (outer == 0 && tensor.operand >= 0) {
+        outer = outer_of(factors, id, tensor, operands[static_cast<size_t>(tensor.operand)][axis]);
+      }
+    }
+    if (outer == 0 || factor.extent % outer != 0 || factor.extent / outer % devices != 0) continue;
+    const std::optional<AxisStrategy> strategy = strategy_of(factors, id, outer);
+    if (!strategy) continue;
+    for (size_t i = 0; i < all.operands.size(); ++i) {
+      if (!strategy->operands[i].is_replicate()) all.operands[i] = strategy->operands[i];
+    }
+    for (size_t i = 0; i < all.results.size(); ++i) {
+      if (!strategy->results[i].is_replicate()) all.results[i] = strategy->results[i];
+    }
+  }
+  return lies_as(all, operands, results, axis);
+}
+
 // Strides in the order of `strides` for tensors of these sizes without gaps; 0 stays 0.
 std::vector<int64_t> strides_in_order(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   std::vector<size_t> order(sizes.size());
@@ -500,7 +529,10 @@ std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, 
   }
   std::vector<AxisCut> cuts;
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-    const std::optional<AxisCut> cut = find_cut(*call, operands, results, axis, mesh.axes[axis].size);
+    std::optional<AxisCut> cut = find_cut(*call, operands, results, axis, mesh.axes[axis].size);
+    if (!cut && factors.independent && lies_independently(factors, operands, results, axis, mesh.axes[axis].size)) {
+      cut = AxisCut{};
+    }
     if (!cut) fail(fmt::format("that is no strategy of axis {}", mesh.axes[axis].name));
     cuts.push_back(*cut);
   }

@@ -43,6 +43,9 @@ struct NodeStrategies {
   RuleSource source = RuleSource::kReplicated;
   std::vector<AxisStrategy> axis;  // the first: all replicated
   bool random = false;             // draws random numbers: a part draws others than the whole would
+  // Lists of tensors that have nothing to do with one another (_foreach_add_, _fused_adamw_): each strategy is of the
+  // tensors of one place, and any number of them, of different places, may hold on an axis at once.
+  bool independent = false;
 };
 
 class FactorAnalysis;

@@ -1,0 +1,52 @@
+#include "cli/shard.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+
+#include "shadowgraph/error.h"
+#include "shadowgraph/sharding/shard.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph::cli {
+
+namespace {
+
+ShardingPin pin_of(const std::string& text) {
+  const size_t equals = text.rfind('=');
+  return {.name = text.substr(0, equals), .layout = Layout::parse(text.substr(equals + 1))};
+}
+
+}  // namespace
+
+void shard(const ShardRequest& request) {
+  ShardingOptions sharding{.mesh = DeviceMesh::parse(request.mesh)};
+  ShardingRules rules;
+  if (!request.rules.empty()) rules.add(read_file(request.rules));
+  sharding.rules = &rules;
+  for (const std::string& pin : request.pins) sharding.pins.push_back(pin_of(pin));
+  if (request.memory) sharding.memory = *request.memory;
+  sharding.unfold = request.unfold;
+  sharding.cut_random = request.cut_random;
+
+  const LoadedGraph loaded = load(request.capture);
+  const c10::Device device = loaded.graph.metadata.device.value_or(c10::Device(c10::kCUDA, 0));
+  const std::optional<DeviceSpec> spec = DeviceSpec::find(request.spec, device.type());
+  if (!spec) throw Error(fmt::format("no figures are known of {} devices; name some with --spec", device.str()));
+  std::optional<Interconnect> links = Interconnect::around(spec->name);
+  if (!request.interconnect.empty()) links = Interconnect::find(request.interconnect);
+  if (!links) links = Interconnect::named("pcie4");
+  sharding.device = &*spec;
+  sharding.interconnect = &*links;
+
+  ShardOptions options{.compare = request.compare, .explain = request.explain};
+  options.solve.time_limit = request.time_limit;
+  options.solve.threads = request.threads;
+  const ShardingAnswer answer = shadowgraph::shard(loaded.graph, sharding, options);
+  if (!request.output.empty()) write_file(request.output, to_json(answer.plan, loaded.graph).dump(1) + "\n");
+  const std::string text = request.json ? to_json(answer).dump(2) + "\n" : to_text(answer, request.rows);
+  std::fputs(text.c_str(), stdout);
+}
+
+}  // namespace shadowgraph::cli

@@ -1,0 +1,36 @@
+// `shadowgraph shard SOURCE --mesh 8x8`: layouts for all tensors of a step, on many devices.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/source.h"
+
+namespace shadowgraph::cli {
+
+struct ShardRequest {
+  CaptureRequest capture;
+  std::string mesh;
+  std::string spec;               // device; empty: by the graph's
+  std::string interconnect;       // empty: what is usual around the device
+  std::optional<int64_t> memory;  // bytes a device
+  std::vector<std::string> pins;  // NAME=LAYOUT
+  std::string rules;              // file of rules; empty: none
+  bool unfold = false;
+  bool cut_random = false;
+  bool compare = false;              // with plans as people write them
+  std::vector<std::string> explain;  // placeholders or "n329"
+  double time_limit = 60;            // seconds
+  int threads = 1;
+  std::string output;           // plan as JSON; empty: none
+  std::string problem;          // file to write the problem to; empty: none
+  std::string format = "json";  // of it: json, iopddl, lp, mps
+  int rows = 40;
+  bool json = false;
+};
+
+// Throws Error for what cannot be; if no plan fits into the memory, the error says why.
+void shard(const ShardRequest& request);
+
+}  // namespace shadowgraph::cli

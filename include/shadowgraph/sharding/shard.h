@@ -1,0 +1,97 @@
+// Sharding in one call: the problem, its solution, the plan, and what it comes to.
+//
+//     const ShardingAnswer answer = shard(graph, {.mesh = DeviceMesh::parse("8x8"), .device = &h100,
+//                                                 .interconnect = &links, .memory = int64_t{80} << 30});
+//     std::puts(to_text(answer).c_str());
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/sharding/plan.h"
+#include "shadowgraph/sharding/solver.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// No plan keeps within the memory, or the pins contradict each other. what() says which tensors are in the way.
+class NoPlanError : public Error {
+ public:
+  using Error::Error;
+};
+
+// What goes over one axis in one phase.
+struct PlannedTraffic {
+  std::string phase;
+  std::string kind;  // "all_gather", "slice", ...
+  std::string axis;
+  int64_t calls = 0;
+  int64_t bytes = 0;  // of tensors after the step, a device
+  double seconds = 0;
+};
+
+// A plan by hand, with its pins and otherwise at least cost.
+struct ComparedPlan {
+  std::string name;
+  std::optional<double> seconds;  // nothing: no such plan
+  std::optional<int64_t> peak;    // bytes a device by the problem's memory
+  std::string why_not;
+};
+
+// What else a tensor could be.
+struct Alternative {
+  std::string strategy;           // layouts of operands and results
+  double own = 0;                 // seconds of the nodes themselves
+  std::optional<double> seconds;  // of the whole step with this strategy and the best of all else; nothing: impossible
+  bool chosen = false;
+};
+struct Explanation {
+  std::string name;
+  int64_t nodes = 0;                      // that the variable decides over
+  std::vector<Alternative> alternatives;  // chosen first, then by seconds
+};
+
+struct ShardingAnswer {
+  ShardingPlan plan;
+  AssignmentSolution solution;
+  std::string title;  // "llama3_8b on x=8,y=8"
+  int64_t nodes = 0;  // with tensors
+  int64_t variables = 0, edges = 0;
+  double problem_seconds = 0, solver_seconds = 0;
+  double compute = 0, communication = 0;  // seconds of a step
+  double bound = 0;                       // seconds that no plan of this problem is below
+  double alone = 0;                       // seconds of the step on one device
+  bool folded = true;
+  int64_t memory = kNoLimit;  // asked for
+  std::vector<PlannedTensor> placeholders;
+  std::vector<PlannedTraffic> traffic;
+  std::vector<ComparedPlan> compared;
+  std::vector<Explanation> explanations;
+  RuleCoverage coverage;
+  double seconds() const { return compute + communication; }
+};
+
+struct ShardOptions {
+  bool compare = false;              // with plans by hand
+  std::vector<std::string> explain;  // names of placeholders, or "n329"
+  SolveOptions solve;
+  // Called with the problem before it is solved: to export it.
+  std::function<void(const ShardingProblem&)> problem = {};
+};
+
+// Throws NoPlanError, and what ShardingProblem::of throws.
+ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& options = {});
+
+// For people; at most `rows` lines of a table (0: all).
+std::string to_text(const ShardingAnswer& answer, int rows = 40);
+// Without the plan, which has a file of its own.
+nlohmann::json to_json(const ShardingAnswer& answer);
+
+}  // namespace shadowgraph

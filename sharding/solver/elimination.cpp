@@ -1,0 +1,242 @@
+#include "sharding/solver/elimination.h"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+#include <set>
+
+namespace shadowgraph {
+
+namespace {
+
+// A table seen by a loop over other variables: how far its entries are apart along each of them.
+struct TableView {
+  const CostTable* table = nullptr;
+  std::vector<int64_t> stride;  // by variable of the loop; 0: does not depend on it
+};
+
+int64_t entries(std::span<const uint32_t> domains, std::span<const uint32_t> variables) {
+  int64_t count = 1;
+  for (const uint32_t v : variables) {
+    if (count > (int64_t{1} << 40)) return count;
+    count *= domains[v];
+  }
+  return count;
+}
+
+// `table` with `last` as its last variable, so that its costs lie one behind the other.
+CostTable with_last(const CostTable& table, uint32_t last, std::span<const uint32_t> domains) {
+  if (table.variables.back() == last) return table;
+  CostTable moved;
+  const size_t at = std::find(table.variables.begin(), table.variables.end(), last) - table.variables.begin();
+  int64_t inner = 1;
+  for (size_t i = at + 1; i < table.variables.size(); ++i) inner *= domains[table.variables[i]];
+  const int64_t size = domains[last];
+  const int64_t outer = static_cast<int64_t>(table.costs.size()) / (inner * size);
+  moved.variables = table.variables;
+  moved.variables.erase(moved.variables.begin() + static_cast<int64_t>(at));
+  moved.variables.push_back(last);
+  moved.costs.resize(table.costs.size());
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t s = 0; s < size; ++s) {
+      for (int64_t i = 0; i < inner; ++i) {
+        moved.costs[(o * inner + i) * size + s] = table.costs[(o * size + s) * inner + i];
+      }
+    }
+  }
+  return moved;
+}
+
+// What is left when a variable takes the best choice for each choice of the others.
+struct Minimised {
+  CostTable table;
+  std::vector<uint32_t> best;  // by entry
+};
+
+Minimised minimise(std::span<const uint32_t> domains, uint32_t variable, std::span<const CostTable* const> bucket) {
+  Minimised made;
+  std::set<uint32_t> scope;
+  for (const CostTable* table : bucket) scope.insert(table->variables.begin(), table->variables.end());
+  scope.erase(variable);
+  made.table.variables.assign(scope.begin(), scope.end());
+  const std::vector<uint32_t>& others = made.table.variables;
+  const size_t size = domains[variable];
+  std::vector<CostTable> tables;
+  std::vector<std::vector<int64_t>> strides;
+  for (const CostTable* table : bucket) {
+    tables.push_back(with_last(*table, variable, domains));
+    std::vector<int64_t> stride(others.size(), 0);
+    int64_t apart = static_cast<int64_t>(size);
+    for (size_t i = tables.back().variables.size() - 1; i-- > 0;) {
+      const uint32_t v = tables.back().variables[i];
+      stride[std::lower_bound(others.begin(), others.end(), v) - others.begin()] = apart;
+      apart *= domains[v];
+    }
+    strides.push_back(std::move(stride));
+  }
+  const int64_t count = entries(domains, others);
+  made.table.costs.resize(count);
+  made.best.resize(count);
+  std::vector<uint32_t> at(others.size(), 0);
+  std::vector<int64_t> offset(tables.size(), 0);
+  std::vector<int64_t> sum(size);
+  for (int64_t entry = 0; entry < count; ++entry) {
+    std::copy_n(tables[0].costs.data() + offset[0], size, sum.data());
+    for (size_t t = 1; t < tables.size(); ++t) {
+      const int64_t* row = tables[t].costs.data() + offset[t];
+      for (size_t s = 0; s < size; ++s) sum[s] += row[s];
+    }
+    const size_t best = std::min_element(sum.begin(), sum.end()) - sum.begin();
+    made.table.costs[entry] = std::min(sum[best], kImpossible);
+    made.best[entry] = static_cast<uint32_t>(best);
+    for (size_t i = others.size(); i-- > 0;) {
+      ++at[i];
+      for (size_t t = 0; t < tables.size(); ++t) offset[t] += strides[t][i];
+      if (at[i] < domains[others[i]]) break;
+      for (size_t t = 0; t < tables.size(); ++t) offset[t] -= strides[t][i] * domains[others[i]];
+      at[i] = 0;
+    }
+  }
+  return made;
+}
+
+// Tables of one bucket in groups whose scopes together stay within the limit: first fit, the largest first.
+std::vector<std::vector<size_t>> grouped(std::span<const uint32_t> domains, const std::vector<CostTable>& bucket,
+                                         int64_t limit) {
+  std::vector<size_t> order(bucket.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return bucket[a].costs.size() > bucket[b].costs.size(); });
+  std::vector<std::vector<size_t>> groups;
+  std::vector<std::set<uint32_t>> scopes;
+  for (const size_t i : order) {
+    bool placed = false;
+    for (size_t g = 0; g < groups.size() && !placed; ++g) {
+      std::set<uint32_t> scope = scopes[g];
+      scope.insert(bucket[i].variables.begin(), bucket[i].variables.end());
+      const std::vector<uint32_t> list(scope.begin(), scope.end());
+      if (entries(domains, list) > limit) continue;
+      scopes[g] = std::move(scope);
+      groups[g].push_back(i);
+      placed = true;
+    }
+    if (placed) continue;
+    groups.push_back({i});
+    scopes.emplace_back(bucket[i].variables.begin(), bucket[i].variables.end());
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::span<const CostTable> tables) {
+  const size_t count = domains.size();
+  std::vector<std::set<uint32_t>> neighbours(count);
+  for (const CostTable& table : tables) {
+    for (const uint32_t a : table.variables) {
+      for (const uint32_t b : table.variables) {
+        if (a != b) neighbours[a].insert(b);
+      }
+    }
+  }
+  const auto weight = [&](uint32_t v) {
+    double sum = 0;
+    for (const uint32_t n : neighbours[v]) sum += std::log2(static_cast<double>(domains[n]));
+    return sum;
+  };
+  using Entry = std::pair<double, uint32_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  std::vector<double> current(count);
+  std::vector<bool> done(count, false);
+  for (uint32_t v = 0; v < count; ++v) queue.emplace(current[v] = weight(v), v);
+  std::vector<uint32_t> order;
+  while (!queue.empty()) {
+    const auto [key, v] = queue.top();
+    queue.pop();
+    if (done[v] || key != current[v]) continue;
+    done[v] = true;
+    order.push_back(v);
+    const std::vector<uint32_t> around(neighbours[v].begin(), neighbours[v].end());
+    for (const uint32_t a : around) {
+      neighbours[a].erase(v);
+      for (const uint32_t b : around) {
+        if (a != b) neighbours[a].insert(b);
+      }
+    }
+    for (const uint32_t a : around) queue.emplace(current[a] = weight(a), a);
+  }
+  return order;
+}
+
+Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> tables, std::span<const uint32_t> order,
+                      int64_t limit) {
+  Elimination result;
+  result.choice.assign(domains.size(), 0);
+  std::vector<uint32_t> place(domains.size());
+  for (uint32_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+  std::vector<std::vector<CostTable>> buckets(domains.size());
+  int64_t constant = 0;
+  const auto put = [&](CostTable table) {
+    result.largest = std::max(result.largest, static_cast<int64_t>(table.costs.size()));
+    if (table.variables.empty()) {
+      constant = std::min(constant + table.costs[0], kImpossible);
+      return;
+    }
+    uint32_t first = table.variables[0];
+    for (const uint32_t v : table.variables) {
+      if (place[v] < place[first]) first = v;
+    }
+    buckets[first].push_back(std::move(table));
+  };
+  for (CostTable& table : tables) put(std::move(table));
+  // Of each variable what its choice depends on; of a split bucket, all groups are asked again on the way back.
+  std::vector<std::vector<Minimised>> solved(domains.size());
+  for (const uint32_t v : order) {
+    const std::vector<std::vector<size_t>> groups = grouped(domains, buckets[v], limit);
+    if (groups.size() > 1) result.exact = false;
+    for (const std::vector<size_t>& group : groups) {
+      std::vector<const CostTable*> bucket;
+      for (const size_t i : group) bucket.push_back(&buckets[v][i]);
+      Minimised made = minimise(domains, v, bucket);
+      CostTable message = made.table;
+      if (groups.size() == 1) {
+        solved[v].push_back(std::move(made));
+        buckets[v].clear();
+      }
+      put(std::move(message));
+      if (groups.size() == 1) break;
+    }
+  }
+  result.minimum = constant;
+  for (size_t i = order.size(); i-- > 0;) {
+    const uint32_t v = order[i];
+    if (!solved[v].empty()) {
+      const Minimised& made = solved[v][0];
+      int64_t entry = 0;
+      for (const uint32_t other : made.table.variables) entry = entry * domains[other] + result.choice[other];
+      result.choice[v] = made.best[entry];
+      continue;
+    }
+    // All others in these tables are chosen already.
+    int64_t best = -1;
+    for (uint32_t s = 0; s < domains[v]; ++s) {
+      result.choice[v] = s;
+      int64_t sum = 0;
+      for (const CostTable& table : buckets[v]) {
+        int64_t entry = 0;
+        for (const uint32_t other : table.variables) entry = entry * domains[other] + result.choice[other];
+        sum = std::min(sum + table.costs[entry], kImpossible);
+      }
+      if (best < 0 || sum < best) {
+        best = sum;
+        result.choice[v] = s;
+        // Kept below: the loop goes on with other choices.
+        solved[v].assign(1, Minimised{.table = {}, .best = {s}});
+      }
+    }
+    result.choice[v] = solved[v].empty() ? 0 : solved[v][0].best[0];
+  }
+  return result;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,120 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shadowgraph/sharding/assignment.h"
+
+namespace shadowgraph {
+
+namespace {
+
+void check_intervals(std::span<const LiveInterval> live, const std::string& where) {
+  std::vector<LiveInterval> sorted(live.begin(), live.end());
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    if (sorted[i].end <= sorted[i].begin || sorted[i].count < 1) throw Error(where + " has an empty live interval");
+    if (i > 0 && sorted[i].begin < sorted[i - 1].end) throw Error(where + " has live intervals that overlap");
+  }
+}
+
+void check_figures(std::span<const int64_t> figures, const std::string& where, const char* what) {
+  if (std::any_of(figures.begin(), figures.end(), [](int64_t x) { return x < 0; })) {
+    throw Error(fmt::format("{} has a {} below 0", where, what));
+  }
+}
+
+}  // namespace
+
+void AssignmentProblem::check() const {
+  if (usage_limit < 0) throw Error("the limit of usages is below 0");
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const AssignmentNode& node = nodes[i];
+    const std::string where = fmt::format("node {} {}", i, node.name);
+    if (node.costs.empty()) throw Error(where + " has no strategy");
+    if (!node.usages.empty() && node.usages.size() != node.costs.size()) {
+      throw Error(fmt::format("{} has {} costs and {} usages", where, node.costs.size(), node.usages.size()));
+    }
+    if (!node.strategies.empty() && node.strategies.size() != node.costs.size()) {
+      throw Error(fmt::format("{} has {} costs and {} names", where, node.costs.size(), node.strategies.size()));
+    }
+    if (node.times < 1) throw Error(where + " stands for less than one");
+    if (node.pinned >= static_cast<int64_t>(node.costs.size())) throw Error(where + " is pinned to no strategy");
+    check_figures(node.costs, where, "cost");
+    check_figures(node.usages, where, "usage");
+    check_intervals(node.live, where);
+  }
+  for (size_t m = 0; m < matrices.size(); ++m) {
+    const CostMatrix& matrix = matrices[m];
+    const std::string where = fmt::format("matrix {}", m);
+    if (matrix.costs.size() != size_t{matrix.rows} * matrix.columns)
+      throw Error(where + " has another number of costs");
+    if (!matrix.usages.empty() && matrix.usages.size() != matrix.costs.size()) {
+      throw Error(where + " has another number of usages");
+    }
+    check_figures(matrix.costs, where, "cost");
+    check_figures(matrix.usages, where, "usage");
+  }
+  for (size_t e = 0; e < edges.size(); ++e) {
+    const AssignmentEdge& edge = edges[e];
+    const std::string where = fmt::format("edge {}", e);
+    if (edge.a >= nodes.size() || edge.b >= nodes.size()) throw Error(where + " is of a node that is not there");
+    if (edge.matrix >= matrices.size()) throw Error(where + " has a matrix that is not there");
+    const CostMatrix& matrix = matrices[edge.matrix];
+    if (matrix.rows != nodes[edge.a].costs.size() || matrix.columns != nodes[edge.b].costs.size()) {
+      throw Error(fmt::format("{} has a matrix of {} x {} between nodes of {} and {} strategies", where, matrix.rows,
+                              matrix.columns, nodes[edge.a].costs.size(), nodes[edge.b].costs.size()));
+    }
+    if (edge.times < 1) throw Error(where + " stands for less than one");
+    check_intervals(edge.live, where);
+  }
+}
+
+AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32_t> choice) {
+  using Wide = AssignmentCost::Wide;
+  if (choice.size() != problem.nodes.size()) {
+    throw Error(fmt::format("{} choices for {} nodes", choice.size(), problem.nodes.size()));
+  }
+  AssignmentCost result;
+  std::vector<std::pair<int64_t, Wide>> events;
+  const auto live = [&](std::span<const LiveInterval> intervals, int64_t usage) {
+    if (usage == 0) return;
+    for (const LiveInterval& interval : intervals) {
+      events.emplace_back(interval.begin, Wide{usage} * interval.count);
+      events.emplace_back(interval.end, -(Wide{usage} * interval.count));
+    }
+  };
+  const auto pay = [&](int64_t cost, int64_t times) {
+    if (cost == kForbidden) {
+      result.allowed = false;
+    } else {
+      result.cost += Wide{cost} * times;
+    }
+  };
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    const AssignmentNode& node = problem.nodes[i];
+    if (choice[i] >= node.costs.size()) throw Error(fmt::format("node {} has no strategy {}", i, choice[i]));
+    if (node.pinned >= 0 && choice[i] != static_cast<uint32_t>(node.pinned)) result.allowed = false;
+    pay(node.costs[choice[i]], node.times);
+    if (!node.usages.empty()) live(node.live, node.usages[choice[i]]);
+  }
+  for (const AssignmentEdge& edge : problem.edges) {
+    const CostMatrix& matrix = problem.matrices[edge.matrix];
+    const size_t at = size_t{choice[edge.a]} * matrix.columns + choice[edge.b];
+    pay(matrix.costs[at], edge.times);
+    if (!matrix.usages.empty()) live(edge.live, matrix.usages[at]);
+  }
+  std::sort(events.begin(), events.end());
+  Wide usage = 0;
+  for (size_t i = 0; i < events.size();) {
+    const int64_t at = events[i].first;
+    for (; i < events.size() && events[i].first == at; ++i) usage += events[i].second;
+    if (usage > result.peak) {
+      result.peak = usage;
+      result.peak_at = at;
+    }
+  }
+  result.within_limit = problem.usage_limit == kNoLimit || result.peak <= problem.usage_limit;
+  return result;
+}
+
+}  // namespace shadowgraph
