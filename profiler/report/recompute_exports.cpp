@@ -168,7 +168,7 @@ class ModuleStatistics {
     const auto& modules = costs_.modules.modules;
     for (uint32_t m = 0; m < modules.size(); ++m) {
       if (m != 0 && modules[m].calls == 0) continue;  // a container that is not called
-      if (forward_[m].empty || modules[m].calls > 1) {
+      if (forward_[m].empty || calls_[m].size() > 1) {
         left_out.push_back(
             {{"fqn", name(root, m)}, {"why", forward_[m].empty ? "it has no nodes" : "it is called more than once"}});
         continue;
@@ -245,11 +245,15 @@ class ModuleStatistics {
     forward_.resize(modules.size());
     backward_.resize(modules.size());
     own_.resize(modules.size());
+    calls_.resize(modules.size());
     for (uint32_t at = 0; at < costs_.nodes.size(); ++at) {
       const NodeId n = costs_.nodes[at];
       const PhaseId phase = graph_.node(n).phase;
       if (graph_.is_placeholder(n) || (phase != Graph::kForward && phase != Graph::kBackward)) continue;
       if (is_end(n)) continue;
+      for (RegionId r = graph_.node(n).region; phase == Graph::kForward && r.valid(); r = graph_.region(r).parent) {
+        if (graph_.region(r).kind == RegionKind::kModule) calls_[costs_.modules.of_region[r]].insert(r.index);
+      }
       for (uint32_t m = costs_.module_of[n]; m != Module::kNone; m = modules[m].parent) {
         (phase == Graph::kForward ? forward_ : backward_)[m].add(at);
         own_[m].push_back(n);
@@ -358,7 +362,8 @@ class ModuleStatistics {
   const ProgramCosts costs_;
   std::vector<LiveSorts> live_;  // by place: at the node
   std::vector<ModuleSpan> forward_, backward_;
-  std::vector<std::vector<NodeId>> own_;  // by module, with those of modules inside
+  std::vector<std::vector<NodeId>> own_;             // by module, with those of modules inside
+  std::vector<std::unordered_set<uint32_t>> calls_;  // by module: regions with nodes of forward
 };
 
 }  // namespace
