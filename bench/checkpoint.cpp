@@ -191,8 +191,8 @@ BENCHMARK(Rotor)->Arg(100)->Unit(benchmark::kMillisecond);
 
 Graph captured_step(const char* model, int64_t batch, int64_t seq, bool bf16) {
   const FakeTensorMode mode({.device = c10::kCUDA});
-  const models::BuiltModel built = models::build(model, {.batch = batch, .seq = seq, .training = true});
-  if (bf16) built.module->to(at::kBFloat16);
+  const models::BuiltModel built =
+      models::build(model, {.batch = batch, .seq = seq, .dtype = bf16 ? at::kBFloat16 : at::kFloat, .training = true});
   return capture_training_step(models::program_of(built)).graph;
 }
 
