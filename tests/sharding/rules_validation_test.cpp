@@ -38,7 +38,8 @@ TEST_P(Samples, EveryStrategyHolds) {
   check_rules(graph, ShardingRules(), {}, seen, check);
   EXPECT_TRUE(check.wrong.empty()) << first_of(check.wrong);
   for (const auto& [name, why] : check.silent) ADD_FAILURE() << name << " did not run: " << why;
-  fmt::print("{}: {} calls, {} strategies, {} products\n", GetParam().name, check.calls, check.strategies, check.products);
+  fmt::print("{}: {} calls, {} strategies, {} products\n", GetParam().name, check.calls, check.strategies,
+             check.products);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Samples, testing::ValuesIn(rule_samples().begin(), rule_samples().end()),
