@@ -6,13 +6,10 @@
 #include <optional>
 
 #include "ir/operators/operator_name.h"
-#include "profiler/embedded_files.h"
 #include "shadowgraph/text.h"
 #include "sharding/rules/rule_table.h"
 
 namespace shadowgraph {
-
-std::span<const EmbeddedFile> sharding_rule_files();  // cmake/embed.cmake
 
 namespace {
 

@@ -25,7 +25,7 @@ struct RuleCheck {
 struct RuleCheckOptions {
   std::vector<int64_t> devices = {2, 3, 4};
   std::vector<std::string> meshes = {"2x2", "2x3"};  // for products; none: no products
-  size_t most_products = 40;                         // of a call, each on one mesh
+  size_t most_products = 24;                         // of a call, each on one mesh
   bool missing = false;                              // look for those, too: all placements of up to four operands
 };
 

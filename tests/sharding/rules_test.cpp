@@ -9,14 +9,11 @@
 #include <set>
 
 #include "ir/operators/operator_name.h"
-#include "profiler/embedded_files.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "sharding/rules/rule_text.h"
 
 namespace shadowgraph {
-
-std::span<const EmbeddedFile> sharding_rule_files();
 
 namespace {
 
