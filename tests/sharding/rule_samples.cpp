@@ -86,6 +86,9 @@ void pointwise() {
   at::isnan(a);
   at::masked_fill(a, bools({4, 6}), 2);
   at::masked_fill(a, bools({6}), real({}));
+  at::masked_fill(a, bools({6}), 0);
+  at::where(bools({6}), a, 0);
+  at::where(bools({6}), a, 2);
   at::nan_to_num(a);
   a.to(at::kFloat);
   a.to(at::kFloat).to(at::kDouble);
@@ -126,6 +129,8 @@ void in_place() {
   a.addcdiv_(real({4, 6}), real({6}));
   a.copy_(real({6}));
   a.copy_(at::empty({4, 6}, at::kFloat));
+  at::empty({4, 6}, at::kFloat).copy_(a);
+  ints({4, 6}).copy_(a);
   a.fill_(2);
   a.zero_();
   a.relu_();
@@ -437,7 +442,7 @@ void lists() {
   const std::vector<Tensor> c{real({4, 6}), real({12})};
   const std::vector<Tensor> d{real({4, 6}), real({12})};
   at::_fused_adamw_(a, b, c, d, {}, steps, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false);
-  at::_fused_sgd_(a, b, {}, 0.01, 1e-3, 0, 0, false, false, true);
+  at::_fused_sgd_(a, b, {}, 0.01, 0, 1e-3, 0, false, false, true);
 }
 
 constexpr RuleSample kSamples[] = {
