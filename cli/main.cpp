@@ -332,7 +332,12 @@ void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& reques
   command.add_option("--rows", request.rows, "Most rows of a table (0: all)")
       ->check(whole_number_from(0))
       ->capture_default_str();
-  command.add_option("-o,--output", request.output, "File to write the plan to, as JSON");
+  command.add_option("-o,--output", request.directory,
+                     "Folder for plan.json, answer.json, graph.sg (what the plan is of) and the graph of one device, "
+                     "rank0.sg");
+  command.add_option("--rank", request.rank, "Whose graph is written")
+      ->check(whole_number_from(0))
+      ->capture_default_str();
   command.add_option("--export", request.problem, "File to write the problem to, for other solvers");
   command.add_option("--format", request.format, "Of --export: json, iopddl, lp or mps")
       ->check(CLI::IsMember({"json", "iopddl", "lp", "mps"}))

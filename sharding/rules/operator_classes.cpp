@@ -148,7 +148,8 @@ void like(const RuleText& rule, FactorBuilder& b) {
 
 // ---- Reductions
 
-// "reduction sum": results are partial in what is reduced; "reduction whole": that is not cut.
+// "reduction sum": results are partial in what is reduced, and partial operands pass; "reduction count": a sum of what is
+// no multiple of its operand; "reduction whole": what is reduced is not cut.
 void reduction(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   std::vector<bool> reduced(self.dims.size(), false);
@@ -162,6 +163,8 @@ void reduction(const RuleText& rule, FactorBuilder& b) {
   for (const PartialOp known : {PartialOp::kSum, PartialOp::kAverage, PartialOp::kMax, PartialOp::kMin}) {
     if (!rule.words.empty() && rule.words[0] == to_string(known)) op = known;
   }
+  const bool counts = !rule.words.empty() && rule.words[0] == "count";
+  if (counts) op = PartialOp::kSum;
   name_dims(b, self);
   for (size_t d = 0; d < reduced.size(); ++d) {
     Factor& factor = b.made.factors[self.dims[d][0]];
@@ -183,7 +186,7 @@ void reduction(const RuleText& rule, FactorBuilder& b) {
     }
   }
   const std::string argument = b.call.formals().arguments.at(self.argument).name;
-  if (op == PartialOp::kSum || op == PartialOp::kAverage) b.linear({{argument}});
+  if (!counts && (op == PartialOp::kSum || op == PartialOp::kAverage)) b.linear({{argument}});
   if (op == PartialOp::kMax || op == PartialOp::kMin) {
     // A maximum of maxima, and not of minima.
     for (const PartialOp known : {PartialOp::kMax, PartialOp::kMin}) {
@@ -223,11 +226,22 @@ void transpose(const RuleText& rule, FactorBuilder& b) {
   move_dims(b, from);
 }
 
-// squeeze, unsqueeze: dimensions of one element come and go.
+// squeeze, unsqueeze: dimensions of one element come and go. A dimension that is to go if it has one element must not come
+// to have one.
 void squeeze(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   TensorFactors& result = b.result(0);
   name_dims(b, self);
+  if (self.dims.size() >= result.dims.size()) {
+    Dims dims = b.call.integers("dim");
+    if (b.call.position("dim") < 0) {
+      dims.resize(self.dims.size());
+      std::iota(dims.begin(), dims.end(), 0);
+    }
+    for (const int64_t dim : dims) {
+      if (!self.dims.empty()) b.made.factors[self.dims[wrapped(dim, self.dims.size())][0]].whole = true;
+    }
+  }
   size_t at = 0;
   for (size_t d = 0; d < result.dims.size(); ++d) {
     if (result.sizes[d] == 1) continue;
@@ -354,6 +368,25 @@ void pass_others(FactorBuilder& b, TensorFactors& from, size_t dim, TensorFactor
     if (from.dims[d].empty()) from.dims[d] = {b.factor(fmt::format("d{}", d), from.sizes[d])};
     to.dims[at++] = from.dims[d];
   }
+}
+
+// diagonal(offset, dim1, dim2), and its gradient: the others pass, in their order; the diagonal is last.
+void diagonal(const RuleText& rule, FactorBuilder& b) {
+  const bool backward = b.call.position("input_sizes") >= 0;
+  TensorFactors& whole = backward ? b.result(0) : self_of(b);
+  TensorFactors& part = backward ? self_of(b) : b.result(0);
+  name_dims(b, whole);
+  const size_t first = wrapped(b.call.integer("dim1", 0), whole.dims.size());
+  const size_t second = wrapped(b.call.integer("dim2", 1), whole.dims.size());
+  size_t at = 0;
+  for (size_t d = 0; d < whole.dims.size(); ++d) {
+    if (d == first || d == second) {
+      b.made.factors[whole.dims[d][0]].whole = true;
+    } else {
+      part.dims.at(at++) = whole.dims[d];
+    }
+  }
+  b.linear({{backward ? "grad_output" : "self"}});
 }
 
 // slice, slice_backward, narrow: a piece of equal pieces may be cut as all of them are, [0:64] of 128 is half of (2 x).
@@ -681,6 +714,7 @@ constexpr std::array kClasses = std::to_array<ClassRow>({
     {"reshape", reshape},
     {"slice", slice},
     {"slice_backward", slice_backward},
+    {"diagonal", diagonal},
     {"split", split},
     {"cat", cat},
     {"pad", pad},

@@ -17,7 +17,7 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 
 // Integers, so that sums are exact in any order.
-at::Tensor filled(const Graph& graph, ValueId id, std::mt19937& random) {
+at::Tensor filled(const Graph& graph, ValueId id, bool bits, std::mt19937& random) {
   const Value& value = graph.value(id);
   const std::span<const int64_t> sizes = graph.sizes(id);
   const std::span<const int64_t> strides = graph.strides(id);
@@ -25,7 +25,7 @@ at::Tensor filled(const Graph& graph, ValueId id, std::mt19937& random) {
   for (size_t d = 0; d < sizes.size(); ++d) elements += (sizes[d] - 1) * strides[d];
   if (graph.numel(id) == 0) elements = 0;
   std::vector<double> numbers(static_cast<size_t>(elements));
-  const bool index = c10::isIntegralType(value.dtype, true);
+  const bool index = bits || c10::isIntegralType(value.dtype, true);
   // 0 and 1 are indices into anything.
   std::uniform_int_distribution<int> pick(index ? 0 : -3, index ? 1 : 4);
   for (double& number : numbers) {
@@ -161,16 +161,23 @@ class CallCheck {
   CallCheck(Graph& graph, NodeId node, const ShardingRules& rules, const RuleCheckOptions& options, RuleCheck& check)
       : graph_(graph), node_(node), rules_(rules), options_(options), check_(check), random_(17), runner_(graph, node) {
     facts_ = graph.facts(node);
-    for (const ValueId value : runner_.values()) operands_.push_back(filled(graph, value, random_));
   }
 
   void run() {
-    Tensors given = copies(operands_);
-    try {
-      results_ = runner_.run(given);
-    } catch (const std::exception&) {
-      ++check_.silent[graph_.target(node_).name()];
-      return;
+    // Some take probabilities alone: 0 and 1.
+    Tensors given;
+    for (const bool bits : {false, true}) {
+      operands_.clear();
+      for (const ValueId value : runner_.values()) operands_.push_back(filled(graph_, value, bits, random_));
+      given = copies(operands_);
+      try {
+        results_ = runner_.run(given);
+        break;
+      } catch (const std::exception& error) {
+        if (!bits) continue;
+        check_.silent[graph_.target(node_).name()] = std::string(error.what()).substr(0, 200);
+        return;
+      }
     }
     written_ = given;
     ++check_.calls;

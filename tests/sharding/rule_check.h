@@ -17,7 +17,7 @@ struct RuleCheck {
   int64_t strategies = 0;                                // checked, each on one mesh
   int64_t products = 0;                                  // of two strategies on a mesh of two axes
   std::vector<std::string> wrong;                        // what does not hold: the call, the strategy, the mesh, how
-  std::map<std::string, int64_t> silent;                 // calls that cannot run here, by operator
+  std::map<std::string, std::string> silent;  // why calls cannot run here, by operator
   std::set<std::string> operators;                       // of the calls that ran
   std::map<std::string, std::set<std::string>> missing;  // by operator: placements that hold and no strategy offers
 };
