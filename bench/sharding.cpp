@@ -26,7 +26,7 @@ double peak_rss_mb() {
 
 Graph step_of(const std::string& name, int64_t batch) {
   const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
-  const auto model = models::build(name, {.dtype = c10::kBFloat16, .batch = batch});
+  const auto model = models::build(name, {.batch = batch, .dtype = c10::kBFloat16});
   torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
   Graph graph = capture_training_step(models::program_of(model, &optimizer)).graph;
   split_mean_losses(graph);
