@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/sharding/shard.h"
@@ -30,7 +31,9 @@ void shard(const ShardRequest& request) {
   sharding.unfold = request.unfold;
   sharding.cut_random = request.cut_random;
 
-  const LoadedGraph loaded = load(request.capture);
+  LoadedGraph loaded = load(request.capture);
+  // A mean over a batch that is cut is no mean of means where some targets do not count.
+  split_mean_losses(loaded.graph);
   const c10::Device device = loaded.graph.metadata.device.value_or(c10::Device(c10::kCUDA, 0));
   const std::optional<DeviceSpec> spec = DeviceSpec::find(request.spec, device.type());
   if (!spec) throw Error(fmt::format("no figures are known of {} devices; name some with --spec", device.str()));
@@ -42,9 +45,17 @@ void shard(const ShardRequest& request) {
 
   ShardOptions options{.compare = request.compare, .explain = request.explain};
   options.solve.time_limit = request.time_limit;
+  options.rank = request.rank;
   options.solve.threads = request.threads;
   const ShardingAnswer answer = shadowgraph::shard(loaded.graph, sharding, options);
-  if (!request.output.empty()) write_file(request.output, to_json(answer.plan, loaded.graph).dump(1) + "\n");
+  if (!request.directory.empty()) {
+    std::filesystem::create_directories(request.directory);
+    const std::filesystem::path folder = request.directory;
+    write_graph_file(folder / "graph.sg", loaded.graph);
+    write_file((folder / "plan.json").string(), to_json(answer.plan, loaded.graph).dump(1) + "\n");
+    write_file((folder / "answer.json").string(), to_json(answer).dump(2) + "\n");
+    write_graph_file(folder / fmt::format("rank{}.sg", request.rank), answer.rank->graph);
+  }
   const std::string text = request.json ? to_json(answer).dump(2) + "\n" : to_text(answer, request.rows);
   std::fputs(text.c_str(), stdout);
 }

@@ -23,7 +23,8 @@ struct ShardRequest {
   std::vector<std::string> explain;  // placeholders or "n329"
   double time_limit = 60;            // seconds
   int threads = 1;
-  std::string output;           // plan as JSON; empty: none
+  std::string directory;        // for the graph, the plan and a device's graph; empty: none
+  int64_t rank = 0;             // whose graph is written there
   std::string problem;          // file to write the problem to; empty: none
   std::string format = "json";  // of it: json, iopddl, lp, mps
   int rows = 40;

@@ -363,7 +363,7 @@ class Application {
   }
 
   void check_random(NodeId node, const NodeLayouts& layouts) const {
-    if (!effects_.random(node) || options_.random_parts) return;
+    if (options_.random_parts || !effects_.random(node) || !rules().strategies(read_, node).random) return;
     const auto cut = [](const Layout& layout) {
       return std::any_of(layout.begin(), layout.end(), [](const Placement& p) { return p.is_shard(); });
     };

@@ -420,7 +420,7 @@ void ShardingProblemBuilder::add_edge(const EdgeKey& key, ValueId value, const L
   Edge& edge = edges_[key];
   edge.value = value;
   ++edge.times;
-  if (options_.memory != kNoLimit) edge.live.push_back(live);
+  edge.live.push_back(live);
 }
 
 ShardingProblemBuilder::MatrixKey ShardingProblemBuilder::matrix_key(const EdgeKey& key, const Edge& edge) const {
@@ -470,7 +470,7 @@ void ShardingProblemBuilder::finish_edges() {
 CostMatrix ShardingProblemBuilder::cost_matrix(const MatrixKey& key) {
   CostMatrix matrix{.rows = static_cast<uint32_t>(key.from.size()), .columns = static_cast<uint32_t>(key.to.size())};
   matrix.costs.reserve(key.from.size() * key.to.size());
-  const bool usages = options_.memory != kNoLimit && !key.tied;
+  const bool usages = !key.tied;
   const Distances* distances = key.tied ? nullptr : &distances_.at({key.sizes, key.element_bytes});
   std::vector<int64_t> bytes;  // by column: of a device's part
   std::vector<size_t> column;  // in the distances

@@ -9,6 +9,7 @@
 #include <fnmatch.h>
 
 #include "profiler/module_tree.h"
+#include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/profile/units.h"
 #include "shadowgraph/text.h"
 #include "sharding/plan/node_classes.h"
@@ -100,15 +101,32 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   answer.memory = sharding.memory;
   answer.coverage = problem.coverage();
   watch = Watch();
-  answer.solution = solve(problem.assignment(), options.solve);
-  answer.solver_seconds = watch.seconds();
-  if (!answer.solution.feasible) {
-    throw NoPlanError(fmt::format(
-        "{}: no plan {}. {}", answer.title,
-        sharding.memory == kNoLimit ? "is possible" : "keeps within " + human_bytes(sharding.memory) + " a device",
-        answer.solution.why_infeasible));
+  AssignmentProblem assignment = problem.assignment();
+  for (int attempt = 0;; ++attempt) {
+    answer.solution = solve(assignment, options.solve);
+    if (!answer.solution.feasible) {
+      throw NoPlanError(fmt::format(
+          "{}: no plan {}. {}", answer.title,
+          sharding.memory == kNoLimit ? "is possible" : "keeps within " + human_bytes(sharding.memory) + " a device",
+          answer.solution.why_infeasible));
+    }
+    answer.plan = problem.plan(answer.solution.choice);
+    answer.rank = apply(graph, answer.plan, options.rank,
+                        {.rules = sharding.rules, .planner = &problem.planner(), .random_parts = sharding.cut_random});
+    answer.peak = peak_of_live_bytes(answer.rank->graph);
+    answer.assumed_peak = static_cast<int64_t>(answer.solution.peak);
+    if (sharding.memory == kNoLimit || answer.peak <= sharding.memory) break;
+    if (attempt == 5) {
+      throw NoPlanError(fmt::format("{}: the plan found holds {} a device, {} are allowed", answer.title,
+                                    human_bytes(answer.peak), human_bytes(sharding.memory)));
+    }
+    assignment.usage_limit -= answer.peak - sharding.memory;
+    if (assignment.usage_limit <= 0) {
+      throw NoPlanError(
+          fmt::format("{}: no plan keeps within {} a device", answer.title, human_bytes(sharding.memory)));
+    }
   }
-  answer.plan = problem.plan(answer.solution.choice);
+  answer.solver_seconds = watch.seconds();
   const ShardingProblem::Cost cost = problem.cost(answer.solution.choice);
   answer.compute = seconds_of(cost.compute);
   answer.communication = seconds_of(cost.communication);
@@ -216,9 +234,9 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
   text += fmt::format("{} nodes, {} variables, {} edges in {}; solved in {}\n", exact_count(answer.nodes),
                       exact_count(answer.variables), exact_count(answer.edges), human_seconds(answer.problem_seconds),
                       human_seconds(answer.solver_seconds));
-  if (answer.memory != kNoLimit) {
-    text += fmt::format("within {} a device\n", human_bytes(answer.memory));
-  }
+  text += fmt::format("{} at most on a device{}; the solver took it for {}\n", human_bytes(answer.peak),
+                      answer.memory == kNoLimit ? "" : fmt::format(", of {}", human_bytes(answer.memory)),
+                      human_bytes(answer.assumed_peak));
   if (answer.coverage.without_a_rule.empty()) {
     text += "every node by a rule\n";
   } else {
@@ -277,6 +295,8 @@ nlohmann::json to_json(const ShardingAnswer& answer) {
                       {"lower_bound_seconds", answer.bound},
                       {"bound_is_of", answer.folded ? "plans that treat layers alike" : "all plans"},
                       {"optimal", answer.solution.optimal},
+                      {"peak", answer.peak},
+                      {"assumed_peak", answer.assumed_peak},
                       {"nodes", answer.nodes},
                       {"variables", answer.variables},
                       {"edges", answer.edges},

@@ -273,6 +273,23 @@ const RuleText* ShardingRules::Table::find(const NodeCall& call) const {
               call);
 }
 
+namespace {
+
+// An operator that can drop out draws nothing if it is told to drop nothing: attention without dropout.
+bool draws_numbers(const NodeCall& call) {
+  for (const char* name : {"dropout_p", "p"}) {
+    if (call.position(name) < 0) continue;
+    const Argument* probability = call.argument(name);
+    const bool given = probability != nullptr && probability->kind != ArgumentKind::kNone;
+    if (!given) return name != std::string_view("dropout_p");  // 0 unless it is given
+    if (probability->kind == ArgumentKind::kFloat) return probability->d != 0;
+    if (probability->kind == ArgumentKind::kInt) return probability->i != 0;
+  }
+  return true;
+}
+
+}  // namespace
+
 NodeFactors ShardingRules::Table::work_out(const Graph& graph, NodeId node) const {
   const NodeCall call(graph, node);
   const RuleText* rule = find(call);
@@ -291,7 +308,7 @@ NodeFactors ShardingRules::Table::work_out(const Graph& graph, NodeId node) cons
       builder.apply(rule->clauses);
       builder.made.source = RuleSource::kClass;
     }
-    builder.made.random = builder.made.random || call.target().facts().random;
+    builder.made.random = (builder.made.random || call.target().facts().random) && draws_numbers(call);
     return builder.finish();
   } catch (const Misfit& misfit) {
     if (by_facts || rule->builtin) return FactorBuilder(call).finish();

@@ -25,8 +25,9 @@ class PlanMaker {
     for (const NodeId node : graph.nodes()) strategies_[node] = rules.strategies(graph, node);
   }
 
-  // In which order a node's strategies of an axis are tried.
-  using Choose = std::function<std::vector<size_t>(NodeId node, size_t axis, const NodeStrategies& strategies)>;
+  // In which order a node's strategies of an axis are tried; `now`: where its operands lie on the axis.
+  using Choose = std::function<std::vector<size_t>(NodeId node, size_t axis, const NodeStrategies& strategies,
+                                                   const std::vector<Placement>& now)>;
 
   // The first that fits of each node; what nothing fits is replicated as a whole, and so is memory that is written to and
   // cannot lie otherwise.
@@ -44,7 +45,7 @@ class PlanMaker {
   // Cuts with the given probability, by whichever strategy.
   ShardingPlan random(const DeviceMesh& mesh, uint32_t seed, double cut) {
     std::mt19937 random(seed);
-    return make(mesh, [&](NodeId, size_t, const NodeStrategies& strategies) {
+    return make(mesh, [&](NodeId, size_t, const NodeStrategies& strategies, const std::vector<Placement>&) {
       std::vector<size_t> order;
       for (size_t i = 1; i < strategies.axis.size(); ++i) order.push_back(i);
       std::shuffle(order.begin(), order.end(), random);
@@ -54,6 +55,45 @@ class PlanMaker {
       } else {
         order.insert(order.begin(), 0);
       }
+      return order;
+    });
+  }
+
+  // As people do it: placeholders lie as `place` says, and every node takes its tensors as they come, activations before
+  // parameters, so that as few as can be are redistributed.
+  using Place =
+      std::function<Placement(const std::string& name, Builtin kind, size_t axis, std::span<const int64_t> sizes)>;
+  ShardingPlan by_hand(const DeviceMesh& mesh, const Place& place) {
+    return make(mesh, [&](NodeId node, size_t axis, const NodeStrategies& strategies,
+                          const std::vector<Placement>& now) {
+      std::vector<std::pair<int64_t, size_t>> costs;
+      const TargetId target = graph_.node(node).target;
+      if (target.index <= target_of(Builtin::kInput).index) {
+        const Placement wanted = place(graph_.text(graph_.arguments(node)[0].string),
+                                       static_cast<Builtin>(target.index), axis, graph_.sizes(tensors(node, true)[0]));
+        for (size_t i = 0; i < strategies.axis.size(); ++i) {
+          costs.emplace_back(strategies.axis[i].results[0] == wanted ? 0 : i == 0 ? 1 : 2, i);
+        }
+      } else {
+        const std::vector<ValueId> operands = tensors(node, false);
+        for (size_t i = 0; i < strategies.axis.size(); ++i) {
+          if (strategies.random && i > 0) break;
+          int64_t cost = 0;
+          for (size_t k = 0; k < operands.size(); ++k) {
+            const Placement& wanted = strategies.axis[i].operands[k];
+            if (wanted == now[k]) continue;
+            const StorageKind kind = graph_.storage(graph_.value(operands[k]).storage).kind;
+            const bool weight = kind == StorageKind::kParameter;
+            cost += (weight ? 10 : 1000) + (wanted.is_replicate() ? 5 : 0);
+          }
+          for (const Placement& result : strategies.axis[i].results)
+            cost += result.is_replicate() ? 2 : result.is_partial();
+          costs.emplace_back(cost, i);
+        }
+      }
+      std::stable_sort(costs.begin(), costs.end());
+      std::vector<size_t> order;
+      for (const auto& [cost, index] : costs) order.push_back(index);
       return order;
     });
   }
@@ -131,7 +171,9 @@ class PlanMaker {
       layouts.results.assign(results.size(), Layout(axes));
       for (size_t axis = 0; axis < axes; ++axis) {
         bool found = false;
-        std::vector<size_t> order = choose(node, axis, strategies);
+        std::vector<Placement> now;
+        for (const ValueId operand : operands) now.push_back(lies[operand][axis]);
+        std::vector<size_t> order = choose(node, axis, strategies, now);
         for (size_t i = 0; i < strategies.axis.size(); ++i) {  // then any that fits at all, for what is rigid
           if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
         }

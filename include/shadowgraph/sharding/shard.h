@@ -16,6 +16,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/sharding/apply.h"
 #include "shadowgraph/sharding/plan.h"
 #include "shadowgraph/sharding/solver.h"
 
@@ -70,6 +71,10 @@ struct ShardingAnswer {
   double alone = 0;                       // seconds of the step on one device
   bool folded = true;
   int64_t memory = kNoLimit;  // asked for
+  // Most bytes live at once on one device: of the graph that runs there, to the byte. And what the problem took for it.
+  int64_t peak = 0;
+  int64_t assumed_peak = 0;
+  std::optional<ShardedGraph> rank;  // the applied graph of ShardOptions::rank
   std::vector<PlannedTensor> placeholders;
   std::vector<PlannedTraffic> traffic;
   std::vector<ComparedPlan> compared;
@@ -81,12 +86,17 @@ struct ShardingAnswer {
 struct ShardOptions {
   bool compare = false;              // with plans by hand
   std::vector<std::string> explain;  // names of placeholders, or "n329"
+  int64_t rank = 0;                  // whose graph is written and measured
   SolveOptions solve;
   // Called with the problem before it is solved: to export it.
   std::function<void(const ShardingProblem&)> problem = {};
 };
 
-// Throws NoPlanError, and what ShardingProblem::of throws.
+// Throws NoPlanError, and what ShardingProblem::of throws. A loss that is a mean should be split first
+// (split_mean_losses, shadowgraph/sharding/rules.h), or the batch is gathered for it.
+//
+// With a limit, a plan whose applied graph holds more than that is not taken: the problem's limit is lowered by what was
+// missing, a few times.
 ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& options = {});
 
 // For people; at most `rows` lines of a table (0: all).
