@@ -1,5 +1,6 @@
 // Activation checkpointing: the pass at 10k, 100k and 1M nodes, us per node and growth; and shadowgraph::checkpoint in
-// eager programs against none, in one run.
+// eager programs against none, in one run; rotor's dynamic programme over 100 stages and 500 slots (bar: 100 ms); and the
+// curve of the policy optimal for GPT-2 and Llama 3 8B, with what it and the policies budget and sqrt compute again.
 //
 //     build/bench/checkpoint [--benchmark_filter=...]
 //
@@ -13,10 +14,18 @@
 
 #include <climits>
 #include <malloc.h>
+#include <random>
 
 #include "bench/growth.h"
+#include "models/program.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
 #include "shadowgraph/edit.h"
+#include "shadowgraph/passes/chain.h"
 #include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/profile/flops.h"
+#include "shadowgraph/profile/units.h"
 #include "shadowgraph/text.h"
 
 namespace {
@@ -148,6 +157,67 @@ BENCHMARK(EagerForward)->Unit(benchmark::kMillisecond);
 BENCHMARK(EagerWithout)->Unit(benchmark::kMillisecond);
 BENCHMARK(EagerWithoutState)->Unit(benchmark::kMillisecond);
 BENCHMARK(EagerWith)->Unit(benchmark::kMillisecond);
+
+// Stages of random sizes with four ways to keep each, as those of a network are.
+std::vector<ChainStage> random_stages(size_t count) {
+  std::mt19937 random(1);
+  std::vector<ChainStage> stages;
+  for (size_t i = 0; i < count; ++i) {
+    ChainStage stage{.name = "stage"};
+    stage.forward = 100 + random() % 1000;
+    stage.again = stage.forward - random() % 50;
+    stage.output = 1000 + random() % 1000;
+    const int64_t all = stage.output * (4 + random() % 8);
+    stage.forward_peak = 2 * stage.output;
+    stage.keeping_peak = all + 500;
+    stage.backward_peak = all + 3 * stage.output;
+    stage.resident = stage.output;
+    stage.options = {{all, 0}, {all * 2 / 3, stage.again / 4}, {all / 2, stage.again / 2}, {stage.output, stage.again}};
+    stages.push_back(stage);
+  }
+  return stages;
+}
+
+void Rotor(benchmark::State& state) {
+  const auto stages = random_stages(static_cast<size_t>(state.range(0)));
+  int64_t bytes = 5000;
+  for (const ChainStage& stage : stages) bytes += stage.options[0].saved;
+  for (auto _ : state) {
+    const ChainSolver solver(stages, bytes, 500);
+    benchmark::DoNotOptimize(solver.plan(bytes / 3));
+  }
+}
+BENCHMARK(Rotor)->Arg(100)->Unit(benchmark::kMillisecond);
+
+Graph captured_step(const char* model, int64_t batch, int64_t seq, bool bf16) {
+  const FakeTensorMode mode({.device = c10::kCUDA});
+  const models::BuiltModel built =
+      models::build(model, {.batch = batch, .seq = seq, .dtype = bf16 ? at::kBFloat16 : at::kFloat, .training = true});
+  return capture_training_step(models::program_of(built)).graph;
+}
+
+void Curve(benchmark::State& state, const char* model, int64_t batch, int64_t seq, bool bf16) {
+  const Graph graph = captured_step(model, batch, seq, bf16);
+  const Flops flops = Flops::of(graph);
+  const auto again = [&](const CheckpointChoice& choice) {
+    int64_t sum = 0;
+    for (const NodeId n : choice.repeated) sum += flops.of(n).matmul;
+    return sum;
+  };
+  CheckpointCurve curve;
+  for (auto _ : state) curve = CheckpointCurve::of(graph);
+  // At the peak of another policy: what it computes again, and what the curve does.
+  for (const CheckpointChoice& tried : curve.tried()) {
+    const bool shown = tried.made_by == "sqrt" || tried.made_by == "each" ||
+                       (tried.made_by == "budget" && tried.segments.size() % 4 == 0);
+    if (!shown) continue;
+    const CheckpointChoice* best = curve.within(tried.peak);
+    std::printf("%s at %s: %s %s FLOPs again, optimal %s\n", model, human_bytes(tried.peak).c_str(),
+                tried.made_by.c_str(), human_count(again(tried)).c_str(), human_count(again(*best)).c_str());
+  }
+}
+BENCHMARK_CAPTURE(Curve, gpt2, "gpt2", 8, 1024, false)->Iterations(1)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(Curve, llama3_8b, "llama3_8b", 1, 8192, true)->Iterations(1)->Unit(benchmark::kMillisecond);
 
 // A call adds a second forward and what checkpoint() itself does.
 void print_overhead(const bench::Growth& measured) {

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <vector>
 
+#include "cli/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/fit.h"
 #include "cli/shard.h"
@@ -48,6 +49,7 @@ constexpr const char* kExamples =
     "  shadowgraph profile resnet50 --mode train --batch 1..256 --memory 24GiB\n"
     "  shadowgraph profile llama3_8b --mode train --optimizer adamw --dtype bf16 --seq 4096 --json\n"
     "  shadowgraph profile gpt2 --mode train --checkpoint 'transformer.h.*'\n"
+    "  shadowgraph checkpoint gpt2 --batch 8 --seq 1024 --pareto --svg curve.svg\n"
     "  shadowgraph profile net.pt --input 'f32[8,3,224,224]' --mode train\n"
     "  shadowgraph profile net.pt2 --mode train\n"
     "  shadowgraph capture gpt2 --mode train -o gpt2.sg\n"
@@ -345,6 +347,41 @@ void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& reques
   command.add_flag("--json", request.json, "As JSON");
 }
 
+void add_checkpoint_options(CLI::App& command, shadowgraph::cli::CheckpointRequest& request) {
+  command
+      .add_option(
+          "source", request.capture.source,
+          "Graph file of a training step; or built-in model, TorchScript file or torch.export archive, of which a "
+          "step is captured first")
+      ->required();
+  command.add_flag("--pareto", request.pareto,
+                   "The curve: peaks that can be had, and what each takes to compute again");
+  command
+      .add_option_function<std::string>(
+          "--bytes", [&request](const std::string& text) { request.bytes = shadowgraph::cli::parse_bytes(text); },
+          "The least to compute again so that the peak of live bytes is at most this: 40GB, 24GiB")
+      ->check([](const std::string& text) {
+        return shadowgraph::cli::parse_bytes(text) ? std::string() : "'" + text + "' is no size such as 24GiB";
+      });
+  command.add_option("-o,--output", request.output, "With --bytes: graph file of the step with that plan");
+  command.add_option("--svg", request.picture, "File for a picture of the curve");
+  command.add_option(
+      "--modules", request.modules,
+      "Modules that are computed again as a whole or in part, 'transformer.h.*', or auto (default: where "
+      "forward goes through one tensor)");
+  command
+      .add_option_function<std::string>(
+          "--cost", [&request](const std::string& text) { request.by_time = text == "time"; },
+          "What is to be least: flops, or the time on the device of --spec (default: flops)")
+      ->check(CLI::IsMember({"flops", "time"}));
+  command.add_option("--spec", request.spec,
+                     "Device that times are estimated for: a name of 'shadowgraph devices', or a file");
+  command.add_option("--chain", request.chain, "JSON file: the step as a chain of stages, for solvers of one's own");
+  command.add_option("--module-statistics", request.module_statistics,
+                     "JSON file: what torch.distributed._tools.sac_ilp is given of modules");
+  command.add_flag("--json", request.json, "As JSON");
+}
+
 // The first lines of a libtorch error are the message; what follows is for its developers.
 std::string plain(const c10::Error& error) { return error.what_without_backtrace(); }
 
@@ -472,6 +509,14 @@ int run(int argc, char** argv) {
   auto* shard = app.add_subcommand(
       "shard", "Find out how the tensors of a step are best laid out over many devices, and what that costs");
   add_shard_options(*shard, shard_request, shard_mode);
+
+  shadowgraph::cli::CheckpointRequest checkpoint_request;
+  std::string checkpoint_mode = "train";
+  auto* checkpoint = app.add_subcommand(
+      "checkpoint",
+      "The least that backward of a training step has to compute again for a peak; the curve of all peaks");
+  add_checkpoint_options(*checkpoint, checkpoint_request);
+  add_capture_options(*checkpoint, checkpoint_request.capture, checkpoint_mode, nullptr);
 
   bool compare_json = false;
   std::string compare_before, compare_after;
@@ -620,6 +665,10 @@ int run(int argc, char** argv) {
   if (*shard) {
     set_mode(shard_request.capture, shard_mode);
     shadowgraph::cli::shard(shard_request);
+  }
+  if (*checkpoint) {
+    set_mode(checkpoint_request.capture, checkpoint_mode);
+    shadowgraph::cli::checkpoint(checkpoint_request);
   }
   if (*compare) shadowgraph::cli::compare(compare_before, compare_after, compare_limit, compare_json);
   if (*calibrate) shadowgraph::cli::calibrate(calibrate_request);

@@ -48,6 +48,14 @@ class ChainBuilder {
     set_aside_what_passes_over();
     for (size_t i = 0; i < ends_.size(); ++i) describe(i);
     measure();
+    std::unordered_set<StorageId> given;
+    for (int32_t at = 0; at < ends_[0]; ++at) {
+      graph_.for_each_input(forward_[size_t(at)], [&](ValueId v) {
+        const Value& value = graph_.value(v);
+        if (!value.storage.valid() || graph_.node(value.producer).target != target_of(Builtin::kInput)) return;
+        if (given.insert(value.storage).second) chain_.input += graph_.storage(value.storage).bytes;
+      });
+    }
     return std::move(chain_);
   }
 

@@ -97,7 +97,7 @@ int64_t product_flops(const Graph& graph, NodeId node) {
   return 0;
 }
 
-NodeCost flops_and_bytes() {
+CostOfNode flops_and_bytes() {
   return [](const Graph& graph, NodeId node) {
     if (graph.facts(node).is_view) return int64_t{0};
     int64_t bytes = 0;

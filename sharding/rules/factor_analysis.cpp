@@ -181,7 +181,7 @@ NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node, const 
     all.axis.push_back(strategy);
   }
   const uint32_t own = node.index < analysis.first_of_node_.size() ? analysis.first_of_node_[node.index] : kNoElement;
-  if (own == kNoElement) return all;
+  if (own == kNoElement || own + factors.factors.size() > analysis.parent_.size()) return all;
   for (size_t f = 0; f < factors.factors.size(); ++f) {
     if (factors.factors[f].whole || factors.factors[f].extent < 2) continue;
     for (const int64_t at : analysis.splits_[analysis.find(static_cast<uint32_t>(own + f))]) {

@@ -59,7 +59,8 @@ bool NodeCall::holds(const RuleCondition& condition) const {
   const Argument* found = argument(condition.argument);
   bool holds = false;
   if (found != nullptr && condition.equals) {
-    holds = found->kind == ArgumentKind::kInt && found->i == *condition.equals;
+    holds = (found->kind == ArgumentKind::kInt && found->i == *condition.equals) ||
+            (found->kind == ArgumentKind::kFloat && found->d == static_cast<double>(*condition.equals));
   } else if (found != nullptr) {
     holds = found->kind == ArgumentKind::kBool ? found->b : found->kind != ArgumentKind::kNone;
   }
@@ -172,6 +173,7 @@ void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp fro
   strategy.operands.resize(made.tensors);
   std::vector<uint16_t> arguments;
   bool any = false;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // of the partial operands together
   for (const std::string& name : group) {
     const int at = call.position(name);
     if (at < 0) continue;  // of another overload
@@ -180,6 +182,7 @@ void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp fro
       if (tensor->operand < 0) return;  // a constant is the same everywhere
       if (!can_be_partial(*tensor, from)) return;
       strategy.operands[static_cast<size_t>(tensor->operand)] = Placement::partial(from);
+      dtype = any ? c10::promoteTypes(dtype, tensor->dtype) : tensor->dtype;
       any = true;
     }
     // The term that is no tensor is added on every device: right for a mean alone.
@@ -194,6 +197,9 @@ void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp fro
                          });
     const bool passes = !result.same && made_of;
     if (passes && !can_be_partial(result, to)) return;
+    // What is rounded or truncated part by part is not what the sum would be.
+    const bool sums = to == PartialOp::kSum || to == PartialOp::kAverage;
+    if (passes && sums && c10::promoteTypes(dtype, result.dtype) != result.dtype) return;
     strategy.results.push_back(passes ? Placement::partial(to) : Placement::replicate());
   }
   made.partial.push_back(std::move(strategy));

@@ -69,16 +69,6 @@ void pointwise(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// A copy in another type. A sum passes where nothing is rounded, a maximum wherever order stays.
-void to(const RuleText& rule, FactorBuilder& b) {
-  pointwise(rule, b);
-  const c10::ScalarType from = self_of(b).dtype;
-  const c10::ScalarType into = b.result(0).dtype;
-  const std::string argument = b.call.formals().arguments.at(self_of(b).argument).name;
-  if (c10::promoteTypes(from, into) == into && into != c10::ScalarType::Bool) b.linear({{argument}});
-  if (c10::isFloatingType(from) && c10::isFloatingType(into)) b.monotone({{argument}}, false);
-}
-
 // The same for each place of the lists: _foreach_mul_, _fused_adamw_. Lists as long as the first are taken place by
 // place; other tensors, and tensors of one element, are whole.
 void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
@@ -481,8 +471,7 @@ void cat(const RuleText& rule, FactorBuilder& b) {
   passes_partial(b, b.call.formals().arguments.at(self_of(b).argument).name);
 }
 
-// constant_pad_nd: pairs from the last dimension on. A dimension with padding is not cut; a partial sum is padded with
-// nothing but zeros.
+// constant_pad_nd: pairs from the last dimension on. A dimension with padding is not cut.
 void pad(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   TensorFactors& result = b.result(0);
@@ -497,10 +486,6 @@ void pad(const RuleText& rule, FactorBuilder& b) {
       result.dims.at(d) = self.dims[d];
     }
   }
-  const Argument* value = b.call.argument("value");
-  const bool zero = value == nullptr || (value->kind == ArgumentKind::kInt && value->i == 0) ||
-                    (value->kind == ArgumentKind::kFloat && value->d == 0);
-  if (zero) b.linear({{"self"}});
 }
 
 // repeat(repeats): [2, x] of x. New dimensions come first.
@@ -696,7 +681,6 @@ struct ClassRow {
 
 constexpr std::array kClasses = std::to_array<ClassRow>({
     {"pointwise", pointwise},
-    {"to", to},
     {"foreach", foreach_tensor},
     {"matmul", matmul},
     {"einsum", einsum},

@@ -140,9 +140,14 @@ class RuleReader {
 
   bool at_end_of_clause() { return cursor_.at_end() || cursor_.peek() == ';'; }
 
+  bool at_if() const {
+    Cursor ahead = cursor_;
+    return ahead.eat_word("if");
+  }
+
   std::vector<std::vector<std::string>> read_groups() {
     std::vector<std::vector<std::string>> groups(1);
-    while (!at_end_of_clause()) {
+    while (!at_end_of_clause() && !at_if()) {
       if (cursor_.eat('|')) {
         groups.emplace_back();
       } else {
@@ -160,6 +165,7 @@ class RuleReader {
       if (!cursor_.eat_word(key)) continue;
       clause.kind = kind;
       clause.groups = read_groups();
+      if (cursor_.eat_word("if")) clause.condition = read_condition();
       return;
     }
     if (cursor_.eat_word("random")) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "profiler/embedded_files.h"
 #include "shadowgraph/sharding/layout.h"
 
 namespace shadowgraph {
@@ -75,6 +76,8 @@ struct RuleText {
   int line = 0;
   int column = 0;
 };
+
+std::span<const EmbeddedFile> sharding_rule_files();  // the built-in rules, sharding/rules/*.txt
 
 // Throws ParseError. Whether builders exist is not asked.
 std::vector<RuleText> parse_rules(std::string_view text, std::string_view name);

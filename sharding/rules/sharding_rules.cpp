@@ -6,13 +6,10 @@
 #include <optional>
 
 #include "ir/operators/operator_name.h"
-#include "profiler/embedded_files.h"
 #include "shadowgraph/text.h"
 #include "sharding/rules/rule_table.h"
 
 namespace shadowgraph {
-
-std::span<const EmbeddedFile> sharding_rule_files();  // cmake/embed.cmake
 
 namespace {
 
@@ -190,9 +187,9 @@ std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId fac
       return tensor.of.empty() || std::find(tensor.of.begin(), tensor.of.end(), argument) != tensor.of.end();
     });
     const bool empty = std::find(tensor.sizes.begin(), tensor.sizes.end(), 0) != tensor.sizes.end();
-    strategy.results.push_back(placement                          ? *placement
+    strategy.results.push_back(placement                                                 ? *placement
                                : tensor.same || empty || !depends || factors.independent ? Placement::replicate()
-                                                                  : Placement::partial(cut.op));
+                                                                                         : Placement::partial(cut.op));
   }
   if (twice) return std::nullopt;
   if (!strategy.results.empty() && strategy.results[0].is_partial()) {

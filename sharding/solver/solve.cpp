@@ -7,6 +7,7 @@
 
 #include "shadowgraph/sharding/solver.h"
 #include "sharding/solver/elimination.h"
+#include "sharding/solver/minimum.h"
 
 namespace shadowgraph {
 
@@ -35,21 +36,25 @@ class Solver {
 
   AssignmentSolution run() {
     problem_.check();
-    make_tables();
-    if (!contradiction_.empty()) {
-      solution_.why_infeasible = contradiction_;
+    const Minimum free = minimum_of(
+        free_model(),
+        {.gap = options_.gap, .table_limit = options_.table_limit, .out_of_time = [this] { return out_of_time(); }});
+    solution_.largest_table = free.largest_table;
+    if (!free.possible) {
+      solution_.why_infeasible = free.impossible_node == kNoNode
+                                     ? "the pins and what is written to in place leave no choice that agrees"
+                                     : fmt::format("{} has no strategy left that its neighbours and the pins allow",
+                                                   problem_.nodes[free.impossible_node].name);
       return solution_;
     }
-    order_ = elimination_order(domains_, tables_);
-    const Elimination free = eliminate(domains_, tables_, order_, options_.table_limit);
-    solution_.largest_table = free.largest;
-    if (free.minimum >= kImpossible) {
-      solution_.why_infeasible = "the pins and what is written to in place leave no choice that agrees";
-      return solution_;
+    bound_ = static_cast<Wide>(free.bound);
+    if (!free.choice.empty()) take(free.choice);
+    if (!options_.start.empty()) take(options_.start);
+    if (problem_.usage_limit != kNoLimit && (!solution_.feasible || !is_good_enough())) {
+      make_tables();
+      order_ = elimination_order(domains_, tables_);
+      keep_within_limit();
     }
-    bound_ = free.minimum;
-    take(improved(choice_of(free)));
-    if (problem_.usage_limit != kNoLimit && (!solution_.feasible || !is_good_enough())) keep_within_limit();
     solution_.lower_bound = bound_;
     if (!solution_.feasible) {
       explain();
@@ -61,6 +66,29 @@ class Solver {
   }
 
  private:
+  // Without the limit.
+  PairwiseModel free_model() const {
+    const auto cost_of = [](int64_t cost, int64_t times) {
+      return cost == kForbidden ? kInfinite : static_cast<double>(cost) * static_cast<double>(times);
+    };
+    std::vector<std::vector<double>> unary(problem_.nodes.size());
+    for (size_t i = 0; i < unary.size(); ++i) {
+      const AssignmentNode& node = problem_.nodes[i];
+      for (size_t s = 0; s < node.costs.size(); ++s) {
+        const bool may = node.pinned < 0 || static_cast<int64_t>(s) == node.pinned;
+        unary[i].push_back(may ? cost_of(node.costs[s], node.times) : kInfinite);
+      }
+    }
+    PairwiseModel model(std::move(unary));
+    for (const AssignmentEdge& edge : problem_.edges) {
+      const CostMatrix& matrix = problem_.matrices[edge.matrix];
+      PairTable table{.rows = matrix.rows, .columns = matrix.columns};
+      for (const int64_t cost : matrix.costs) table.costs.push_back(cost_of(cost, edge.times));
+      model.add_edge(edge.a, edge.b, std::move(table));
+    }
+    return model;
+  }
+
   // ---- What is left of the problem without strategies that are never allowed
 
   void make_tables() {

@@ -362,6 +362,11 @@ class CallCheck {
     if (operands_.size() > 4 || results_.size() != 1 || operands_.empty() || facts_.random || facts_.uninitialised)
       return;
     if (!facts_.written.empty()) return;
+    // Kernels that do not check what they are given: sizes that do not belong together must not get there.
+    const std::string& name = graph_.target(node_).name();
+    for (const char* trusting : {"backward", "attention", "_reshape_alias", "as_strided", "grid_sampler"}) {
+      if (name.find(trusting) != name.npos) return;
+    }
     const DeviceMesh mesh = DeviceMesh::parse(std::to_string(kDevices));
     std::vector<std::vector<Placement>> of;
     for (const at::Tensor& operand : operands_) of.push_back(choices(operand, kDevices));

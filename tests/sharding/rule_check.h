@@ -17,7 +17,7 @@ struct RuleCheck {
   int64_t strategies = 0;                                // checked, each on one mesh
   int64_t products = 0;                                  // of two strategies on a mesh of two axes
   std::vector<std::string> wrong;                        // what does not hold: the call, the strategy, the mesh, how
-  std::map<std::string, std::string> silent;  // why calls cannot run here, by operator
+  std::map<std::string, std::string> silent;             // why calls cannot run here, by operator
   std::set<std::string> operators;                       // of the calls that ran
   std::map<std::string, std::set<std::string>> missing;  // by operator: placements that hold and no strategy offers
 };
@@ -25,7 +25,7 @@ struct RuleCheck {
 struct RuleCheckOptions {
   std::vector<int64_t> devices = {2, 3, 4};
   std::vector<std::string> meshes = {"2x2", "2x3"};  // for products; none: no products
-  size_t most_products = 40;                         // of a call, each on one mesh
+  size_t most_products = 24;                         // of a call, each on one mesh
   bool missing = false;                              // look for those, too: all placements of up to four operands
 };
 

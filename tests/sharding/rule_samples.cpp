@@ -86,6 +86,9 @@ void pointwise() {
   at::isnan(a);
   at::masked_fill(a, bools({4, 6}), 2);
   at::masked_fill(a, bools({6}), real({}));
+  at::masked_fill(a, bools({6}), 0);
+  at::where(bools({6}), a, 0);
+  at::where(bools({6}), a, 2);
   at::nan_to_num(a);
   a.to(at::kFloat);
   a.to(at::kFloat).to(at::kDouble);
@@ -104,11 +107,11 @@ void pointwise() {
 }
 
 void activations() {
-  for (const auto& activation : {F::gelu(leaf({4, 6})), F::silu(leaf({4, 6})), F::elu(leaf({4, 6})),
-                                 F::leaky_relu(leaf({4, 6})), at::hardswish(leaf({4, 6})), at::hardsigmoid(leaf({4, 6})),
-                                 F::hardtanh(leaf({4, 6})), F::softplus(leaf({4, 6})), F::mish(leaf({4, 6})),
-                                 F::logsigmoid(leaf({4, 6})), F::relu6(leaf({4, 6})), at::tanh(leaf({4, 6})),
-                                 at::sigmoid(leaf({4, 6})), at::relu(leaf({4, 6}))}) {
+  for (const auto& activation :
+       {F::gelu(leaf({4, 6})), F::silu(leaf({4, 6})), F::elu(leaf({4, 6})), F::leaky_relu(leaf({4, 6})),
+        at::hardswish(leaf({4, 6})), at::hardsigmoid(leaf({4, 6})), F::hardtanh(leaf({4, 6})),
+        F::softplus(leaf({4, 6})), F::mish(leaf({4, 6})), F::logsigmoid(leaf({4, 6})), F::relu6(leaf({4, 6})),
+        at::tanh(leaf({4, 6})), at::sigmoid(leaf({4, 6})), at::relu(leaf({4, 6}))}) {
     back(activation);
   }
   back(F::glu(leaf({4, 12})));
@@ -126,6 +129,8 @@ void in_place() {
   a.addcdiv_(real({4, 6}), real({6}));
   a.copy_(real({6}));
   a.copy_(at::empty({4, 6}, at::kFloat));
+  at::empty({4, 6}, at::kFloat).copy_(a);
+  ints({4, 6}).copy_(a);
   a.fill_(2);
   a.zero_();
   a.relu_();
@@ -293,9 +298,10 @@ void norms() {
 // ---- Convolution
 void convolutions() {
   using Ints = std::vector<int64_t>;
-  const auto convolve = [](const Tensor& input, const Tensor& weight, const Tensor& bias, int64_t stride, int64_t padding,
-                           bool transposed, int64_t groups) {
-    back(at::convolution(input, weight, bias, Ints(2, stride), Ints(2, padding), Ints(2, 1), transposed, Ints(2, 0), groups));
+  const auto convolve = [](const Tensor& input, const Tensor& weight, const Tensor& bias, int64_t stride,
+                           int64_t padding, bool transposed, int64_t groups) {
+    back(at::convolution(input, weight, bias, Ints(2, stride), Ints(2, padding), Ints(2, 1), transposed, Ints(2, 0),
+                         groups));
   };
   for (const bool with_bias : {true, false}) {
     const Tensor bias = with_bias ? leaf({12}) : Tensor();
@@ -342,7 +348,8 @@ void losses() {
     back(at::binary_cross_entropy_with_logits(leaf({4, 6}), real({4, 6}), real({6}), {}, reduction));
     at::soft_margin_loss(real({4, 6}), real({4, 6}), reduction);
     at::binary_cross_entropy(bools({4, 6}).to(at::kDouble), bools({4, 6}).to(at::kDouble), {}, reduction);
-    at::binary_cross_entropy_backward(real({4, 6}), bools({4, 6}).to(at::kDouble), bools({4, 6}).to(at::kDouble), {}, 0);
+    at::binary_cross_entropy_backward(real({4, 6}), bools({4, 6}).to(at::kDouble), bools({4, 6}).to(at::kDouble), {},
+                                      0);
     back(at::kl_div(leaf({4, 6}), real({4, 6}), reduction));
   }
   back(at::nll_loss(leaf({6}), ints({})));
@@ -353,7 +360,8 @@ void attention() {
   for (const bool causal : {false, true}) {
     back(at::scaled_dot_product_attention(leaf({2, 4, 6, 8}), leaf({2, 4, 6, 8}), leaf({2, 4, 6, 8}), {}, 0, causal));
   }
-  back(at::scaled_dot_product_attention(leaf({2, 4, 6, 8}), leaf({2, 4, 12, 8}), leaf({2, 4, 12, 8}), real({2, 1, 6, 12})));
+  back(at::scaled_dot_product_attention(leaf({2, 4, 6, 8}), leaf({2, 4, 12, 8}), leaf({2, 4, 12, 8}),
+                                        real({2, 1, 6, 12})));
   back(at::scaled_dot_product_attention(leaf({2, 4, 6, 8}), leaf({2, 4, 12, 8}), leaf({2, 4, 12, 8}), real({6, 12})));
   at::_scaled_dot_product_attention_math(real({2, 4, 6, 8}), real({2, 4, 6, 8}), real({2, 4, 6, 8}), {}, 0, true);
   const auto [output, logsumexp] =
@@ -434,28 +442,16 @@ void lists() {
   const std::vector<Tensor> c{real({4, 6}), real({12})};
   const std::vector<Tensor> d{real({4, 6}), real({12})};
   at::_fused_adamw_(a, b, c, d, {}, steps, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false);
-  at::_fused_sgd_(a, b, {}, 0.01, 1e-3, 0, 0, false, false, true);
+  at::_fused_sgd_(a, b, {}, 0.01, 0, 1e-3, 0, false, false, true);
 }
 
 constexpr RuleSample kSamples[] = {
-    {"products", products},
-    {"composites", composites},
-    {"pointwise", pointwise},
-    {"activations", activations},
-    {"in_place", in_place},
-    {"reductions", reductions},
-    {"softmax", softmax},
-    {"views", views},
-    {"view_gradients", view_gradients},
-    {"joining", joining},
-    {"norms", norms},
-    {"convolutions", convolutions},
-    {"planes", planes},
-    {"losses", losses},
-    {"attention", attention},
-    {"indices", indices},
-    {"factories", factories},
-    {"lists", lists},
+    {"products", products},       {"composites", composites}, {"pointwise", pointwise},
+    {"activations", activations}, {"in_place", in_place},     {"reductions", reductions},
+    {"softmax", softmax},         {"views", views},           {"view_gradients", view_gradients},
+    {"joining", joining},         {"norms", norms},           {"convolutions", convolutions},
+    {"planes", planes},           {"losses", losses},         {"attention", attention},
+    {"indices", indices},         {"factories", factories},   {"lists", lists},
 };
 
 }  // namespace

@@ -5,17 +5,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "ir/operators/operator_name.h"
-#include "profiler/embedded_files.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "sharding/rules/rule_text.h"
 
 namespace shadowgraph {
-
-std::span<const EmbeddedFile> sharding_rule_files();
 
 namespace {
 
@@ -101,6 +99,135 @@ TEST(ShardingRules, ARuleThatDoesNotFitIsNamed) {
     EXPECT_NE(what.find("aten::mm: m k j, k n -> m n"), what.npos) << what;
     EXPECT_NE(what.find("%2 = aten::mm"), what.npos) << what;
   }
+}
+
+// A graph of one call, the arguments of which are given as the text form has them.
+const std::string kView =
+    "operator aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)\n"
+    "s0 = 1152 cpu input\n"
+    "%0 = sg::input(name=\"a\") : f32[4,6,12] @s0\n";
+
+// [4, 6, 12] as [24, 12] and back: the second dimension of one is a stretch of the first of the other.
+TEST(ShardingRules, ViewsTakeDimensionsApart) {
+  const Graph graph = graph_of(kView + "%1 = aten::view(self=%0, size=[24, 3, 4]) : f32[24,3,4] @s0\n");
+  const std::string text = listing(ShardingRules().strategies(graph, graph.last()));
+  EXPECT_TRUE(
+      text.starts_with("f0 4: S(0) -> S(0)\n"
+                       "f1 6: S(1) -> S(0,4)\n"
+                       "f2 3: S(2) -> S(1)\n"
+                       "f3 4: S(2,3) -> S(2)\n"
+                       "sum 0: P(sum) -> P(sum)\n"))
+      << text;
+}
+
+TEST(ShardingRules, WhatShapesHaveNotInCommonIsWhole) {
+  const Graph graph = graph_of(kView + "%1 = aten::view(self=%0, size=[6, 4, 12]) : f32[6,4,12] @s0\n");
+  const std::string text = listing(ShardingRules().strategies(graph, graph.last()));
+  EXPECT_TRUE(text.starts_with("f0 2: S(0) -> S(0)\nf1 12: S(2) -> S(2)\nsum 0")) << text;
+}
+
+std::vector<Layout> layouts(std::initializer_list<const char*> texts) {
+  std::vector<Layout> all;
+  for (const char* text : texts) all.push_back(Layout::parse(text));
+  return all;
+}
+
+TEST(ShardingRules, SizesAreMadeLocal) {
+  Graph graph = graph_of(kView + "%1 = aten::view(self=%0, size=[24, -1]) : f32[24,12] @s0\n");
+  const DeviceMesh mesh = DeviceMesh::parse("2x3");
+  const std::vector<Argument> arguments =
+      ShardingRules().local_arguments(graph, graph.last(), layouts({"S(0),S(1)"}), layouts({"S(0),S(0,4)"}), mesh);
+  const std::span<const int64_t> size = graph.ints(arguments[1]);
+  EXPECT_EQ(std::vector<int64_t>(size.begin(), size.end()), (std::vector<int64_t>{4, 12}));
+}
+
+TEST(ShardingRules, WhatIsNoStrategyHasNoLocalCall) {
+  Graph graph = graph_of(kMm);
+  const ShardingRules rules;
+  const auto message = [&](const char* mesh, std::vector<Layout> operands, std::vector<Layout> results) -> std::string {
+    try {
+      rules.local_arguments(graph, graph.last(), operands, results, DeviceMesh::parse(mesh));
+    } catch (const Error& error) {
+      const std::string what = error.what();
+      return what.substr(what.rfind(": ") + 2);
+    }
+    return "";
+  };
+  EXPECT_EQ(message("2", layouts({"S(0)", "R"}), layouts({"S(0)"})), "");
+  EXPECT_EQ(message("2x2", layouts({"S(0),S(1)", "R,S(0)"}), layouts({"S(0),P(sum)"})), "");
+  EXPECT_EQ(message("2", layouts({"S(0)", "R"}), layouts({"R"})), "that is no strategy of axis x");
+  EXPECT_EQ(message("2", layouts({"S(1)", "S(0)"}), layouts({"P(max)"})), "that is no strategy of axis x");
+  EXPECT_EQ(message("3", layouts({"S(0)", "R"}), layouts({"S(0)"})), "that is no strategy of axis x");
+  EXPECT_EQ(message("4x2", layouts({"S(0),S(0)", "R,R"}), layouts({"S(0),S(0)"})), "it does not divide");
+  EXPECT_EQ(message("2", layouts({"S(0)"}), layouts({"S(0)"})), "it has 2 operands and 1 results");
+  EXPECT_EQ(message("2", layouts({"S(0),R", "R,R"}), layouts({"S(0),R"})), "a layout has other axes than the mesh");
+}
+
+// Queries, keys and values in one product, as GPT-2 has them: [batch * sequence, 3 * heads * width].
+const std::string kFused =
+    "operator aten::mm(Tensor self, Tensor mat2) -> Tensor\n"
+    "operator aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)\n"
+    "operator aten::split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]\n"
+    "s0 = 768 cpu input\ns1 = 2304 cpu input\ns2 = 4608 cpu temporary\n"
+    "%0 = sg::input(name=\"x\") : f32[4,6,8] @s0\n"
+    "%1 = sg::input(name=\"w\") : f32[8,48] @s1\n"
+    "%2 = aten::view(self=%0, size=[24, 8]) : f32[24,8] @s0\n"
+    "%3 = aten::mm(self=%2, mat2=%1) : f32[24,48] @s2\n"
+    "%4 = aten::view(self=%3, size=[4, 6, 48]) : f32[4,6,48] @s2\n"
+    "[%5, %6, %7] = aten::split.Tensor(self=%4, split_size=16, dim=2) : [f32[4,6,16]{288,48,1} @s2, "
+    "f32[4,6,16]{288,48,1} @s2+16, f32[4,6,16]{288,48,1} @s2+32]\n"
+    "%8 = aten::view(self=%5, size=[4, 6, 2, 8]) : f32[4,6,2,8]{288,48,8,1} @s2\n";
+
+TEST(FactorAnalysis, SplitsFlowAlongTheGraph) {
+  const Graph graph = graph_of(kFused);
+  const ShardingRules rules;
+  const FactorAnalysis analysis = FactorAnalysis::run(graph, rules);
+  NodeId mm;
+  for (const NodeId node : graph.nodes()) {
+    if (graph.target(node).name() == "aten::mm") mm = node;
+  }
+  // Rows are (4 6), columns (3 2 8): so is the weight's second dimension.
+  EXPECT_EQ(listing(rules.strategies(graph, mm, analysis)),
+            "m 24: S(0) R -> S(0)\n"
+            "k 8: S(1) S(0) -> P(sum)\n"
+            "n 48: R S(1) -> S(1)\n"
+            "m/4 6: S(0,4) R -> S(0,4)\n"
+            "n/3 16: R S(1,3) -> S(1,3)\n"
+            "n/6 8: R S(1,6) -> S(1,6)\n");
+  const ValueId weight = graph.arguments(mm)[1].ref.value;
+  const std::span<const int64_t> splits = analysis.splits(weight, 1);
+  EXPECT_EQ(std::vector<int64_t>(splits.begin(), splits.end()), (std::vector<int64_t>{3, 6}));
+}
+
+TEST(FactorAnalysis, PartialOnlyWhereSomethingCanBe) {
+  const Graph graph = graph_of(kFused);
+  const ShardingRules rules;
+  const FactorAnalysis analysis = FactorAnalysis::run(graph, rules);
+  for (const NodeId node : graph.nodes()) {
+    const bool partial = listing(rules.strategies(graph, node, analysis)).find("P(sum) ->") != std::string::npos;
+    const std::string line = to_text(graph, node);
+    EXPECT_EQ(partial, line.starts_with("n4") || line.starts_with("n5") || line.starts_with("n6")) << line;
+  }
+}
+
+TEST(ShardingRules, OperatorsOfUsersHaveRules) {
+  const std::string graph_text =
+      "operator mylib::scale_rows(Tensor self, Tensor by, int groups) -> Tensor\n"
+      "s0 = 96 cpu input\ns1 = 16 cpu input\ns2 = 96 cpu temporary\n"
+      "%0 = sg::input(name=\"a\") : f32[4,6] @s0\n"
+      "%1 = sg::input(name=\"b\") : f32[4] @s1\n"
+      "%2 = mylib::scale_rows(self=%0, by=%1, groups=3) : f32[4,6] @s2\n";
+  const Graph unknown = graph_of(graph_text);
+  EXPECT_EQ(ShardingRules().strategies(unknown, unknown.last()).source, RuleSource::kReplicated);
+  register_sharding_rule("mylib::scale_rows: r (g c), r -> r (g c); g = groups; linear self | by");
+  Graph graph = graph_of(graph_text);
+  const ShardingRules rules;
+  EXPECT_EQ(listing(rules.strategies(graph, graph.last())).substr(0, 80),
+            "g 3: S(1) R -> S(1)\nr 4: S(0) S(0) -> S(0)\nc 2: S(1,3) R -> S(1,3)\nsum 0: P(sum)");
+  const std::vector<Argument> arguments =
+      rules.local_arguments(graph, graph.last(), layouts({"S(1)", "R"}), layouts({"S(1)"}), DeviceMesh::parse("3"));
+  EXPECT_EQ(arguments[2].i, 1);
+  EXPECT_THROW(register_sharding_rule("mylib::scale_rows: r, r -> r (c"), ParseError);
 }
 
 // A line for an operator that does not exist, or that has other tensors or arguments, would never be heard of.

@@ -28,12 +28,12 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // What running a node again costs, a whole number in any unit that is the same for all nodes.
-using NodeCost = std::function<int64_t(const Graph& graph, NodeId node)>;
+using CostOfNode = std::function<int64_t(const Graph& graph, NodeId node)>;
 // FLOPs of matrix products, convolutions, attention and recurrent layers, 2 per multiply-accumulate, from the shapes; 0 for
 // all else. What passes know of costs: shadowgraph/profile.h has the table of all operators, and seconds.
 int64_t product_flops(const Graph& graph, NodeId node);
 // Those, and 1 for each byte that it reads or writes: of two ways with equal products the one that moves less.
-NodeCost flops_and_bytes();
+CostOfNode flops_and_bytes();
 
 // ---------------------------------------------------------------------------------------------------------------------
 // A training step as a chain.
@@ -53,7 +53,7 @@ struct CheckpointStage {
 };
 
 struct CheckpointChainOptions {
-  NodeCost cost = {};        // flops_and_bytes()
+  CostOfNode cost = {};        // flops_and_bytes()
   int64_t most_stages = 80;  // neighbours are taken together beyond that
   int64_t most_options = 8;  // of a stage
 };

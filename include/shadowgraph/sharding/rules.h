@@ -64,7 +64,8 @@ class ShardingRules {
   NodeStrategies strategies(const Graph& graph, NodeId node) const;
 
   // The same with what the whole graph says: dimensions that views take apart or put together elsewhere are offered factor
-  // by factor, S(0) and S(0,8) of [8 * 512]; partial operands only where something could be partial.
+  // by factor, S(0) and S(0,8) of [8 * 512]; partial operands only where something could be partial. `analysis`: of this
+  // graph as it is, by these rules.
   NodeStrategies strategies(const Graph& graph, NodeId node, const FactorAnalysis& analysis) const;
 
   // The node's call on one device's parts: arguments as the graph has them, with sizes and counts among them made local

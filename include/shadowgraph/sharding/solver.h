@@ -27,6 +27,7 @@ struct SolveOptions {
   double gap = 0;                          // good enough: cost above the bound, relative
   int64_t table_limit = int64_t{1} << 24;  // entries of a table; more: bounds instead of minima
   int iterations = 120;                    // of the prices
+  std::vector<uint32_t> start;             // a choice to begin with, if it is feasible; empty: none
 };
 
 struct AssignmentSolution {

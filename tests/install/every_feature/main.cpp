@@ -165,6 +165,27 @@ void checkpoints() {
 
 }  // namespace
 
+void sharding(const sg::Graph& step) {
+  const sg::DeviceSpec h100 = sg::DeviceSpec::named("h100");
+  const sg::Interconnect links = sg::Interconnect::named("h100");
+  const sg::ShardingOptions options{.mesh = sg::DeviceMesh::parse("dp=2"), .device = &h100, .interconnect = &links};
+  const sg::ShardingProblem problem = sg::ShardingProblem::of(step, options);
+  const sg::AssignmentSolution solution = sg::solve(problem.assignment());
+  expect(solution.feasible && solution.cost >= solution.lower_bound, "a plan, and a bound below it");
+  const sg::ShardingPlan plan = problem.plan(solution.choice);
+  const sg::ShardedGraph mine = sg::apply(step, plan, 1);
+  expect(mine.rank == 1 && !sg::to_json(plan, step).empty(), "one device's graph of it");
+  expect(sg::apply_to_all(step, plan).size() == 2, "and all of them");
+  const sg::ShardingAnswer answer = sg::shard(step, options, {.compare = true});
+  expect(answer.compared.size() == 3 && !sg::to_text(answer).empty(), "beside the plans that people write by hand");
+}
+
+void recompute(const sg::Graph& step) {
+  const sg::CheckpointCurve curve = sg::CheckpointCurve::of(step);
+  const sg::RecomputeCurve figures = sg::RecomputeCurve::of(step, curve);
+  expect(!figures.points.empty() && !sg::to_svg(figures, "net").empty(), "the curve of peak against recomputing");
+}
+
 int main() {
   const sg::Graph step = training_step(4);
   text_and_files(step);
@@ -176,6 +197,8 @@ int main() {
   replay_and_code();
   deferred();
   checkpoints();
+  sharding(step);
+  recompute(step);
   std::cout << (failures == 0 ? "every feature as expected\n" : "failed\n");
   return failures == 0 ? 0 : 1;
 }

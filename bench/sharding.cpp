@@ -1,0 +1,98 @@
+// What automatic sharding costs: a training step (AdamW, bf16) of the Llama models on meshes of H100s, from the captured
+// graph to a plan; then the problem alone for programs of 100k and 1M nodes.
+#include <sys/resource.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "bench/growth.h"
+#include "models/program.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/sharding/shard.h"
+#include "shadowgraph/text.h"
+
+namespace {
+
+using namespace shadowgraph;
+
+double peak_rss_mb() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+Graph step_of(const std::string& name, int64_t batch) {
+  const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
+  const auto model = models::build(name, {.batch = batch, .dtype = c10::kBFloat16});
+  torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
+  Graph graph = capture_training_step(models::program_of(model, &optimizer)).graph;
+  split_mean_losses(graph);
+  return graph;
+}
+
+void measure(const Graph& graph, const std::string& name, const char* mesh, const DeviceSpec& device,
+             const Interconnect& links, const char* bar) {
+  const ShardingOptions options{.mesh = DeviceMesh::parse(mesh), .device = &device, .interconnect = &links};
+  const double before = peak_rss_mb();
+  const ShardingAnswer answer = shard(graph, options, {.compare = true});
+  double by_hand = 0;
+  for (const ComparedPlan& plan : answer.compared) {
+    if (plan.seconds && (by_hand == 0 || *plan.seconds < by_hand)) by_hand = *plan.seconds;
+  }
+  std::printf("| %s, %s | %ld | %ld | %.2f | %.2f | %.3f %% | %.3f | %.3f | %.0f | %s |\n", name.c_str(), mesh,
+              static_cast<long>(answer.nodes), static_cast<long>(answer.variables), answer.problem_seconds,
+              answer.solver_seconds, 100 * answer.solution.gap(), answer.seconds(), by_hand, peak_rss_mb() - before,
+              bar);
+  std::fflush(stdout);
+}
+
+// A chain of linear layers with their backward, so many nodes long.
+Graph chain(int64_t nodes) {
+  std::string text =
+      "shadowgraph graph 1\noperator aten::mm(Tensor self, Tensor mat2) -> Tensor\n"
+      "operator aten::relu(Tensor self) -> Tensor\n";
+  text += "%0 = sg::input(name=\"x\") : f32[64,64] @s0\n%1 = sg::parameter(name=\"w\") : f32[64,64] @s1\n";
+  int64_t last = 0;
+  for (int64_t i = 2; i < nodes; ++i) {
+    const long id = static_cast<long>(i);
+    const long from = static_cast<long>(last);
+    text += i % 2 == 0 ? "%" + std::to_string(id) + " = aten::mm(self=%" + std::to_string(from) + ", mat2=%1)"
+                       : "%" + std::to_string(id) + " = aten::relu(self=%" + std::to_string(from) + ")";
+    text += " : f32[64,64] @s" + std::to_string(id) + "\n";
+    last = i;
+  }
+  text += "sg::output(%" + std::to_string(last) + ")\n";
+  return parse(text);
+}
+
+void problem_of_a_chain(benchmark::State& state) {
+  const Graph graph = chain(state.range(0));
+  const DeviceSpec device = DeviceSpec::named("h100");
+  const Interconnect links = Interconnect::named("h100");
+  for (auto _ : state) {
+    const ShardingProblem problem = ShardingProblem::of(
+        graph, {.mesh = DeviceMesh::parse("2x2"), .device = &device, .interconnect = &links, .unfold = true});
+    benchmark::DoNotOptimize(problem.assignment().edges.size());
+  }
+}
+BENCHMARK(problem_of_a_chain)->Arg(100'000)->Arg(1'000'000)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const DeviceSpec device = DeviceSpec::named("h100");
+  const Interconnect links = Interconnect::named("h100");
+  std::printf(
+      "| step, mesh | nodes | variables | problem s | solve and apply s | gap | step s | best by hand s | "
+      "MB more | bar |\n|---|---|---|---|---|---|---|---|---|---|\n");
+  {
+    const Graph graph = step_of("llama3_8b", 64);
+    measure(graph, "llama3_8b", "8x8", device, links, "1 s, 200 MB");
+    measure(graph, "llama3_8b", "4x4x4", device, links, "10 s");
+  }
+  measure(step_of("llama3_70b", 64), "llama3_70b", "8x8", device, links, "2 s");
+  return bench::report_growth(argc, argv);
+}

@@ -1,0 +1,131 @@
+#include "sharding/solver/dual.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shadowgraph {
+
+DualAscent::DualAscent(const PairwiseModel& model) : model_(model) {
+  const size_t count = model.size();
+  place_.resize(count, 0);
+  halves_.resize(count);
+  content_.resize(count);
+  share_.resize(count);
+  gone_.resize(count);
+  least_.resize(count, 0);
+  messages_.resize(model.edges().size() * 2);
+  for (uint32_t v = 0; v < count; ++v) {
+    if (!model.is_left(v)) continue;
+    place_[v] = static_cast<uint32_t>(order_.size());
+    order_.push_back(v);
+    content_[v] = model.unary(v);
+    share_[v].resize(model.states(v), 0);
+    gone_[v].resize(model.states(v), false);
+    least_[v] = *std::min_element(content_[v].begin(), content_[v].end());
+    bound_ += least_[v];
+    for (const uint32_t e : model.edges_of(v)) {
+      const PairwiseModel::Edge& edge = model.edges()[e];
+      halves_[v].push_back({.edge = e, .other = edge.a == v ? edge.b : edge.a, .first = edge.a == v});
+      message(e, edge.a == v).resize(model.states(v), 0);
+    }
+  }
+}
+
+void DualAscent::pass(double cutoff) {
+  std::vector<double> weight;
+  std::vector<double> fresh;
+  for (size_t step = 0; step < order_.size(); ++step) {
+    const uint32_t v = order_[forward_ ? step : order_.size() - 1 - step];
+    std::vector<double>& content = content_[v];
+    const size_t states = content.size();
+    size_t ahead = 0;
+    for (const Half& half : halves_[v]) ahead += (place_[half.other] > place_[v]) == forward_;
+    for (size_t s = 0; s < states; ++s) {
+      if (content[s] - least_[v] + bound_ >= cutoff && !gone_[v][s]) {
+        gone_[v][s] = true;
+        ++gone_count_;
+      }
+    }
+    if (ahead == 0) {
+      std::fill(share_[v].begin(), share_[v].end(), 0);
+      continue;
+    }
+    const double parts = static_cast<double>(std::max(ahead, halves_[v].size() - ahead));
+    for (size_t s = 0; s < states; ++s) share_[v][s] = std::floor(content[s] / parts);
+    for (const Half& half : halves_[v]) {
+      if ((place_[half.other] > place_[v]) != forward_) continue;
+      const PairTable& table = *model_.edges()[half.edge].table;
+      const std::vector<double>& back = message(half.edge, half.first);
+      std::vector<double>& out = message(half.edge, !half.first);
+      const size_t others = out.size();
+      fresh.assign(others, kInfinite);
+      const double* row = half.first ? table.costs.data() : table.transposed.data();
+      for (size_t s = 0; s < states; ++s, row += others) {
+        const double base = share_[v][s] - back[s];
+        for (size_t t = 0; t < others; ++t) fresh[t] = std::min(fresh[t], base + row[t]);
+      }
+      // The edge held the other end's share since the pass before; it goes back there.
+      std::vector<double>& theirs = content_[half.other];
+      const std::vector<double>& held = share_[half.other];
+      double least = kInfinite;
+      for (size_t t = 0; t < others; ++t) {
+        theirs[t] += held[t] + fresh[t] - out[t];
+        out[t] = fresh[t];
+        least = std::min(least, theirs[t]);
+      }
+      bound_ += least - least_[half.other];
+      least_[half.other] = least;
+      for (size_t s = 0; s < states; ++s) content[s] -= share_[v][s];
+    }
+    const double least = *std::min_element(content.begin(), content.end());
+    bound_ += least - least_[v];
+    least_[v] = least;
+  }
+  forward_ = !forward_;
+}
+
+void DualAscent::apply(PairwiseModel& model) const {
+  // Each edge gives up its messages, and holds the share of the end that was passed first.
+  std::vector<std::vector<double>> given = messages_;
+  for (uint32_t e = 0; e < model.edges().size(); ++e) {
+    const PairwiseModel::Edge& edge = model.edges()[e];
+    if (!edge.table) continue;
+    // forward_ is the direction of the next pass.
+    const bool holds_a = (place_[edge.a] < place_[edge.b]) != forward_;
+    std::vector<double>& holder = given[2 * e + (holds_a ? 0 : 1)];
+    const std::vector<double>& share = share_[holds_a ? edge.a : edge.b];
+    for (size_t s = 0; s < holder.size(); ++s) holder[s] -= share[s];
+  }
+  model.reparametrize(content_, given);
+  for (const uint32_t v : order_) {
+    std::vector<uint32_t> keep;
+    for (uint32_t s = 0; s < gone_[v].size(); ++s) {
+      if (!gone_[v][s]) keep.push_back(s);
+    }
+    model.restrict_to(v, keep);
+  }
+}
+
+std::vector<uint32_t> DualAscent::rounded() const {
+  std::vector<uint32_t> states(model_.size(), 0);
+  std::vector<double> sum;
+  for (size_t step = 0; step < order_.size(); ++step) {
+    const uint32_t v = order_[forward_ ? step : order_.size() - 1 - step];
+    sum = model_.unary(v);
+    for (const Half& half : halves_[v]) {
+      if ((place_[half.other] > place_[v]) == forward_) {
+        const std::vector<double>& in = message(half.edge, half.first);
+        for (size_t s = 0; s < sum.size(); ++s) sum[s] += in[s];
+      } else {
+        const PairTable& table = *model_.edges()[half.edge].table;
+        const double* row = half.first ? table.transposed.data() : table.costs.data();
+        row += size_t{states[half.other]} * sum.size();
+        for (size_t s = 0; s < sum.size(); ++s) sum[s] += row[s];
+      }
+    }
+    states[v] = static_cast<uint32_t>(std::min_element(sum.begin(), sum.end()) - sum.begin());
+  }
+  return states;
+}
+
+}  // namespace shadowgraph

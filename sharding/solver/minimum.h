@@ -1,0 +1,37 @@
+// The least sum of a pairwise model: exact where elimination or the dual bound can show it, else a choice and a bound.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "sharding/solver/pairwise.h"
+
+namespace shadowgraph {
+
+constexpr uint32_t kNoNode = std::numeric_limits<uint32_t>::max();
+
+struct MinimumOptions {
+  double gap = 0;                          // relative; good enough
+  double cutoff = kInfinite;               // only choices below it are asked for
+  int64_t table_limit = int64_t{1} << 24;  // entries of a table
+  int passes = 2000;                       // of the dual ascent
+  std::function<bool()> out_of_time;       //
+};
+
+struct Minimum {
+  double bound = 0;
+  double cost = kInfinite;       // of the choice, or infinite
+  std::vector<uint32_t> choice;  // by node of the problem; empty: none below the cutoff was found
+  bool possible = true;          // false: no choice is allowed at all
+  uint32_t impossible_node = 0;  // that has no strategy left; kNoNode: it is not one alone
+  int64_t largest_table = 0;
+  int passes = 0;
+};
+
+Minimum minimum_of(PairwiseModel model, const MinimumOptions& options);
+
+// One variable after another takes what is best next to the others, until nothing changes.
+void descend(const PairwiseModel& model, std::vector<uint32_t>& states);
+
+}  // namespace shadowgraph

@@ -1,0 +1,355 @@
+#include "sharding/solver/pairwise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <iterator>
+#include <numeric>
+#include <queue>
+#include <tuple>
+
+namespace shadowgraph {
+
+namespace {
+
+void transpose(PairTable& table) {
+  table.transposed.resize(table.costs.size());
+  for (uint32_t i = 0; i < table.rows; ++i) {
+    for (uint32_t j = 0; j < table.columns; ++j) {
+      table.transposed[size_t{j} * table.rows + i] = table.costs[size_t{i} * table.columns + j];
+    }
+  }
+}
+
+// Costs by rows of one end: those of the other end side by side.
+const double* row_of(const PairwiseModel::Edge& edge, uint32_t v, uint32_t state) {
+  return edge.a == v ? edge.table->costs.data() + size_t{state} * edge.table->columns
+                     : edge.table->transposed.data() + size_t{state} * edge.table->rows;
+}
+
+uint32_t other_end(const PairwiseModel::Edge& edge, uint32_t v) { return edge.a == v ? edge.b : edge.a; }
+
+}  // namespace
+
+PairwiseModel::PairwiseModel(std::vector<std::vector<double>> unary)
+    : unary_(std::move(unary)),
+      left_(unary_.size(), true),
+      edges_of_(unary_.size()),
+      members_(unary_.size()),
+      nodes_(unary_.size()) {
+  for (uint32_t v = 0; v < unary_.size(); ++v) {
+    Member member{.node = v, .strategy = std::vector<uint32_t>(unary_[v].size())};
+    std::iota(member.strategy.begin(), member.strategy.end(), 0);
+    members_[v].push_back(std::move(member));
+  }
+}
+
+void PairwiseModel::add_edge(uint32_t a, uint32_t b, PairTable table) {
+  if (a == b) {
+    for (uint32_t s = 0; s < states(a); ++s) unary_[a][s] += table.at(s, s);
+    return;
+  }
+  for (const uint32_t e : edges_of_[a]) {
+    if (other_end(edges_[e], a) != b) continue;
+    PairTable sum = *edges_[e].table;
+    for (uint32_t i = 0; i < sum.rows; ++i) {
+      for (uint32_t j = 0; j < sum.columns; ++j) {
+        sum.costs[size_t{i} * sum.columns + j] += edges_[e].a == a ? table.at(i, j) : table.at(j, i);
+      }
+    }
+    transpose(sum);
+    edges_[e].table = std::make_shared<const PairTable>(std::move(sum));
+    return;
+  }
+  transpose(table);
+  edges_of_[a].push_back(static_cast<uint32_t>(edges_.size()));
+  edges_of_[b].push_back(static_cast<uint32_t>(edges_.size()));
+  edges_.push_back({.a = a, .b = b, .table = std::make_shared<const PairTable>(std::move(table))});
+}
+
+int64_t PairwiseModel::entries() const {
+  int64_t count = 0;
+  for (const Edge& edge : edges_) count += edge.table ? static_cast<int64_t>(edge.table->costs.size()) : 0;
+  return count;
+}
+
+void PairwiseModel::drop_edge(uint32_t e) {
+  std::erase(edges_of_[edges_[e].a], e);
+  std::erase(edges_of_[edges_[e].b], e);
+  edges_[e].table.reset();
+}
+
+void PairwiseModel::restrict_to(uint32_t v, const std::vector<uint32_t>& keep) {
+  if (keep.size() == unary_[v].size()) return;
+  const auto picked = [&](auto& of) {
+    for (size_t i = 0; i < keep.size(); ++i) of[i] = of[keep[i]];
+    of.resize(keep.size());
+  };
+  picked(unary_[v]);
+  for (Member& member : members_[v]) picked(member.strategy);
+  for (const uint32_t e : edges_of_[v]) {
+    Edge& edge = edges_[e];
+    PairTable table{.rows = edge.table->rows, .columns = edge.table->columns};
+    (edge.a == v ? table.rows : table.columns) = static_cast<uint32_t>(keep.size());
+    table.costs.reserve(size_t{table.rows} * table.columns);
+    for (uint32_t i = 0; i < table.rows; ++i) {
+      for (uint32_t j = 0; j < table.columns; ++j) {
+        table.costs.push_back(edge.a == v ? edge.table->at(keep[i], j) : edge.table->at(i, keep[j]));
+      }
+    }
+    transpose(table);
+    edge.table = std::make_shared<const PairTable>(std::move(table));
+  }
+  if (keep.empty() && possible_) {
+    possible_ = false;
+    impossible_node_ = members_[v][0].node;
+  }
+}
+
+void PairwiseModel::propagate() {
+  // States that are gone are only marked, tables are cut once at the end.
+  std::vector<std::vector<bool>> gone(size());
+  std::deque<uint32_t> queue;
+  std::vector<bool> queued(size(), false);
+  for (uint32_t v = 0; v < size(); ++v) {
+    if (!left_[v]) continue;
+    gone[v].resize(states(v), false);
+    for (uint32_t s = 0; s < states(v); ++s) gone[v][s] = unary_[v][s] == kInfinite;
+    queue.push_back(v);
+    queued[v] = true;
+  }
+  while (!queue.empty()) {
+    const uint32_t v = queue.front();
+    queue.pop_front();
+    queued[v] = false;
+    for (const uint32_t e : edges_of_[v]) {
+      const uint32_t u = other_end(edges_[e], v);
+      bool changed = false;
+      for (uint32_t s = 0; s < states(u); ++s) {
+        if (gone[u][s]) continue;
+        const double* row = row_of(edges_[e], u, s);
+        bool supported = false;
+        for (uint32_t t = 0; t < states(v) && !supported; ++t) supported = !gone[v][t] && row[t] != kInfinite;
+        if (supported) continue;
+        gone[u][s] = true;
+        changed = true;
+      }
+      if (changed && !queued[u]) {
+        queue.push_back(u);
+        queued[u] = true;
+      }
+    }
+  }
+  for (uint32_t v = 0; v < size(); ++v) {
+    if (!left_[v]) continue;
+    std::vector<uint32_t> keep;
+    for (uint32_t s = 0; s < states(v); ++s) {
+      if (!gone[v][s]) keep.push_back(s);
+    }
+    restrict_to(v, keep);
+  }
+}
+
+void PairwiseModel::merge(uint32_t from, uint32_t into, const std::vector<uint32_t>& state_of) {
+  const uint32_t count = states(into);
+  for (uint32_t s = 0; s < count; ++s) unary_[into][s] += unary_[from][state_of[s]];
+  const std::vector<uint32_t> edges = edges_of_[from];
+  for (const uint32_t e : edges) {
+    const Edge edge = edges_[e];
+    drop_edge(e);
+    const uint32_t other = other_end(edge, from);
+    if (other == into) {
+      for (uint32_t s = 0; s < count; ++s) unary_[into][s] += row_of(edge, from, state_of[s])[s];
+      continue;
+    }
+    PairTable table{.rows = count, .columns = states(other)};
+    table.costs.reserve(size_t{count} * table.columns);
+    for (uint32_t s = 0; s < count; ++s) {
+      const double* row = row_of(edge, from, state_of[s]);
+      table.costs.insert(table.costs.end(), row, row + table.columns);
+    }
+    add_edge(into, other, std::move(table));
+  }
+  for (Member& member : members_[from]) {
+    Member moved{.node = member.node};
+    for (uint32_t s = 0; s < count; ++s) moved.strategy.push_back(member.strategy[state_of[s]]);
+    members_[into].push_back(std::move(moved));
+  }
+  members_[from].clear();
+  left_[from] = false;
+  unary_[from].clear();
+}
+
+bool PairwiseModel::merge_functional() {
+  bool any = false;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (uint32_t e = 0; e < edges_.size(); ++e) {
+      if (!edges_[e].table) continue;
+      for (const bool first : {true, false}) {
+        const uint32_t into = first ? edges_[e].a : edges_[e].b;
+        const uint32_t from = first ? edges_[e].b : edges_[e].a;
+        std::vector<uint32_t> state_of;
+        bool functional = true;
+        for (uint32_t s = 0; s < states(into) && functional; ++s) {
+          const double* row = row_of(edges_[e], into, s);
+          uint32_t found = 0;
+          for (uint32_t t = 0; t < states(from) && found < 2; ++t) {
+            if (row[t] == kInfinite) continue;
+            if (found++ == 0) state_of.push_back(t);
+          }
+          functional = found == 1;
+        }
+        if (!functional) continue;
+        merge(from, into, state_of);
+        changed = any = true;
+        break;
+      }
+    }
+  }
+  return any;
+}
+
+bool PairwiseModel::drop_dominated(uint32_t candidates) {
+  bool any = false;
+  for (uint32_t v = 0; v < size(); ++v) {
+    if (!left_[v] || states(v) < 2) continue;
+    const uint32_t count = states(v);
+    // What a state costs at least next to what its neighbours would like best; the cheapest are tried as better ones.
+    std::vector<double> least = unary_[v];
+    for (const uint32_t e : edges_of_[v]) {
+      const uint32_t others = states(other_end(edges_[e], v));
+      for (uint32_t s = 0; s < count; ++s) {
+        const double* row = row_of(edges_[e], v, s);
+        double mean = 0;
+        for (uint32_t t = 0; t < others; ++t) mean += row[t] == kInfinite ? 0 : row[t];
+        least[s] += mean / others;
+      }
+    }
+    std::vector<uint32_t> order(count);
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(),
+              [&](uint32_t x, uint32_t y) { return std::tie(least[x], x) < std::tie(least[y], y); });
+    std::vector<bool> gone(count, false);
+    for (uint32_t k = 0; k < std::min(candidates, count); ++k) {
+      const uint32_t better = order[k];
+      if (gone[better]) continue;
+      for (uint32_t s = 0; s < count; ++s) {
+        if (gone[s] || s == better) continue;
+        double saved = unary_[v][s] - unary_[v][better];
+        for (const uint32_t e : edges_of_[v]) {
+          const uint32_t others = states(other_end(edges_[e], v));
+          const double* row = row_of(edges_[e], v, s);
+          const double* best = row_of(edges_[e], v, better);
+          double smallest = kInfinite;
+          for (uint32_t t = 0; t < others; ++t) {
+            if (row[t] == kInfinite) continue;
+            smallest = std::min(smallest, row[t] - best[t]);
+          }
+          saved += smallest;
+          if (saved == -kInfinite) break;
+        }
+        if (saved >= 0) gone[s] = true;
+      }
+    }
+    std::vector<uint32_t> keep;
+    for (uint32_t s = 0; s < count; ++s) {
+      if (!gone[s]) keep.push_back(s);
+    }
+    any |= keep.size() < count;
+    restrict_to(v, keep);
+  }
+  return any;
+}
+
+void PairwiseModel::reparametrize(std::vector<std::vector<double>> unary,
+                                  const std::vector<std::vector<double>>& from_edges) {
+  unary_ = std::move(unary);
+  for (uint32_t e = 0; e < edges_.size(); ++e) {
+    if (!edges_[e].table) continue;
+    PairTable table{.rows = edges_[e].table->rows, .columns = edges_[e].table->columns};
+    table.costs = edges_[e].table->costs;
+    const std::vector<double>& of_a = from_edges[2 * e];
+    const std::vector<double>& of_b = from_edges[2 * e + 1];
+    for (uint32_t i = 0; i < table.rows; ++i) {
+      for (uint32_t j = 0; j < table.columns; ++j) table.costs[size_t{i} * table.columns + j] -= of_a[i] + of_b[j];
+    }
+    transpose(table);
+    edges_[e].table = std::make_shared<const PairTable>(std::move(table));
+  }
+}
+
+PairwiseModel::Width PairwiseModel::width() const {
+  std::vector<std::vector<uint32_t>> around(size());
+  std::vector<double> weight(size(), 0);
+  using Entry = std::pair<double, uint32_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  const auto log_states = [&](uint32_t v) { return std::log2(static_cast<double>(std::max<uint32_t>(states(v), 1))); };
+  const auto weigh = [&](uint32_t v) {
+    weight[v] = log_states(v);
+    for (const uint32_t u : around[v]) weight[v] += log_states(u);
+    queue.emplace(weight[v], v);
+  };
+  for (uint32_t v = 0; v < size(); ++v) {
+    if (!left_[v]) continue;
+    for (const uint32_t e : edges_of_[v]) around[v].push_back(other_end(edges_[e], v));
+    std::sort(around[v].begin(), around[v].end());
+    weigh(v);
+  }
+  std::vector<bool> done(size(), false);
+  Width width;
+  double total = 0;
+  while (!queue.empty()) {
+    const auto [key, v] = queue.top();
+    queue.pop();
+    if (done[v] || key != weight[v]) continue;
+    done[v] = true;
+    width.largest = std::max(width.largest, key - log_states(v));
+    total += std::exp2(key);
+    if (key > 48) break;  // out of reach anyway
+    for (const uint32_t u : around[v]) {
+      std::vector<uint32_t> joined;
+      std::set_union(around[u].begin(), around[u].end(), around[v].begin(), around[v].end(),
+                     std::back_inserter(joined));
+      std::erase_if(joined, [u = u, v = v](uint32_t x) { return x == u || x == v; });
+      around[u] = std::move(joined);
+      weigh(u);
+    }
+  }
+  width.total = std::log2(std::max(total, 1.0));
+  return width;
+}
+
+std::vector<uint32_t> PairwiseModel::choice(std::span<const uint32_t> states) const {
+  std::vector<uint32_t> choice(nodes_, 0);
+  for (uint32_t v = 0; v < size(); ++v) {
+    for (const Member& member : members_[v]) choice[member.node] = member.strategy[states[v]];
+  }
+  return choice;
+}
+
+std::vector<uint32_t> PairwiseModel::states_of(std::span<const uint32_t> choice) const {
+  std::vector<uint32_t> states(size(), 0);
+  for (uint32_t v = 0; v < size(); ++v) {
+    if (!left_[v]) continue;
+    uint32_t s = 0;
+    const auto fits = [&](const Member& member) { return member.strategy[s] == choice[member.node]; };
+    while (s < unary_[v].size() && !std::all_of(members_[v].begin(), members_[v].end(), fits)) ++s;
+    if (s == unary_[v].size()) return {};
+    states[v] = s;
+  }
+  return states;
+}
+
+double PairwiseModel::cost(std::span<const uint32_t> states) const {
+  double sum = 0;
+  for (uint32_t v = 0; v < size(); ++v) {
+    if (left_[v]) sum += unary_[v][states[v]];
+  }
+  for (const Edge& edge : edges_) {
+    if (edge.table) sum += edge.table->at(states[edge.a], states[edge.b]);
+  }
+  return sum;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,94 @@
+// A sum of costs of single variables and of pairs, as the solver works with it: without limits, without pins, every state
+// possible. Reductions keep the minimum and how states of the problem follow from what is left.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "shadowgraph/sharding/assignment.h"
+
+namespace shadowgraph {
+
+// Costs are whole numbers in doubles, exact below 2^53; what is not allowed is infinite.
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+struct PairTable {
+  uint32_t rows = 0;
+  uint32_t columns = 0;
+  std::vector<double> costs{};       // rows first
+  std::vector<double> transposed{};  // columns first: both directions are walked along
+  double at(uint32_t i, uint32_t j) const { return costs[size_t{i} * columns + j]; }
+};
+
+class PairwiseModel {
+ public:
+  struct Edge {
+    uint32_t a = 0;
+    uint32_t b = 0;
+    std::shared_ptr<const PairTable> table;  // rows are states of a; empty: the edge is gone
+  };
+
+  // Of a problem whose costs have been multiplied out: `unary` by node and strategy. Matrices of edges come with add_edge.
+  explicit PairwiseModel(std::vector<std::vector<double>> unary);
+  void add_edge(uint32_t a, uint32_t b, PairTable table);
+
+  size_t size() const { return unary_.size(); }
+  const std::vector<double>& unary(uint32_t v) const { return unary_[v]; }
+  uint32_t states(uint32_t v) const { return static_cast<uint32_t>(unary_[v].size()); }
+  bool is_left(uint32_t v) const { return left_[v]; }
+  const std::vector<Edge>& edges() const { return edges_; }
+  const std::vector<uint32_t>& edges_of(uint32_t v) const { return edges_of_[v]; }
+  bool is_possible() const { return possible_; }
+  // The node of the problem that lost its last state; only if not possible.
+  uint32_t impossible_node() const { return impossible_node_; }
+  int64_t entries() const;  // of all tables
+
+  // Drops states that are not in `keep` (ascending).
+  void restrict_to(uint32_t v, const std::vector<uint32_t>& keep);
+  // Drops states that have no partner at a neighbour, and infinite ones, until there are none; is_possible() is false if
+  // a variable loses all.
+  void propagate();
+  // Variables that follow from a neighbour's state become part of it. True if anything changed.
+  bool merge_functional();
+  // Drops states that another one of the same variable is never worse than. True if anything changed.
+  bool drop_dominated(uint32_t candidates);
+
+  // The same sums from other parts: `unary` by variable, and of each edge the amounts by state of a and of b that its
+  // table gives up.
+  void reparametrize(std::vector<std::vector<double>> unary, const std::vector<std::vector<double>>& from_edges);
+  // Log2 of the entries that eliminating variables one after another would look at, and of its largest table.
+  struct Width {
+    double total = 0;
+    double largest = 0;
+  };
+  Width width() const;
+
+  // Of the nodes of the problem, from one state for each variable that is left.
+  std::vector<uint32_t> choice(std::span<const uint32_t> states) const;
+  // One state for each variable from a choice; nothing if states that it needs were dropped.
+  std::vector<uint32_t> states_of(std::span<const uint32_t> choice) const;
+  double cost(std::span<const uint32_t> states) const;
+
+ private:
+  struct Member {
+    uint32_t node = 0;
+    std::vector<uint32_t> strategy{};  // by state
+  };
+
+  void merge(uint32_t from, uint32_t into, const std::vector<uint32_t>& state_of);
+  void drop_edge(uint32_t e);
+
+  std::vector<std::vector<double>> unary_;
+  std::vector<bool> left_;
+  std::vector<Edge> edges_;
+  std::vector<std::vector<uint32_t>> edges_of_;
+  std::vector<std::vector<Member>> members_;
+  size_t nodes_ = 0;
+  bool possible_ = true;
+  uint32_t impossible_node_ = 0;
+};
+
+}  // namespace shadowgraph

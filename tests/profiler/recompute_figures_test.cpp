@@ -1,0 +1,139 @@
+// Recomputing in figures: the curve's table, JSON and picture, and what other solvers are given.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <set>
+
+#include "shadowgraph/profile/flops.h"
+#include "shadowgraph/profile/recompute.h"
+#include "shadowgraph/profile/time.h"
+#include "tests/passes/model_captures.h"
+
+namespace shadowgraph {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+size_t count_of(const std::string& text, const std::string& word) {
+  size_t count = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++count;
+  return count;
+}
+
+TEST(RecomputeFigures, OfACurve) {
+  const Graph graph = capture_tiny("gpt2", {.batch = 8, .device = c10::kCUDA});
+  const StepTime time = StepTime::of(graph, DeviceSpec::named("h100"));
+  const CheckpointCurve curve = CheckpointCurve::of(graph);
+  const RecomputeCurve figures = RecomputeCurve::of(graph, curve, &time);
+  ASSERT_EQ(figures.points.size(), curve.choices().size());
+  const Flops flops = Flops::of(graph);
+  for (size_t i = 0; i < figures.points.size(); ++i) {
+    const RecomputePoint& point = figures.points[i];
+    int64_t again = 0;
+    for (const NodeId n : curve.choices()[i].repeated) again += flops.of(n).matmul;
+    EXPECT_EQ(point.flops, again);
+    EXPECT_EQ(point.peak, curve.choices()[i].peak);
+    EXPECT_EQ(point.dropped + point.in_part, static_cast<int64_t>(point.segments.size()));
+    EXPECT_TRUE(point.seconds.has_value());
+  }
+  EXPECT_EQ(figures.points.front().flops, 0);
+  // Two blocks: one alone; both are "each".
+  EXPECT_EQ(figures.others.size(), 4U);
+
+  const nlohmann::json json = to_json(figures);
+  EXPECT_EQ(json["points"].size(), figures.points.size());
+  EXPECT_EQ(json["points"].back()["peak_bytes"], figures.points.back().peak);
+  EXPECT_FALSE(to_json(RecomputeCurve::of(graph, curve))["points"][0].contains("seconds_again"));
+  const std::string text = to_text(figures);
+  EXPECT_EQ(count_of(text, "\n"), figures.points.size() + 3);
+  const std::string svg = to_svg(figures, "a < b");
+  EXPECT_THAT(svg, StartsWith("<svg "));
+  EXPECT_THAT(svg, EndsWith("</svg>\n"));
+  EXPECT_THAT(svg, HasSubstr("a &lt; b"));
+  EXPECT_EQ(count_of(svg, "<title>"), figures.points.size() + figures.others.size());
+}
+
+// By time a product costs what it takes, not what it computes.
+TEST(RecomputeFigures, CostsMayBeTimes) {
+  const Graph graph = capture_tiny("llama3_8b", {.batch = 8, .device = c10::kCUDA});
+  const StepTime time = StepTime::of(graph, DeviceSpec::named("h100"));
+  const CheckpointCurve curve = CheckpointCurve::of(graph, {}, {.chain = {.cost = nanoseconds(time)}});
+  ASSERT_GT(curve.choices().size(), 1U);
+  for (const CheckpointChoice& choice : curve.choices()) {
+    double nanoseconds = 0;
+    for (const NodeId n : choice.repeated) nanoseconds += std::ceil(time.of(n).seconds * 1e9);
+    EXPECT_EQ(static_cast<double>(choice.cost), nanoseconds);
+  }
+}
+
+TEST(RecomputeFigures, AChainForOtherSolvers) {
+  const Graph graph = capture_tiny("llama3_8b", {.batch = 8, .device = c10::kCUDA});
+  const StepTime time = StepTime::of(graph, DeviceSpec::named("h100"));
+  const CheckpointChain chain = CheckpointChain::of(graph);
+  const nlohmann::json json = chain_json(graph, chain, &time);
+  EXPECT_EQ(json["schema"], "shadowgraph-chain/1");
+  ASSERT_EQ(json["stages"].size(), chain.stages.size());
+  int64_t flops = 0;
+  int64_t last = -1;
+  for (const auto& stage : json["stages"]) {
+    flops += stage["forward_flops"].get<int64_t>();
+    EXPECT_GT(stage["first_node"].get<int64_t>(), last);  // one after the other
+    last = stage["last_node"].get<int64_t>();
+    EXPECT_EQ(stage["options"][0]["saved_bytes"], stage["saved_bytes"]);
+    EXPECT_GE(stage["saved_bytes"], stage["output_bytes"]);
+    EXPECT_TRUE(stage.contains("forward_seconds"));
+  }
+  // Every node of forward is in one.
+  EXPECT_EQ(flops, Flops::of(graph).of_phase(Graph::kForward).matmul);
+  EXPECT_FALSE(chain_json(graph, chain)["stages"][0].contains("forward_seconds"));
+  const Graph skips = capture_tiny("unet", {});
+  const nlohmann::json none = chain_json(skips, CheckpointChain::of(skips));
+  EXPECT_FALSE(none["linear"]);
+  EXPECT_FALSE(none["why_not_a_chain"].empty());
+}
+
+TEST(RecomputeFigures, ModulesForPyTorchsIlp) {
+  const Graph graph = capture_tiny("gpt2", {.batch = 8, .device = c10::kCUDA});
+  const StepTime time = StepTime::of(graph, DeviceSpec::named("h100"));
+  const nlohmann::json info = sac_ilp_module_info(graph, time);
+  const auto& stats = info["mod_stats"];
+  ASSERT_GT(stats.size(), 10U);
+  const auto& order = info["mod_order"];
+  for (const char* which : {"fw_pre_order", "fw_post_order", "bw_pre_order", "bw_post_order"}) {
+    EXPECT_EQ(order[which].size(), stats.size()) << which;
+  }
+  int64_t parameters = 0;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const Storage& storage = graph.storage(StorageId(i));
+    if (storage.kind == StorageKind::kParameter) parameters += storage.bytes;
+  }
+  EXPECT_EQ(stats[0]["fqn"], "Model");
+  EXPECT_EQ(stats[0]["param_per_module"], parameters);
+  EXPECT_EQ(order["fw_post_order"].back(), "Model");
+  std::set<std::string> names;
+  for (size_t i = 0; i < stats.size(); ++i) {
+    const auto& of = stats[i];
+    EXPECT_EQ(of["fqn"], order["fw_pre_order"][i]);
+    EXPECT_TRUE(names.insert(of["fqn"]).second);
+    EXPECT_LE(of["param_per_module"], stats[0]["param_per_module"]);
+    EXPECT_EQ(of["slopes"].size(), of["n_segments"]);
+    EXPECT_EQ(of["intercepts"].size(), of["n_segments"]);
+    if (of["is_leaf"]) continue;
+    EXPECT_GE(of["sac_memory"], of["act_fw_per_module"]) << of["fqn"];
+    // Convex, from nothing at nothing to all at all.
+    ASSERT_GE(of["n_segments"], 1);
+    EXPECT_LE(of["n_segments"], 4);
+    for (size_t s = 1; s < of["slopes"].size(); ++s) {
+      EXPECT_GE(of["slopes"][s].get<double>(), of["slopes"][s - 1].get<double>() - 1e-12);
+    }
+    EXPECT_NEAR(of["slopes"].back().get<double>() + of["intercepts"].back().get<double>(), 1, 1e-9);
+    EXPECT_NEAR(of["intercepts"].front().get<double>(), 0, 1e-12);
+  }
+}
+
+}  // namespace
+}  // namespace shadowgraph
