@@ -4,6 +4,7 @@
 // place in backward, for backward nodes that belong to it and for the levels inside.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <span>
 #include <string>
@@ -58,6 +59,11 @@ class CheckpointPlan {
   int32_t home_for(int32_t level, ValueId value) const;
   const std::map<std::string, int64_t>& obstacles() const { return obstacles_; }
   int64_t kept() const { return kept_; }
+  // Of a node that was there when the plan was made.
+  bool writes(NodeId node, StorageId storage) const {
+    const auto writes = effects_.writes(node);
+    return std::any_of(writes.begin(), writes.end(), [&](const StorageWrite& w) { return w.storage == storage; });
+  }
 
  private:
   void assign_levels(std::span<const CheckpointSegment> segments);
