@@ -237,8 +237,7 @@ class Rewrite {
   // ---- The host
 
   struct Offload {
-    ValueId value;
-    NodeId last_forward;
+    HostTrip trip;
     size_t level = 0;
   };
 
@@ -247,63 +246,71 @@ class Rewrite {
     for (size_t level = 0; level < plan_.levels().size(); ++level) {
       if (plan_.levels()[level].outer >= 0) continue;
       for (const StorageId s : plan_.levels()[level].segment->offload) {
-        if (const Offload found = offload_of(s, level); found.value.valid()) offloads_.push_back(found);
+        HostTrip trip = host_trip(graph_, plan_.effects(), s);
+        if (trip.last_forward.valid()) offloads_.push_back({std::move(trip), level});
       }
     }
   }
 
-  Offload offload_of(StorageId s, size_t level) const {
-    Offload offload{.value = {}, .last_forward = {}, .level = level};
-    const NodeId born = graph_.storage(s).born;
-    bool possible = born.valid() && !graph_.is_erased(born) && !graph_.is_placeholder(born);
-    graph_.for_each_value_in(s, [&](ValueId v) {
-      const auto touch = [&](NodeId n, bool reads) {
-        if (graph_.is_erased(n)) return;
-        const PhaseId phase = graph_.node(n).phase;
-        const TargetId target = graph_.node(n).target;
-        if (target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient)) possible = false;
-        if (phase == Graph::kForward) {
-          if (!offload.last_forward.valid() || graph_.is_before(offload.last_forward, n)) offload.last_forward = n;
-        } else {
-          // One value alone is read, and never written or given on by another phase.
-          if (!reads || phase != Graph::kBackward || (offload.value.valid() && offload.value != v)) possible = false;
-          if (reads && plan_.writes(n, s)) possible = false;
-          offload.value = v;
-        }
-      };
-      if (graph_.value(v).producer.valid()) touch(graph_.value(v).producer, false);
-      graph_.for_each_use(v, [&](NodeId user) { touch(user, true); });
-    });
-    if (!possible || !offload.value.valid() || !offload.last_forward.valid()) return {};
-    const Value& value = graph_.value(offload.value);
-    const bool whole = value.kind == ValueKind::kTensor && value.layout == c10::Layout::Strided && value.offset == 0 &&
-                       graph_.logical_bytes(offload.value) == graph_.storage(s).bytes &&
-                       is_dense(view_of(graph_, offload.value));
-    return whole ? offload : Offload{};
+  // Backward users, what runs again included.
+  std::vector<NodeId> readers_of(ValueId v) const {
+    std::vector<NodeId> readers = graph_.users_of(v);
+    std::erase_if(readers, [&](NodeId n) { return graph_.node(n).phase != Graph::kBackward; });
+    return readers;
   }
 
   void send_to_host(const Offload& offload) {
-    std::vector<NodeId> readers;  // those of backward, what runs again included
-    for (const NodeId n : graph_.users_of(offload.value)) {
-      if (graph_.node(n).phase == Graph::kBackward) readers.push_back(n);
+    NodeId first;
+    for (const ValueId v : offload.trip.read) {
+      const auto readers = readers_of(v);
+      if (!readers.empty() && (!first.valid() || graph_.is_before(readers.front(), first))) first = readers.front();
     }
-    if (readers.empty()) return;
-    const StorageId storage = graph_.value(offload.value).storage;
+    if (!first.valid()) return;  // they all read copies
+    const ValueId whole = offload.trip.whole;
+    const StorageId storage = graph_.value(whole).storage;
     const NodeId born = graph_.storage(storage).born;
     const ValueId host =
-        copy_to(offload.value, c10::Device(c10::DeviceType::CPU), graph_.node(offload.last_forward).next, born);
+        copy_to(whole, c10::Device(c10::DeviceType::CPU), graph_.node(offload.trip.last_forward).next, born);
     is_state_[graph_.value(host).storage] = 1;
-    const ValueId back = copy_to(host, graph_.storage(storage).device(), readers.front(), born);
-    const NodeId fetch = graph_.value(back).producer;
-    mutable_node(graph_, fetch).phase = Graph::kBackward;
-    mutable_node(graph_, fetch).region = graph_.node(readers.front()).region;
-    mutable_node(graph_, fetch).forward = born;
-    is_copy_[fetch] = 1;
-    graph_.replace_uses_if(offload.value, back,
-                           [&](NodeId user, const Argument&) { return graph_.node(user).phase == Graph::kBackward; });
+    const ValueId back = copy_to(host, graph_.storage(storage).device(), first, born);
+    mark_fetched(back, first, born);
+    for (const ValueId v : offload.trip.read) {
+      if (readers_of(v).empty()) continue;
+      const ValueId stands_in = v == whole ? back : view_like(v, back, first, born);
+      graph_.replace_uses_if(v, stands_in,
+                             [&](NodeId user, const Argument&) { return graph_.node(user).phase == Graph::kBackward; });
+    }
     touched_[storage] = 1;
     ++result_.offloaded;
     result_.offloaded_bytes += graph_.storage(storage).bytes;
+  }
+
+  void mark_fetched(ValueId made, NodeId first, NodeId born) {
+    const NodeId n = graph_.value(made).producer;
+    mutable_node(graph_, n).phase = Graph::kBackward;
+    mutable_node(graph_, n).region = graph_.node(first).region;
+    mutable_node(graph_, n).forward = born;
+    is_copy_[n] = 1;
+  }
+
+  // What `v` is of its storage, of another one.
+  ValueId view_like(ValueId v, ValueId of, NodeId position, NodeId born) {
+    const TargetId as_strided =
+        graph_.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow("aten::as_strided", ""));
+    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
+    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
+    const int64_t offset = graph_.value(v).offset;
+    const std::array<Argument, 4> arguments{Argument::of_value(of), graph_.int_list(sizes), graph_.int_list(strides),
+                                            Argument::of_int(offset)};
+    const NodeId n = graph_.insert_before(position, as_strided, arguments);
+    const ValueId view = graph_.add_tensor_result(n, {.dtype = graph_.value(v).dtype,
+                                                      .sizes = sizes,
+                                                      .strides = strides,
+                                                      .storage = graph_.value(of).storage,
+                                                      .offset = offset,
+                                                      .device = graph_.value(of).device()});
+    mark_fetched(view, position, born);
+    return view;
   }
 
   ValueId copy_to(ValueId v, c10::Device device, NodeId position, NodeId like) {

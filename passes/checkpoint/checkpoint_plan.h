@@ -4,7 +4,6 @@
 // place in backward, for backward nodes that belong to it and for the levels inside.
 #pragma once
 
-#include <algorithm>
 #include <map>
 #include <span>
 #include <string>
@@ -59,11 +58,7 @@ class CheckpointPlan {
   int32_t home_for(int32_t level, ValueId value) const;
   const std::map<std::string, int64_t>& obstacles() const { return obstacles_; }
   int64_t kept() const { return kept_; }
-  // Of a node that was there when the plan was made.
-  bool writes(NodeId node, StorageId storage) const {
-    const auto writes = effects_.writes(node);
-    return std::any_of(writes.begin(), writes.end(), [&](const StorageWrite& w) { return w.storage == storage; });
-  }
+  const Effects& effects() const { return effects_; }
 
  private:
   void assign_levels(std::span<const CheckpointSegment> segments);
@@ -97,5 +92,13 @@ class CheckpointPlan {
 // Positions of arguments that this node writes and whose contents do not touch its results: a batch norm's running
 // statistics in training. Computed again, it goes without.
 std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node);
+
+// How a storage that forward makes can wait for backward on the host.
+struct HostTrip {
+  ValueId whole;              // a value that fills it
+  std::vector<ValueId> read;  // those that backward reads: parts of it, or other views
+  NodeId last_forward;        // after which forward does not touch it; invalid: it has to stay
+};
+HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage);
 
 }  // namespace shadowgraph

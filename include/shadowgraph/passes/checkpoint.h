@@ -35,8 +35,8 @@ struct CheckpointSegment {
   // Storages made in the segment that are kept as if it were none, with all that their makers make; what computing the
   // others again needs of them is taken from there. Of a segment within another: kept from that one's second run on.
   std::vector<StorageId> keep = {};
-  // Of those, the ones that wait for backward on the host. Only of segments that are in no other; a tensor that backward
-  // reads through a view, or that does not fill its storage, stays where it is.
+  // Of those, the ones that wait for backward on the host. Only of segments that are in no other; what backward writes to,
+  // what an output holds, and what no value fills as a whole stays where it is.
   std::vector<StorageId> offload = {};
 };
 
