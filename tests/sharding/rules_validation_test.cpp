@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(All, SamplesOnAGpu, testing::ValuesIn(rule_samples().be
                          [](const auto& info) { return std::string(info.param.name); });
 
 // What holds and is not offered, as a table: SHADOWGRAPH_MISSING_STRATEGIES=file sharding_tests --gtest_filter='*Missing*'
-TEST(Samples, MissingStrategiesAreListed) {
+TEST(MissingStrategies, AreListed) {
   const char* path = std::getenv("SHADOWGRAPH_MISSING_STRATEGIES");
   if (path == nullptr) GTEST_SKIP() << "on request";
   RuleCheck check;
