@@ -11,7 +11,8 @@
 //
 //     no choice is above the budget that it is asked for;
 //     a smaller budget never gives a higher peak, nor less to compute again;
-//     no choice is worse than those of the policies each, every, sqrt and budget: they are among what is tried.
+//     no choice is worse than those of the policies each, every (second), sqrt and budget for these regions, or, where
+//     stages are found, for the longest run of numbered modules: they are among what is tried.
 #pragma once
 
 #include <cstdint>
