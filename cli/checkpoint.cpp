@@ -53,6 +53,10 @@ void checkpoint(const CheckpointRequest& request) {
 
   CheckpointCurveOptions options;
   if (request.by_time) options.chain.cost = nanoseconds(*time);
+  if (request.link_bandwidth > 0) {
+    if (!request.by_time) throw Error("--link-bandwidth weighs transfers against computing: give --cost time");
+    options.chain.link = request.link_bandwidth * 1e-9;
+  }
   const std::vector<RegionId> regions = stages_named(graph, request.modules);
   if (!request.chain.empty()) {
     const CheckpointChain chain = CheckpointChain::of(graph, regions, options.chain);

@@ -15,6 +15,7 @@ struct CheckpointRequest {
   bool pareto = false;            // the whole curve
   bool by_time = false;           // cost is time on the device of `spec`, not FLOPs
   std::string spec;               // name of a device or file with its figures; empty: by the graph's device
+  double link_bandwidth = 0;      // B/s to the host and back, each; 0: nothing waits there
   std::string output;             // graph file: the step with the plan within `bytes`
   std::string picture;            // SVG file: the curve
   std::string chain;              // JSON file

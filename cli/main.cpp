@@ -376,6 +376,18 @@ void add_checkpoint_options(CLI::App& command, shadowgraph::cli::CheckpointReque
       ->check(CLI::IsMember({"flops", "time"}));
   command.add_option("--spec", request.spec,
                      "Device that times are estimated for: a name of 'shadowgraph devices', or a file");
+  command
+      .add_option_function<std::string>(
+          "--link-bandwidth",
+          [&request](const std::string& text) {
+            request.link_bandwidth = static_cast<double>(shadowgraph::cli::parse_bytes(text).value_or(0));
+          },
+          "With --cost time: what a link to the host carries in a second, each way, 25GB; kept tensors may then wait "
+          "for "
+          "backward on the host")
+      ->check([](const std::string& text) {
+        return shadowgraph::cli::parse_bytes(text) ? std::string() : "'" + text + "' is no size such as 25GB";
+      });
   command.add_option("--chain", request.chain, "JSON file: the step as a chain of stages, for solvers of one's own");
   command.add_option("--module-statistics", request.module_statistics,
                      "JSON file: what torch.distributed._tools.sac_ilp is given of modules");

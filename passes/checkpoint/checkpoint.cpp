@@ -27,6 +27,12 @@
 // Where something stands in the way, the tensor is kept as before, and the report says how many and why: the result is
 // right in any case. functionalize first, and fewer writes are in the way.
 //
+// To the host. A tensor that is kept there is copied after its last use in forward and copied back before its first use in
+// backward; all readers of backward, what runs again among them, read the copy.
+//
+//     %12 = aten::_to_copy(%2, device=cpu, non_blocking=true)          free(s2)
+//     %13 = aten::_to_copy(%12, device=cuda:0, non_blocking=true) | backward
+//
 // Segments within segments: the outer one's copies of the inner one's nodes are forward to the inner one's copies.
 //
 // Lives. The originals die at their last use in forward, what the copies read lives until they have read it, copies die
@@ -35,6 +41,7 @@
 // Cost. Linear, times the depth of nesting; about 1 us a node.
 #include "shadowgraph/passes/checkpoint.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -64,7 +71,8 @@ class Rewrite {
     for (size_t i = 0; i < plan_.levels().size(); ++i) {
       if (plan_.levels()[i].position.valid()) outer_first.push_back(i);
     }
-    if (outer_first.empty()) return result_;
+    find_offloads();
+    if (outer_first.empty() && offloads_.empty()) return result_;
     std::stable_sort(outer_first.begin(), outer_first.end(),
                      [&](size_t a, size_t b) { return plan_.levels()[a].depth < plan_.levels()[b].depth; });
     note_touched_storages();
@@ -81,6 +89,7 @@ class Rewrite {
       redirect(level);
       if (!has_inner[level]) copiers_[level].reset();  // else inner ones read what it made; many hold much memory
     }
+    for (const Offload& offload : offloads_) send_to_host(offload);
     drop_saved();
     end_lives();
     put_parents_first(graph_);
@@ -225,6 +234,106 @@ class Rewrite {
     }
   }
 
+  // ---- The host
+
+  struct Offload {
+    HostTrip trip;
+    size_t level = 0;
+  };
+
+  // What segments want on the host, as far as it can be fetched again as what it was.
+  void find_offloads() {
+    for (size_t level = 0; level < plan_.levels().size(); ++level) {
+      if (plan_.levels()[level].outer >= 0) continue;
+      for (const StorageId s : plan_.levels()[level].segment->offload) {
+        HostTrip trip = host_trip(graph_, plan_.effects(), s);
+        if (trip.last_forward.valid()) offloads_.push_back({std::move(trip), level});
+      }
+    }
+  }
+
+  // Backward users, what runs again included.
+  std::vector<NodeId> readers_of(ValueId v) const {
+    std::vector<NodeId> readers = graph_.users_of(v);
+    std::erase_if(readers, [&](NodeId n) { return graph_.node(n).phase != Graph::kBackward; });
+    return readers;
+  }
+
+  void send_to_host(const Offload& offload) {
+    NodeId first;
+    for (const ValueId v : offload.trip.read) {
+      const auto readers = readers_of(v);
+      if (!readers.empty() && (!first.valid() || graph_.is_before(readers.front(), first))) first = readers.front();
+    }
+    if (!first.valid()) return;  // they all read copies
+    const ValueId whole = offload.trip.whole;
+    const StorageId storage = graph_.value(whole).storage;
+    const NodeId born = graph_.storage(storage).born;
+    const ValueId host =
+        copy_to(whole, c10::Device(c10::DeviceType::CPU), graph_.node(offload.trip.last_forward).next, born);
+    is_state_[graph_.value(host).storage] = 1;
+    const ValueId back = copy_to(host, graph_.storage(storage).device(), first, born);
+    mark_fetched(back, first, born);
+    for (const ValueId v : offload.trip.read) {
+      if (readers_of(v).empty()) continue;
+      const ValueId stands_in = v == whole ? back : view_like(v, back, first, born);
+      graph_.replace_uses_if(v, stands_in,
+                             [&](NodeId user, const Argument&) { return graph_.node(user).phase == Graph::kBackward; });
+    }
+    touched_[storage] = 1;
+    ++result_.offloaded;
+    result_.offloaded_bytes += graph_.storage(storage).bytes;
+  }
+
+  void mark_fetched(ValueId made, NodeId first, NodeId born) {
+    const NodeId n = graph_.value(made).producer;
+    mutable_node(graph_, n).phase = Graph::kBackward;
+    mutable_node(graph_, n).region = graph_.node(first).region;
+    mutable_node(graph_, n).forward = born;
+    is_copy_[n] = 1;
+  }
+
+  // What `v` is of its storage, of another one.
+  ValueId view_like(ValueId v, ValueId of, NodeId position, NodeId born) {
+    const TargetId as_strided =
+        graph_.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow("aten::as_strided", ""));
+    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
+    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
+    const int64_t offset = graph_.value(v).offset;
+    const std::array<Argument, 4> arguments{Argument::of_value(of), graph_.int_list(sizes), graph_.int_list(strides),
+                                            Argument::of_int(offset)};
+    const NodeId n = graph_.insert_before(position, as_strided, arguments);
+    const ValueId view = graph_.add_tensor_result(n, {.dtype = graph_.value(v).dtype,
+                                                      .sizes = sizes,
+                                                      .strides = strides,
+                                                      .storage = graph_.value(of).storage,
+                                                      .offset = offset,
+                                                      .device = graph_.value(of).device()});
+    mark_fetched(view, position, born);
+    return view;
+  }
+
+  ValueId copy_to(ValueId v, c10::Device device, NodeId position, NodeId like) {
+    const TargetId to_copy =
+        graph_.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow("aten::_to_copy", ""));
+    // Waiting for the host makes no sense: what comes after on the same stream comes after the copy.
+    const bool asynchronous = graph_.value(v).device() != device;
+    const std::array<Argument, 7> arguments{Argument::of_value(v), Argument::none(),
+                                            Argument::none(),      Argument::of_device(device),
+                                            Argument::none(),      Argument::of_bool(asynchronous),
+                                            Argument::none()};
+    const NodeId n = graph_.insert_before(position, to_copy, arguments);
+    mutable_node(graph_, n).region = graph_.node(like).region;
+    mutable_node(graph_, n).phase = Graph::kForward;
+    const Storage& from = graph_.storage(graph_.value(v).storage);
+    const StorageId storage = graph_.add_storage(
+        {.bytes = from.bytes, .device_type = device.type(), .device_index = device.index(), .born = n});
+    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
+    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
+    return graph_.add_tensor_result(
+        n, {.dtype = graph_.value(v).dtype, .sizes = sizes, .strides = strides, .storage = storage, .device = device});
+  }
+
   // ---- Regions
 
   // Unless it is a region of kind checkpoint already.
@@ -324,7 +433,9 @@ class Rewrite {
   std::set<size_t> outermost_with_copies() const {
     std::set<size_t> found;
     for (size_t i = 0; i < plan_.levels().size(); ++i) {
-      if (!plan_.levels()[i].position.valid()) continue;
+      const bool sends =
+          std::any_of(offloads_.begin(), offloads_.end(), [&](const Offload& offload) { return offload.level == i; });
+      if (!plan_.levels()[i].position.valid() && !sends) continue;
       size_t outermost = i;
       while (plan_.levels()[outermost].outer >= 0) outermost = static_cast<size_t>(plan_.levels()[outermost].outer);
       found.insert(outermost);
@@ -400,8 +511,9 @@ class Rewrite {
   std::vector<std::unique_ptr<NodeCopier>> copiers_;  // by level
   IdMap<NodeId, uint8_t> is_copy_;
   IdMap<StorageId, uint8_t> touched_;           // originals that are read less than before
-  IdMap<StorageId, uint8_t> is_state_;          // of a generator
+  IdMap<StorageId, uint8_t> is_state_;          // of a generator, or on the host
   std::unordered_map<NodeId, ValueId> states_;  // by the first random node of a run
+  std::vector<Offload> offloads_;
   std::map<std::pair<RegionId, StringId>, uint32_t> calls_;
 };
 

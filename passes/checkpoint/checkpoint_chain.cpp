@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "passes/checkpoint/checkpoint_plan.h"
 #include "shadowgraph/analysis.h"
 #include "shadowgraph/passes/recompute.h"
 
@@ -46,6 +47,7 @@ class ChainBuilder {
       cut_at(regions);
     }
     set_aside_what_passes_over();
+    add_up_backward();
     for (size_t i = 0; i < ends_.size(); ++i) describe(i);
     measure();
     std::unordered_set<StorageId> given;
@@ -267,6 +269,16 @@ class ChainBuilder {
     }
   }
 
+  void add_up_backward() {
+    backward_costs_.assign(ends_.size(), 0);
+    for (const NodeId n : graph_.nodes()) {
+      const NodeId of = graph_.node(n).forward;
+      if (graph_.node(n).phase != Graph::kBackward || !of.valid() || graph_.is_erased(of)) continue;
+      const int32_t place = std::as_const(place_)[of];
+      if (place != kNowhere) backward_costs_[size_t(stage_of_[size_t(place)])] += options_.cost(graph_, n);
+    }
+  }
+
   // ---- One stage
 
   std::string name_of(size_t stage) const {
@@ -345,7 +357,12 @@ class ChainBuilder {
     Storages all = saved;
     all.insert(handed_on.begin(), handed_on.end());
     ChainStage result{.name = name_of(stage)};
-    CheckpointStage part{.first = forward_[size_t(begin)], .last = forward_[size_t(end) - 1], .keep = {{}}};
+    CheckpointStage part{.first = forward_[size_t(begin)],
+                         .last = forward_[size_t(end) - 1],
+                         .keep = {{}},
+                         .offload = {{}},
+                         .exposed = {0}};
+    result.backward = backward_costs_[stage];
     result.again = cost_of(stage, saved, {});
     result.forward = std::max(result.again, cost_of(stage, all, {}));
     result.output = bytes_of(handed_on);
@@ -377,6 +394,8 @@ class ChainBuilder {
     struct Found {
       int64_t bytes = 0, cost = 0;
       Storages kept;
+      Storages offloaded = {};
+      int64_t exposed = 0;
     };
     std::vector<Found> found;
     const auto note = [&](const Storages& kept) {
@@ -416,12 +435,47 @@ class ChainBuilder {
         left.erase(left.begin() + static_cast<std::ptrdiff_t>(best));
       }
     }
+    if (options_.link > 0) {
+      int64_t running = 0;  // forward once, whatever is run again
+      for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) running += costs_[size_t(at)];
+      std::vector<const Storages*> may_leave;
+      for (const Storages& group : groups) {
+        if (std::all_of(group.begin(), group.end(),
+                        [&](StorageId s) { return host_trip(graph_, effects_, s).last_forward.valid(); })) {
+          may_leave.push_back(&group);
+        }
+      }
+      std::stable_sort(may_leave.begin(), may_leave.end(),
+                       [&](const Storages* a, const Storages* b) { return bytes_of(*a) > bytes_of(*b); });
+      // Of every way, one that sends as much as computing hides, and one that sends all.
+      const size_t ways = found.size();
+      for (size_t i = 0; i < ways; ++i) {
+        for (const bool hidden : {true, false}) {
+          Found sent = found[i];
+          int64_t bytes = 0;
+          for (const Storages* group : may_leave) {
+            if (!std::all_of(group->begin(), group->end(), [&](StorageId s) { return sent.kept.contains(s); }))
+              continue;
+            const int64_t more = bytes + bytes_of(*group);
+            if (hidden && exposed_transfer(more, options_.link, running, result.backward) != 0) continue;
+            bytes = more;
+            sent.offloaded.insert(group->begin(), group->end());
+          }
+          if (bytes == 0) continue;
+          sent.exposed = exposed_transfer(bytes, options_.link, running, result.backward);
+          sent.bytes -= bytes;
+          sent.cost += sent.exposed;
+          found.push_back(std::move(sent));
+        }
+      }
+    }
     std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
       return a.cost != b.cost ? a.cost < b.cost : a.bytes < b.bytes;
     });
     std::vector<Found> front;
     for (Found& one : found) {
-      if (one.cost > 0 && one.bytes < (front.empty() ? result.options[0].saved : front.back().bytes)) {
+      if ((one.cost > 0 || !one.offloaded.empty()) &&
+          one.bytes < (front.empty() ? result.options[0].saved : front.back().bytes)) {
         front.push_back(std::move(one));
       }
     }
@@ -439,10 +493,15 @@ class ChainBuilder {
       front.erase(front.begin() + static_cast<std::ptrdiff_t>(least));
     }
     for (Found& one : front) {
-      result.options.push_back({.saved = one.bytes, .cost = one.cost});
-      std::vector<StorageId> kept(one.kept.begin(), one.kept.end());
-      std::sort(kept.begin(), kept.end());
-      part.keep.push_back(std::move(kept));
+      const auto listed = [](const Storages& storages) {
+        std::vector<StorageId> list(storages.begin(), storages.end());
+        std::sort(list.begin(), list.end());
+        return list;
+      };
+      result.options.push_back({.saved = one.bytes, .cost = one.cost, .offloaded = bytes_of(one.offloaded)});
+      part.keep.push_back(listed(one.kept));
+      part.offload.push_back(listed(one.offloaded));
+      part.exposed.push_back(one.exposed);
     }
   }
 
@@ -519,8 +578,9 @@ class ChainBuilder {
   std::vector<int32_t> ends_;  // of stages, the first place after each
   std::vector<bool> fixed_;
   std::vector<std::string> names_;
-  std::vector<int32_t> stage_of_;    // by place
-  std::vector<int64_t> born_saved_;  // by place
+  std::vector<int32_t> stage_of_;        // by place
+  std::vector<int64_t> born_saved_;      // by place
+  std::vector<int64_t> backward_costs_;  // by stage
   std::unordered_map<StorageId, ForwardLife> own_;
   CheckpointChain chain_;
 };
@@ -532,6 +592,19 @@ CheckpointChain CheckpointChain::of(const Graph& graph, std::span<const RegionId
   return ChainBuilder(graph, options).run(regions);
 }
 
+namespace {
+
+// By stage: whether it is among those that are run again.
+std::vector<bool> dropped_by(const ChainPlan& plan) {
+  std::vector<bool> dropped(plan.option.size(), false);
+  for (const ChainSegment& segment : plan.segments) {
+    for (size_t i = segment.first; i <= segment.last; ++i) dropped[i] = true;
+  }
+  return dropped;
+}
+
+}  // namespace
+
 std::vector<CheckpointSegment> CheckpointChain::segments(const ChainPlan& plan) const {
   std::vector<CheckpointSegment> segments;
   for (const ChainSegment& dropped : plan.segments) {
@@ -540,9 +613,9 @@ std::vector<CheckpointSegment> CheckpointChain::segments(const ChainPlan& plan) 
     segments.push_back({.name = std::move(name),
                         .regions = {},
                         .first = parts[dropped.first].first,
-                        .last = parts[dropped.last].last,
-                        .keep = {}});
+                        .last = parts[dropped.last].last});
   }
+  const std::vector<bool> dropped = dropped_by(plan);
   for (size_t i = 0; i < stages.size(); ++i) {
     const size_t option = plan.option[i];
     if (option == 0) continue;
@@ -551,8 +624,18 @@ std::vector<CheckpointSegment> CheckpointChain::segments(const ChainPlan& plan) 
                         .first = parts[i].first,
                         .last = parts[i].last,
                         .keep = parts[i].keep[option]});
+    if (!dropped[i]) segments.back().offload = parts[i].offload[option];
   }
   return segments;
+}
+
+int64_t CheckpointChain::exposed(const ChainPlan& plan) const {
+  const std::vector<bool> dropped = dropped_by(plan);
+  int64_t cost = 0;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (!dropped[i]) cost += parts[i].exposed[plan.option[i]];
+  }
+  return cost;
 }
 
 }  // namespace shadowgraph

@@ -139,11 +139,15 @@ CheckpointPolicy square_root_segments() {
   };
 }
 
-int64_t peak_of_live_bytes(const Graph& graph) {
+namespace {
+
+template <class Counts>
+int64_t peak_of(const Graph& graph, Counts&& counts) {
   IdMap<NodeId, int64_t> change;  // at a node, and of the node after it
   int64_t live = 0;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const Storage& storage = graph.storage(StorageId(i));
+    if (!counts(storage)) continue;
     const bool born_here =
         storage.born.valid() && !graph.is_erased(storage.born) && !graph.is_placeholder(storage.born);
     (born_here ? change[storage.born] : live) += storage.bytes;
@@ -152,9 +156,21 @@ int64_t peak_of_live_bytes(const Graph& graph) {
   for (const NodeId n : graph.nodes()) {
     live += std::as_const(change)[n];
     peak = std::max(peak, live);
-    for (const StorageId s : graph.frees(n)) live -= graph.storage(s).bytes;
+    for (const StorageId s : graph.frees(n)) {
+      if (counts(graph.storage(s))) live -= graph.storage(s).bytes;
+    }
   }
   return peak;
+}
+
+}  // namespace
+
+int64_t peak_of_live_bytes(const Graph& graph) {
+  return peak_of(graph, [](const Storage&) { return true; });
+}
+
+int64_t peak_of_live_bytes(const Graph& graph, c10::DeviceType device) {
+  return peak_of(graph, [device](const Storage& storage) { return storage.device_type == device; });
 }
 
 CheckpointPolicy within_budget(int64_t bytes) {
@@ -238,7 +254,7 @@ CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions
   const std::vector<CheckpointSegment> segments = policy(graph, regions);
   const int64_t before = peak_of_live_bytes(graph);
   CheckpointResult done = checkpoint_segments(graph, segments);
-  if (done.segments != 0) {
+  if (done.segments != 0 || done.offloaded != 0) {
     done.peak_before = before;
     done.peak_after = peak_of_live_bytes(graph);
   }
@@ -246,13 +262,14 @@ CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions
 }
 
 PassResult CheckpointResult::summary() const {
-  PassResult summary{.changed = segments != 0,
+  PassResult summary{.changed = segments != 0 || offloaded != 0,
                      .counters = {{"segments", segments},
                                   {"recomputed", recomputed},
                                   {"redirected", redirected},
                                   {"kept", kept},
-                                  {"random_states", random_states}}};
-  if (segments != 0) {
+                                  {"random_states", random_states},
+                                  {"offloaded", offloaded}}};
+  if (summary.changed) {
     summary.report = fmt::format("peak of live bytes: {} before, {} after\n", peak_before, peak_after);
   }
   for (const auto& [what, count] : obstacles) summary.report += fmt::format("kept {} x {}\n", count, what);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "shadowgraph/edit.h"
@@ -20,6 +21,17 @@ std::vector<size_t> evenly(size_t n, size_t most) {
     for (size_t i = 0; i < most; ++i) chosen.push_back(i * (n - 1) / (most - 1));
   }
   return chosen;
+}
+
+// That holds most.
+c10::DeviceType main_device(const Graph& graph) {
+  std::map<c10::DeviceType, int64_t> bytes;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    bytes[graph.storage(StorageId(i)).device_type] += graph.storage(StorageId(i)).bytes;
+  }
+  const auto most =
+      std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? c10::kCPU : most->first;
 }
 
 // With these bytes the chain keeps everything.
@@ -42,14 +54,21 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
   CheckpointChainOptions chain_options = options.chain;
   if (!chain_options.cost) chain_options.cost = flops_and_bytes();
   curve.chain_ = CheckpointChain::of(graph, regions, chain_options);
-  const auto attempt = [&](std::string made_by, std::vector<CheckpointSegment> segments) {
-    CheckpointChoice choice{.made_by = std::move(made_by), .segments = std::move(segments), .repeated = {}};
+  const c10::DeviceType device = main_device(graph);
+  const auto peak_of_device = [&](const Graph& of) {
+    return chain_options.link > 0 ? peak_of_live_bytes(of, device) : peak_of_live_bytes(of);
+  };
+  const auto attempt = [&](std::string made_by, std::vector<CheckpointSegment> segments, int64_t exposed = 0) {
+    CheckpointChoice choice{
+        .made_by = std::move(made_by), .segments = std::move(segments), .cost = exposed, .repeated = {}};
     if (choice.segments.empty()) {
-      choice.peak = peak_of_live_bytes(graph);
+      choice.peak = peak_of_device(graph);
     } else {
       Graph copy = clone(graph);
-      choice.repeated = checkpoint_segments(copy, choice.segments).repeated;
-      choice.peak = peak_of_live_bytes(copy);
+      CheckpointResult done = checkpoint_segments(copy, choice.segments);
+      choice.repeated = std::move(done.repeated);
+      choice.offloaded = done.offloaded_bytes;
+      choice.peak = peak_of_device(copy);
       for (const NodeId n : choice.repeated) choice.cost += chain_options.cost(graph, n);
     }
     curve.tried_.push_back(std::move(choice));
@@ -63,7 +82,10 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
     const ChainSolver solver(stages, bytes_to_keep_all(stages), options.slots);
     const std::vector<ChainPlan> plans = solver.curve();
     for (const size_t i : evenly(plans.size(), static_cast<size_t>(options.most_plans))) {
-      if (plans[i].cost != 0) attempt("optimal", curve.chain_.segments(plans[i]));
+      const ChainPlan& plan = plans[i];
+      const bool keeps_all = std::all_of(plan.option.begin(), plan.option.end(), [](size_t o) { return o == 0; });
+      if (plan.segments.empty() && keeps_all) continue;
+      attempt("optimal", curve.chain_.segments(plan), curve.chain_.exposed(plan));
     }
   }
 

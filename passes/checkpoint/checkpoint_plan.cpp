@@ -39,6 +39,51 @@ std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   return positions;
 }
 
+HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage) {
+  HostTrip trip;
+  const NodeId born = graph.storage(storage).born;
+  if (!born.valid() || graph.is_erased(born) || graph.is_placeholder(born)) return {};
+  bool possible = true;
+  const auto is_written = [&](NodeId n) {
+    const auto writes = effects.writes(n);
+    return std::any_of(writes.begin(), writes.end(),
+                       [&](const StorageWrite& write) { return write.storage == storage; });
+  };
+  const auto note = [&](NodeId n) {
+    if (!trip.last_forward.valid() || graph.is_before(trip.last_forward, n)) trip.last_forward = n;
+  };
+  graph.for_each_value_in(storage, [&](ValueId v) {
+    const Value& value = graph.value(v);
+    if (!value.producer.valid() || graph.is_erased(value.producer)) return;
+    const bool in_forward = graph.node(value.producer).phase == Graph::kForward;
+    const bool strided = value.kind == ValueKind::kTensor && value.layout == c10::Layout::Strided;
+    possible = possible && strided;
+    if (in_forward) note(value.producer);
+    bool read = false;
+    graph.for_each_use(v, [&](NodeId user) {
+      const PhaseId phase = graph.node(user).phase;
+      if (is_end(graph.node(user).target) || (phase != Graph::kForward && phase != Graph::kBackward)) possible = false;
+      if (phase == Graph::kForward) {
+        note(user);
+      } else {
+        read = true;
+        if (is_written(user)) possible = false;
+      }
+    });
+    if (!in_forward) return;  // a view that backward makes: of what it reads
+    if (read) trip.read.push_back(v);
+    if (strided && value.offset == 0 && graph.logical_bytes(v) == graph.storage(storage).bytes &&
+        is_dense(view_of(graph, v))) {
+      trip.whole = v;
+    }
+  });
+  if (possible && trip.whole.valid()) {
+    // Other dtypes would be views of another kind.
+    for (const ValueId v : trip.read) possible = possible && graph.value(v).dtype == graph.value(trip.whole).dtype;
+  }
+  return possible && trip.whole.valid() && !trip.read.empty() && trip.last_forward.valid() ? trip : HostTrip{};
+}
+
 CheckpointPlan::CheckpointPlan(const Graph& graph, std::span<const CheckpointSegment> segments)
     : graph_(graph), effects_(Effects::of(graph)) {
   const auto by_nodes = std::count_if(segments.begin(), segments.end(), [](const CheckpointSegment& segment) {

@@ -58,6 +58,7 @@ class CheckpointPlan {
   int32_t home_for(int32_t level, ValueId value) const;
   const std::map<std::string, int64_t>& obstacles() const { return obstacles_; }
   int64_t kept() const { return kept_; }
+  const Effects& effects() const { return effects_; }
 
  private:
   void assign_levels(std::span<const CheckpointSegment> segments);
@@ -91,5 +92,13 @@ class CheckpointPlan {
 // Positions of arguments that this node writes and whose contents do not touch its results: a batch norm's running
 // statistics in training. Computed again, it goes without.
 std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node);
+
+// How a storage that forward makes can wait for backward on the host.
+struct HostTrip {
+  ValueId whole;              // a value that fills it
+  std::vector<ValueId> read;  // those that backward reads: parts of it, or other views
+  NodeId last_forward;        // after which forward does not touch it; invalid: it has to stay
+};
+HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage);
 
 }  // namespace shadowgraph

@@ -22,7 +22,7 @@ RecomputeCurve RecomputeCurve::of(const Graph& graph, const CheckpointCurve& cur
                          .elsewhere = curve.chain().elsewhere,
                          .not_a_chain = curve.chain().not_a_chain};
   const auto point_of = [&](const CheckpointChoice& choice) {
-    RecomputePoint point{.made_by = choice.made_by, .peak = choice.peak};
+    RecomputePoint point{.made_by = choice.made_by, .peak = choice.peak, .offloaded = choice.offloaded};
     if (time != nullptr) point.seconds = 0;
     for (const NodeId n : choice.repeated) {
       point.flops += flops.of(n).matmul;
@@ -51,6 +51,7 @@ std::string to_text(const RecomputeCurve& curve) {
     std::string plan = point.made_by;
     if (point.dropped != 0) plan += fmt::format(", {} dropped", point.dropped);
     if (point.in_part != 0) plan += fmt::format(", {} kept in part", point.in_part);
+    if (point.offloaded != 0) plan += fmt::format(", {} on the host", human_bytes(point.offloaded));
     text += fmt::format("{:>12}  {:>14} {:>7.2f}%{}  {:>6}  {}\n", human_bytes(point.peak), human_count(point.flops),
                         100 * point.share, times ? fmt::format("  {:>9}", human_seconds(*point.seconds)) : "",
                         point.nodes, plan);
@@ -70,6 +71,7 @@ nlohmann::json to_json(const RecomputeCurve& curve) {
       nlohmann::json entry{{"made_by", point.made_by},      {"peak_bytes", point.peak},   {"flops_again", point.flops},
                            {"share_of_step", point.share},  {"nodes_again", point.nodes}, {"dropped", point.dropped},
                            {"kept_in_part", point.in_part}, {"segments", point.segments}};
+      if (point.offloaded != 0) entry["offloaded_bytes"] = point.offloaded;
       if (point.seconds) entry["seconds_again"] = *point.seconds;
       list.push_back(std::move(entry));
     }

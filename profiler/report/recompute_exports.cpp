@@ -62,7 +62,8 @@ nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, cons
       entry["backward_seconds"] = sums[i].backward_seconds;
     }
     for (const ChainOption& option : s.options) {
-      entry["options"].push_back({{"saved_bytes", option.saved}, {"recompute_cost", option.cost}});
+      entry["options"].push_back({{"saved_bytes", option.saved}, {"cost", option.cost}});
+      if (option.offloaded != 0) entry["options"].back()["offloaded_bytes"] = option.offloaded;
     }
     stages.push_back(std::move(entry));
   }

@@ -122,6 +122,12 @@ struct PricedStep {
   int64_t wire = 0;
 };
 
+// What a search needs of a step.
+struct Arc {
+  int64_t picoseconds = 0;
+  uint32_t to = 0;
+};
+
 struct Reached {
   int64_t picoseconds = kForbidden;
   int32_t steps = 0;
@@ -147,6 +153,7 @@ struct RedistributionPlanner::State {
       if (is_new) {
         layouts_.push_back(layout);
         steps_.emplace_back();
+        arcs_.emplace_back();
         expanded_.push_back(false);
       }
       return found->second;
@@ -175,6 +182,7 @@ struct RedistributionPlanner::State {
     std::map<Layout, uint32_t, LayoutOrder> ids_;
     std::vector<Layout> layouts_;
     std::vector<std::vector<PricedStep>> steps_;
+    std::vector<std::vector<Arc>> arcs_;
     std::vector<bool> expanded_;
   };
 
@@ -253,6 +261,7 @@ const std::vector<PricedStep>& RedistributionPlanner::State::Space::steps(uint32
       found.back().to = this->vertex(step->after);
     }
   }
+  for (const PricedStep& step : found) arcs_[vertex].push_back({step.picoseconds, step.to});
   return steps_[vertex] = std::move(found);
 }
 
@@ -267,14 +276,17 @@ std::vector<Reached> RedistributionPlanner::State::Space::search(uint32_t from, 
     queue.pop();
     if (std::tie(picoseconds, count) > std::tie(reached[vertex].picoseconds, reached[vertex].steps)) continue;
     if (target && layouts_[vertex] == *target) break;
-    const std::vector<PricedStep>& steps = this->steps(vertex);
-    reached.resize(layouts_.size());
-    for (uint32_t i = 0; i < steps.size(); ++i) {
-      Reached next{picoseconds + steps[i].picoseconds, count + 1, vertex, i};
-      Reached& best = reached[steps[i].to];
+    if (!expanded_[vertex]) {
+      steps(vertex);
+      reached.resize(layouts_.size());
+    }
+    const std::vector<Arc>& arcs = arcs_[vertex];
+    for (uint32_t i = 0; i < arcs.size(); ++i) {
+      const Reached next{picoseconds + arcs[i].picoseconds, count + 1, vertex, i};
+      Reached& best = reached[arcs[i].to];
       if (std::tie(next.picoseconds, next.steps) >= std::tie(best.picoseconds, best.steps)) continue;
       best = next;
-      queue.emplace(next.picoseconds, next.steps, steps[i].to);
+      queue.emplace(next.picoseconds, next.steps, arcs[i].to);
     }
   }
   return reached;

@@ -148,7 +148,8 @@ void ShardingProblemBuilder::make_variables() {
     problem_.variable_of_[node] = variable;
     problem_.variables_[variable - 1].nodes.push_back(node);
   }
-  for (uint32_t v = 0; v < problem_.variables_.size(); ++v) finish_variable(v);
+  const uint32_t count = static_cast<uint32_t>(problem_.variables_.size());
+  for (uint32_t v = 0; v < count; ++v) finish_variable(v);
 }
 
 // Of nodes like `node`; 1 + its number.
@@ -172,24 +173,14 @@ uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& t
   for (size_t i = 0; i < tensors.size(); ++i) whole_bytes += static_cast<double>(graph_.logical_bytes(tensors[i]));
   for (const MeshStrategy& strategy : mesh) {
     double local_bytes = 0;
-    int64_t usage = 0;
     for (size_t i = 0; i < tensors.size(); ++i) {
       variable.layouts.push_back(layout_number(strategy.layouts[i]));
-      const int64_t parts = parts_of(tensors[i], strategy.layouts[i]);
-      local_bytes += static_cast<double>(graph_.logical_bytes(tensors[i])) / static_cast<double>(parts);
-      const Value& value = graph_.value(tensors[i]);
-      const bool born = i >= tensors.operands.size() && value.storage.valid() &&
-                        graph_.storage(value.storage).born == node && value.storage != last_storage_;
-      if (born) {
-        usage += graph_.storage(value.storage).bytes / parts;
-        last_storage_ = value.storage;
-      }
+      local_bytes +=
+          static_cast<double>(graph_.logical_bytes(tensors[i])) / static_cast<double>(parts_of(strategy.layouts[i]));
     }
-    last_storage_ = StorageId();
     const double seconds = fixed + std::max(time.compute / static_cast<double>(strategy.shares),
                                             whole_bytes > 0 ? time.memory * local_bytes / whole_bytes : time.memory);
     made.costs.push_back(std::llround(seconds * 1e12));
-    made.usages.push_back(usage);
     made.strategies.push_back(name_of(strategy, tensors));
   }
   sources_.push_back(strategies.source);
@@ -225,7 +216,7 @@ void ShardingProblemBuilder::make_output(NodeId node, ValueId operand) {
   problem_.variables_.push_back(std::move(variable));
 }
 
-int64_t ShardingProblemBuilder::parts_of(ValueId value, const Layout& layout) const {
+int64_t ShardingProblemBuilder::parts_of(const Layout& layout) const {
   int64_t parts = 1;
   for (size_t a = 0; a < layout.size(); ++a) {
     if (layout[a].is_shard()) parts *= options_.mesh.axes[a].size;
@@ -245,20 +236,65 @@ void ShardingProblemBuilder::finish_variable(uint32_t number) {
   problem_.coverage_.nodes += node.times;
   if (sources_[number] == RuleSource::kRule) problem_.coverage_.by_rule += node.times;
   if (sources_[number] == RuleSource::kClass) problem_.coverage_.by_class += node.times;
-  std::vector<LiveInterval> live;
-  for (const NodeId n : variable.nodes) {
-    int64_t end = -1;
-    graph_.for_each_output(n, [&](ValueId v) {
-      const StorageId storage = graph_.value(v).storage;
-      if (!storage.valid() || graph_.storage(storage).born != n) return;
+  add_memory(number);
+}
+
+// What the results of a variable's nodes take, from where they are made to where they die. Results that die together are
+// one; others get a variable of their own that is tied to the first.
+void ShardingProblemBuilder::add_memory(uint32_t number) {
+  struct Made {
+    std::vector<int64_t> usages;
+    std::vector<LiveInterval> live;
+  };
+  const std::vector<NodeId> nodes = problem_.variables_[number].nodes;
+  const uint32_t strategies = static_cast<uint32_t>(problem_.assignment_.nodes[number].costs.size());
+  const NodeTensors first = NodeTensors::of(graph_, nodes.front());
+  std::vector<Made> memory;
+  for (uint32_t r = 0; r < first.results.size(); ++r) {
+    Made made;
+    for (const NodeId node : nodes) {
+      const NodeTensors tensors = NodeTensors::of(graph_, node);
+      const StorageId storage = graph_.value(tensors.results[r]).storage;
+      const auto shares = [&](ValueId v) { return graph_.value(v).storage == storage; };
+      if (!storage.valid() || graph_.storage(storage).born != node ||
+          std::any_of(tensors.results.begin(), tensors.results.begin() + r, shares)) {
+        continue;
+      }
       const NodeId freed = graph_.storage(storage).freed_after;
-      end = std::max(end, freed.valid() ? memory_.position[freed] + 1 : static_cast<int64_t>(memory_.nodes.size()));
-    });
-    const int64_t begin = graph_.is_placeholder(n) ? 0 : memory_.position[n];
-    if (end > begin) live.push_back({begin, end, 1});
+      const int64_t begin = graph_.is_placeholder(node) ? 0 : memory_.position[node];
+      const int64_t end = freed.valid() ? memory_.position[freed] + 1 : static_cast<int64_t>(memory_.nodes.size());
+      if (end > begin) made.live.push_back({begin, end, 1});
+    }
+    if (made.live.empty()) continue;
+    made.live = stacked(std::move(made.live));
+    const int64_t bytes = graph_.storage(graph_.value(first.results[r]).storage).bytes;
+    for (uint32_t s = 0; s < strategies; ++s) {
+      const ShardingProblem::Variable& variable = problem_.variables_[number];
+      made.usages.push_back(bytes / parts_of(problem_.layouts_[variable.layout(s, variable.operands + r)]));
+    }
+    const auto alike =
+        std::ranges::find_if(memory, [&](const Made& other) { return std::ranges::equal(other.live, made.live); });
+    if (alike == memory.end()) {
+      memory.push_back(std::move(made));
+    } else {
+      for (uint32_t s = 0; s < strategies; ++s) alike->usages[s] += made.usages[s];
+    }
   }
-  node.live = stacked(std::move(live));
-  if (node.live.empty()) node.usages.clear();
+  for (size_t m = 0; m < memory.size(); ++m) {
+    uint32_t holder = number;
+    if (m > 0) {
+      holder = static_cast<uint32_t>(problem_.variables_.size());
+      problem_.variables_.emplace_back();
+      sources_.push_back(RuleSource::kRule);
+      AssignmentNode node{.name = problem_.assignment_.nodes[number].name + ", other results",
+                          .strategies = problem_.assignment_.nodes[number].strategies,
+                          .costs = std::vector<int64_t>(strategies, 0)};
+      problem_.assignment_.nodes.push_back(std::move(node));
+      ties_.emplace_back(number, holder);
+    }
+    problem_.assignment_.nodes[holder].usages = std::move(memory[m].usages);
+    problem_.assignment_.nodes[holder].live = std::move(memory[m].live);
+  }
 }
 
 // "n329 aten::mm model.layers.0.mlp"
@@ -458,12 +494,30 @@ void ShardingProblemBuilder::finish_edges() {
     distances.costs = problem_.planner_->costs(of.first, of.second, distances.layouts, distances.layouts);
   }
   problem_.assignment_.matrices.resize(matrices_.size());
+  tie_memory();
   for (const auto& [key, number] : matrices_) problem_.assignment_.matrices[number] = cost_matrix(key);
   for (const auto& [key, matrix] : made) {
     Edge& edge = edges_.at(*key);
     AssignmentEdge assigned{.a = key->producer, .b = key->user, .matrix = matrix, .times = edge.times};
     if (!key->tied) assigned.live = stacked(std::move(edge.live));
     problem_.assignment_.edges.push_back(std::move(assigned));
+  }
+}
+
+// The variables of add_memory to those whose results they are.
+void ShardingProblemBuilder::tie_memory() {
+  std::map<size_t, uint32_t> of_size;
+  for (const auto& [number, holder] : ties_) {
+    const size_t strategies = problem_.assignment_.nodes[number].costs.size();
+    const auto [found, is_new] =
+        of_size.try_emplace(strategies, static_cast<uint32_t>(problem_.assignment_.matrices.size()));
+    if (is_new) {
+      CostMatrix same{.rows = static_cast<uint32_t>(strategies), .columns = static_cast<uint32_t>(strategies)};
+      same.costs.assign(strategies * strategies, kForbidden);
+      for (size_t s = 0; s < strategies; ++s) same.costs[s * strategies + s] = 0;
+      problem_.assignment_.matrices.push_back(std::move(same));
+    }
+    problem_.assignment_.edges.push_back({.a = number, .b = holder, .matrix = found->second});
   }
 }
 

@@ -74,6 +74,8 @@ class ShardingProblemBuilder {
   uint32_t make_variable(NodeId node, const NodeTensors& tensors);
   void make_output(NodeId node, ValueId operand);
   void finish_variable(uint32_t number);
+  void add_memory(uint32_t number);
+  void tie_memory();
   void find_uses();
   void make_copies();
   uint32_t make_copy(uint32_t producer, uint32_t result, uint32_t phase, ValueId value);
@@ -85,7 +87,7 @@ class ShardingProblemBuilder {
   CostMatrix cost_matrix(const MatrixKey& key);
 
   uint16_t layout_number(const Layout& layout);
-  int64_t parts_of(ValueId value, const Layout& layout) const;
+  int64_t parts_of(const Layout& layout) const;
   int64_t end_of_use(NodeId node, ValueId operand) const;
   std::string node_name(NodeId node);
   static std::string name_of(const MeshStrategy& strategy, const NodeTensors& tensors);
@@ -99,7 +101,7 @@ class ShardingProblemBuilder {
   const MemoryUse memory_;
   const StepTime time_;
   ShardingProblem problem_;
-  StorageId last_storage_;
+  std::vector<std::pair<uint32_t, uint32_t>> ties_;  // variables, and those of their other results
   std::vector<RuleSource> sources_;
   std::unordered_map<std::string, size_t> layout_numbers_;
   IdMap<ValueId, std::vector<Use>> uses_of_;

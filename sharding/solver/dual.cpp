@@ -12,13 +12,14 @@ DualAscent::DualAscent(const PairwiseModel& model) : model_(model) {
   content_.resize(count);
   share_.resize(count);
   gone_.resize(count);
+  unary_.resize(count);
   least_.resize(count, 0);
   messages_.resize(model.edges().size() * 2);
   for (uint32_t v = 0; v < count; ++v) {
     if (!model.is_left(v)) continue;
     place_[v] = static_cast<uint32_t>(order_.size());
     order_.push_back(v);
-    content_[v] = model.unary(v);
+    content_[v] = unary_[v] = model.unary(v);
     share_[v].resize(model.states(v), 0);
     gone_[v].resize(model.states(v), false);
     least_[v] = *std::min_element(content_[v].begin(), content_[v].end());
@@ -29,6 +30,18 @@ DualAscent::DualAscent(const PairwiseModel& model) : model_(model) {
       message(e, edge.a == v).resize(model.states(v), 0);
     }
   }
+}
+
+void DualAscent::set_unary(uint32_t v, const std::vector<double>& costs) {
+  std::vector<double>& content = content_[v];
+  double least = kInfinite;
+  for (size_t s = 0; s < costs.size(); ++s) {
+    content[s] += costs[s] - unary_[v][s];
+    least = std::min(least, content[s]);
+  }
+  unary_[v] = costs;
+  bound_ += least - least_[v];
+  least_[v] = least;
 }
 
 void DualAscent::pass(double cutoff) {
@@ -111,7 +124,7 @@ std::vector<uint32_t> DualAscent::rounded() const {
   std::vector<double> sum;
   for (size_t step = 0; step < order_.size(); ++step) {
     const uint32_t v = order_[forward_ ? step : order_.size() - 1 - step];
-    sum = model_.unary(v);
+    sum = unary_[v];
     for (const Half& half : halves_[v]) {
       if ((place_[half.other] > place_[v]) == forward_) {
         const std::vector<double>& in = message(half.edge, half.first);

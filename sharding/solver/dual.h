@@ -19,6 +19,8 @@ class DualAscent {
   // or more are marked in gone().
   void pass(double cutoff);
   double bound() const { return bound_; }
+  // Costs of single variables that are other ones now: whole numbers, none infinite.
+  void set_unary(uint32_t v, const std::vector<double>& costs);
   // One state for each variable, by the messages of the last two passes: the order of the next pass, each next to those
   // before it.
   std::vector<uint32_t> rounded() const;
@@ -37,6 +39,7 @@ class DualAscent {
   const std::vector<double>& message(uint32_t edge, bool to_a) const { return messages_[2 * edge + (to_a ? 0 : 1)]; }
 
   const PairwiseModel& model_;
+  std::vector<std::vector<double>> unary_;
   std::vector<uint32_t> order_;
   std::vector<uint32_t> place_;
   std::vector<std::vector<Half>> halves_;

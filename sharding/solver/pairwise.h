@@ -31,6 +31,12 @@ class PairwiseModel {
     std::shared_ptr<const PairTable> table;  // rows are states of a; empty: the edge is gone
   };
 
+  // A node of the problem that a variable decides over.
+  struct Member {
+    uint32_t node = 0;
+    std::vector<uint32_t> strategy{};  // by state
+  };
+
   // Of a problem whose costs have been multiplied out: `unary` by node and strategy. Matrices of edges come with add_edge.
   explicit PairwiseModel(std::vector<std::vector<double>> unary);
   void add_edge(uint32_t a, uint32_t b, PairTable table);
@@ -38,6 +44,7 @@ class PairwiseModel {
   size_t size() const { return unary_.size(); }
   const std::vector<double>& unary(uint32_t v) const { return unary_[v]; }
   uint32_t states(uint32_t v) const { return static_cast<uint32_t>(unary_[v].size()); }
+  const std::vector<Member>& members(uint32_t v) const { return members_[v]; }
   bool is_left(uint32_t v) const { return left_[v]; }
   const std::vector<Edge>& edges() const { return edges_; }
   const std::vector<uint32_t>& edges_of(uint32_t v) const { return edges_of_[v]; }
@@ -73,11 +80,6 @@ class PairwiseModel {
   double cost(std::span<const uint32_t> states) const;
 
  private:
-  struct Member {
-    uint32_t node = 0;
-    std::vector<uint32_t> strategy{};  // by state
-  };
-
   void merge(uint32_t from, uint32_t into, const std::vector<uint32_t>& state_of);
   void drop_edge(uint32_t e);
 

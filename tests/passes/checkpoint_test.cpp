@@ -146,6 +146,21 @@ TEST(CheckpointPass, RefusesSegmentsThatAreNone) {
   refused({{"a", {Graph::kRootRegion}}}, "there is no such region");
   refused({{"a", {net, inner}}}, "'net' and 'net.block' are not called from the same place");
   refused({{"a", {inner}}, {"b", {inner}}}, "is in another segment");
+  std::vector<NodeId> forward;
+  for (const NodeId n : graph.nodes()) {
+    if (graph.node(n).phase == Graph::kForward && !graph.is_placeholder(n)) forward.push_back(n);
+  }
+  ASSERT_GE(forward.size(), 2U);
+  const NodeId first = forward[0], second = forward[1];
+  const auto from_to = [](const char* name, NodeId from, NodeId to) {
+    return CheckpointSegment{.name = name, .regions = {}, .first = from, .last = to};
+  };
+  refused({{"a", {inner}}, from_to("b", first, second)}, "segments of regions and segments of nodes");
+  refused({{"a", {inner}, first, second}}, "it has both nodes and regions");
+  refused({from_to("a", first, NodeId())}, "there is no such node");
+  refused({from_to("a", second, first)}, "its last node comes before its first");
+  refused({from_to("a", graph.first(), second)}, "begins or ends with a node that is not of forward");
+  refused({from_to("a", first, second), from_to("b", first, second)}, "'a' and 'b' overlap");
   EXPECT_EQ(first_difference(graph, before), std::nullopt);
 }
 

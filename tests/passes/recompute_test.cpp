@@ -120,6 +120,68 @@ TEST(LeastRecompute, BytesAsText) {
   for (const char* text : {"", "GB", "-1", "0", "1 XB", "1e30"}) EXPECT_THROW(bytes_from_text(text), Error) << text;
 }
 
+// ---- To the host
+
+TEST(LeastRecompute, WithALinkThatHidesEverything) {
+  const Graph graph = capture_tiny("gpt2", {.batch = 8, .device = c10::kCUDA});
+  const CheckpointCurve without = CheckpointCurve::of(graph);
+  const CheckpointCurve with = CheckpointCurve::of(graph, {}, {.chain = {.link = 1e12}});
+  int64_t offloaded = 0;
+  int64_t free_peak = peak_of_live_bytes(graph, c10::kCUDA);
+  int64_t cost = -1;
+  for (const CheckpointChoice& choice : with.choices()) {
+    Graph rewritten = clone(graph);
+    const CheckpointResult done = checkpoint_segments(rewritten, choice.segments);
+    verify(rewritten);
+    EXPECT_EQ(peak_of_live_bytes(rewritten, c10::kCUDA), choice.peak);
+    EXPECT_EQ(done.offloaded_bytes, choice.offloaded);
+    EXPECT_GE(choice.cost, cost);
+    cost = choice.cost;
+    offloaded = std::max(offloaded, choice.offloaded);
+    if (choice.cost == 0) free_peak = std::min(free_peak, choice.peak);
+  }
+  EXPECT_GT(offloaded, 0);
+  EXPECT_LT(free_peak, peak_of_live_bytes(graph, c10::kCUDA)) << "transfers that cost nothing bring nothing";
+  for (const CheckpointChoice& choice : without.choices()) EXPECT_EQ(choice.offloaded, 0);
+}
+
+TEST(LeastRecompute, WhatGoesToTheHostIsFetchedBeforeItIsRead) {
+  Graph graph = capture_tiny("gpt2", {.batch = 8, .device = c10::kCUDA});
+  const CheckpointChain chain = CheckpointChain::of(graph, {}, {.link = 1e12});
+  std::vector<CheckpointSegment> segments;
+  for (size_t i = 0; i < chain.stages.size(); ++i) {
+    for (size_t o = 0; o < chain.parts[i].offload.size(); ++o) {
+      if (chain.parts[i].offload[o].empty()) continue;
+      segments.push_back({.name = "stage",
+                          .regions = {},
+                          .first = chain.parts[i].first,
+                          .last = chain.parts[i].last,
+                          .keep = chain.parts[i].keep[o],
+                          .offload = chain.parts[i].offload[o]});
+      break;
+    }
+  }
+  ASSERT_FALSE(segments.empty());
+  const CheckpointResult done = checkpoint_segments(graph, segments);
+  verify(graph);
+  EXPECT_GT(done.offloaded, 0);
+  // There and back; every way there ends on the CPU, every way back begins there.
+  int64_t there = 0;
+  int64_t back = 0;
+  for (const NodeId n : nodes_calling(graph, "aten::_to_copy")) {
+    ValueId from;
+    graph.for_each_input(n, [&](ValueId v) { from = v; });
+    ValueId to;
+    graph.for_each_output(n, [&](ValueId v) { to = v; });
+    const bool from_host = graph.value(from).device().is_cpu();
+    if (from_host == graph.value(to).device().is_cpu()) continue;  // the program's own
+    ++(from_host ? back : there);
+    EXPECT_EQ(graph.node(n).phase, from_host ? Graph::kBackward : Graph::kForward);
+  }
+  EXPECT_EQ(there, done.offloaded);
+  EXPECT_EQ(back, done.offloaded);
+}
+
 // ---- Chains
 
 TEST(CheckpointChain, OfATransformer) {

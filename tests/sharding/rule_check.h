@@ -34,4 +34,9 @@ struct RuleCheckOptions {
 void check_rules(Graph& graph, const ShardingRules& rules, const RuleCheckOptions& options, std::set<std::string>& seen,
                  RuleCheck& check);
 
+// For calls that have no kernel here, CUDA's own forms among them: every strategy's local call, on tensors of the innermost
+// FakeTensorMode, gives results of the sizes that the strategy says.
+void check_rule_shapes(Graph& graph, const ShardingRules& rules, const std::vector<int64_t>& devices,
+                       std::set<std::string>& seen, RuleCheck& check);
+
 }  // namespace shadowgraph

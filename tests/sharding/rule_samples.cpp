@@ -1,11 +1,10 @@
 #include "tests/sharding/rule_samples.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 namespace shadowgraph {
 namespace {
 
-namespace F = torch::nn::functional;
 using at::Tensor;
 using Sizes = at::IntArrayRef;
 
@@ -108,14 +107,14 @@ void pointwise() {
 
 void activations() {
   for (const auto& activation :
-       {F::gelu(leaf({4, 6})), F::silu(leaf({4, 6})), F::elu(leaf({4, 6})), F::leaky_relu(leaf({4, 6})),
-        at::hardswish(leaf({4, 6})), at::hardsigmoid(leaf({4, 6})), F::hardtanh(leaf({4, 6})),
-        F::softplus(leaf({4, 6})), F::mish(leaf({4, 6})), F::logsigmoid(leaf({4, 6})), F::relu6(leaf({4, 6})),
+       {at::gelu(leaf({4, 6})), at::silu(leaf({4, 6})), at::elu(leaf({4, 6})), at::leaky_relu(leaf({4, 6})),
+        at::hardswish(leaf({4, 6})), at::hardsigmoid(leaf({4, 6})), at::hardtanh(leaf({4, 6})),
+        at::softplus(leaf({4, 6})), at::mish(leaf({4, 6})), at::log_sigmoid(leaf({4, 6})), at::relu6(leaf({4, 6})),
         at::tanh(leaf({4, 6})), at::sigmoid(leaf({4, 6})), at::relu(leaf({4, 6}))}) {
     back(activation);
   }
-  back(F::glu(leaf({4, 12})));
-  back(F::glu(leaf({12, 4}), F::GLUFuncOptions(0)));
+  back(at::glu(leaf({4, 12})));
+  back(at::glu(leaf({12, 4}), 0));
   back(at::prelu(leaf({4, 6}), leaf({6})));
 }
 
@@ -370,6 +369,29 @@ void attention() {
                                                            real({2, 4, 12, 8}), output, logsumexp, 0, false);
 }
 
+// Kernels that GPUs alone have; on a CPU nothing is called.
+void gpu_forms() {
+  if (!real({1}).is_cuda()) return;
+  const auto half = [](Sizes sizes) { return at::empty(sizes, at::kHalf).requires_grad_(); };
+  const auto [flash, logsumexp, cum_q, cum_k, max_q, max_k, state, unused, mask] =
+      at::_scaled_dot_product_flash_attention(half({2, 4, 6, 8}), half({2, 4, 12, 8}), half({2, 4, 12, 8}));
+  back(flash.to(at::kDouble));
+  back(std::get<0>(at::_scaled_dot_product_efficient_attention(half({2, 4, 6, 8}), half({2, 4, 12, 8}),
+                                                               half({2, 4, 12, 8}), {}, true))
+           .to(at::kDouble));
+  back(std::get<0>(at::_scaled_dot_product_cudnn_attention(half({2, 4, 6, 8}), half({2, 4, 12, 8}), half({2, 4, 12, 8}),
+                                                           {}, true))
+           .to(at::kDouble));
+  const Tensor image = real({4, 6, 5, 5});
+  const std::vector<int64_t> one{1, 1};
+  at::cudnn_convolution(image, real({12, 6, 3, 3}), one, one, one, 1, false, false, false);
+  at::cudnn_convolution(real({4, 12, 5, 5}), real({12, 3, 3, 3}), one, one, one, 4, false, false, false);
+  for (const bool train : {true, false}) {
+    at::cudnn_batch_norm(image, real({6}), real({6}), real({6}), real({6}), train, 0.1, 1e-5);
+  }
+  at::_thnn_fused_lstm_cell(real({4, 24}), real({4, 24}), real({4, 6}), real({24}), real({24}));
+}
+
 // ---- Indices
 void indices() {
   const Tensor a = real({4, 6, 12});
@@ -446,12 +468,25 @@ void lists() {
 }
 
 constexpr RuleSample kSamples[] = {
-    {"products", products},       {"composites", composites}, {"pointwise", pointwise},
-    {"activations", activations}, {"in_place", in_place},     {"reductions", reductions},
-    {"softmax", softmax},         {"views", views},           {"view_gradients", view_gradients},
-    {"joining", joining},         {"norms", norms},           {"convolutions", convolutions},
-    {"planes", planes},           {"losses", losses},         {"attention", attention},
-    {"indices", indices},         {"factories", factories},   {"lists", lists},
+    {"products", products},
+    {"composites", composites},
+    {"pointwise", pointwise},
+    {"activations", activations},
+    {"in_place", in_place},
+    {"reductions", reductions},
+    {"softmax", softmax},
+    {"views", views},
+    {"view_gradients", view_gradients},
+    {"joining", joining},
+    {"norms", norms},
+    {"convolutions", convolutions},
+    {"planes", planes},
+    {"losses", losses},
+    {"attention", attention},
+    {"gpu_forms", gpu_forms},
+    {"indices", indices},
+    {"factories", factories},
+    {"lists", lists},
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
 // Every rule against real tensors: sample calls, and the calls of whole training steps.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include <cstdlib>
 #include <memory>
@@ -63,11 +64,47 @@ TEST_P(TinyStep, EveryStrategyOfEveryCallHolds) {
   fmt::print("{}: {} calls, {} strategies, {} products\n", GetParam(), check.calls, check.strategies, check.products);
 }
 
+class TinyStepOnAGpu : public testing::TestWithParam<std::string> {};
+
+TEST_P(TinyStepOnAGpu, EveryLocalCallHasTheSizesThatItsStrategySays) {
+  Graph graph = capture_tiny(GetParam(), {.batch = 4, .device = c10::kCUDA});
+  const FakeTensorMode mode({.device = c10::kCUDA});
+  std::set<std::string> seen;
+  RuleCheck check;
+  check_rule_shapes(graph, ShardingRules(), {2, 4}, seen, check);
+  EXPECT_TRUE(check.wrong.empty()) << first_of(check.wrong);
+  EXPECT_GT(check.strategies, 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(Zoo, TinyStepOnAGpu,
+                         testing::Values("gpt2", "bert_base", "llama3_8b", "resnet18", "unet", "vit_b_16", "lstm_lm"),
+                         [](const auto& info) { return info.param; });
+
 INSTANTIATE_TEST_SUITE_P(Zoo, TinyStep, testing::Values("gpt2", "llama3_8b", "bert_base", "resnet18"),
                          [](const auto& info) { return std::string(info.param); });
 
+// The same on a pretended GPU, whose kernels are others.
+class SamplesOnAGpu : public testing::TestWithParam<RuleSample> {};
+
+TEST_P(SamplesOnAGpu, EveryLocalCallHasTheSizesThatItsStrategySays) {
+  const FakeTensorMode mode({.device = c10::kCUDA});
+  Graph graph = [] {
+    CaptureSession session;
+    GetParam().run();
+    return session.finish({});
+  }();
+  std::set<std::string> seen;
+  RuleCheck check;
+  check_rule_shapes(graph, ShardingRules(), {2, 3}, seen, check);
+  EXPECT_TRUE(check.wrong.empty()) << first_of(check.wrong);
+  EXPECT_GT(check.strategies, 10);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SamplesOnAGpu, testing::ValuesIn(rule_samples().begin(), rule_samples().end()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 // What holds and is not offered, as a table: SHADOWGRAPH_MISSING_STRATEGIES=file sharding_tests --gtest_filter='*Missing*'
-TEST(Samples, MissingStrategiesAreListed) {
+TEST(MissingStrategies, AreListed) {
   const char* path = std::getenv("SHADOWGRAPH_MISSING_STRATEGIES");
   if (path == nullptr) GTEST_SKIP() << "on request";
   RuleCheck check;

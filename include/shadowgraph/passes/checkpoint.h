@@ -10,6 +10,8 @@
 // checkpoint.cpp how it is made.
 #pragma once
 
+#include <c10/core/DeviceType.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -33,14 +35,19 @@ struct CheckpointSegment {
   // Storages made in the segment that are kept as if it were none, with all that their makers make; what computing the
   // others again needs of them is taken from there. Of a segment within another: kept from that one's second run on.
   std::vector<StorageId> keep = {};
+  // Of those, the ones that wait for backward on the host. Only of segments that are in no other; what backward writes to,
+  // what an output holds, and what no value fills as a whole stays where it is.
+  std::vector<StorageId> offload = {};
 };
 
 struct CheckpointResult {
-  int64_t segments = 0;          // with something to compute again
-  int64_t recomputed = 0;        // nodes added to backward for it
-  int64_t redirected = 0;        // operands of backward nodes that are computed again
-  int64_t kept = 0;              // tensors made in segments that backward still reads as forward left them
-  int64_t random_states = 0;     // states of generators kept, so that random nodes draw the same numbers
+  int64_t segments = 0;       // with something to compute again
+  int64_t recomputed = 0;     // nodes added to backward for it
+  int64_t redirected = 0;     // operands of backward nodes that are computed again
+  int64_t kept = 0;           // tensors made in segments that backward still reads as forward left them
+  int64_t random_states = 0;  // states of generators kept, so that random nodes draw the same numbers
+  int64_t offloaded = 0;      // tensors that are on the host between forward and backward
+  int64_t offloaded_bytes = 0;
   std::vector<NodeId> repeated;  // the forward node of each that was added; one that is run again twice comes twice
   // Why tensors are kept: by operator or reason.
   std::map<std::string, int64_t> obstacles;
@@ -77,8 +84,9 @@ CheckpointPolicy square_root_segments();
 // budget: shadowgraph/passes/recompute.h.
 CheckpointPolicy within_budget(int64_t bytes);
 
-// Most bytes live at a node, by the rule of shadowgraph/profile.h.
+// Most bytes live at a node, by the rule of shadowgraph/profile.h; with a device: of its storages alone.
 int64_t peak_of_live_bytes(const Graph& graph);
+int64_t peak_of_live_bytes(const Graph& graph, c10::DeviceType device);
 
 // ---- The passes.
 

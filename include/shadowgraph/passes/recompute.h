@@ -11,7 +11,8 @@
 //
 //     no choice is above the budget that it is asked for;
 //     a smaller budget never gives a higher peak, nor less to compute again;
-//     no choice is worse than those of the policies each, every, sqrt and budget: they are among what is tried.
+//     no choice is worse than those of the policies each, every (second), sqrt and budget for these regions, or, where
+//     stages are found, for the longest run of numbered modules: they are among what is tried.
 #pragma once
 
 #include <cstdint>
@@ -48,14 +49,19 @@ CostOfNode flops_and_bytes();
 // other beats in both.
 
 struct CheckpointStage {
-  NodeId first, last;                        // forward nodes
-  std::vector<std::vector<StorageId>> keep;  // by option of the chain's stage; of the first: all, and not listed
+  NodeId first, last;                           // forward nodes
+  std::vector<std::vector<StorageId>> keep;     // by option of the chain's stage; of the first: all, and not listed
+  std::vector<std::vector<StorageId>> offload;  // by option: of those, what waits on the host
+  std::vector<int64_t> exposed;                 // by option: of its cost, what is not computing again but the link
 };
 
 struct CheckpointChainOptions {
   CostOfNode cost = {};        // flops_and_bytes()
   int64_t most_stages = 80;  // neighbours are taken together beyond that
   int64_t most_options = 8;  // of a stage
+  // Bytes that a link to the host carries in a unit of cost, each way at once: kept tensors may then wait for backward on
+  // the host. Of a stage's transfers, what its own forward and its own backward hide costs nothing. 0: no link.
+  double link = 0;
 };
 
 struct CheckpointChain {
@@ -69,8 +75,10 @@ struct CheckpointChain {
   static CheckpointChain of(const Graph& graph, std::span<const RegionId> regions = {},
                             const CheckpointChainOptions& options = {});
 
-  // A plan as what checkpoint_segments takes.
+  // A plan as what checkpoint_segments takes. What is run again has no time to go to the host: it is kept.
   std::vector<CheckpointSegment> segments(const ChainPlan& plan) const;
+  // What the plan's transfers cost.
+  int64_t exposed(const ChainPlan& plan) const;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -79,8 +87,9 @@ struct CheckpointChain {
 struct CheckpointChoice {
   std::string made_by;  // "none", "optimal", "each", "every 2", "sqrt", "budget"
   std::vector<CheckpointSegment> segments;
-  int64_t peak = 0;  // of live bytes, with these segments
-  int64_t cost = 0;  // of the nodes that are computed again
+  int64_t peak = 0;       // of live bytes, with these segments
+  int64_t cost = 0;       // of the nodes that are computed again, and of transfers that nothing hides
+  int64_t offloaded = 0;  // bytes that wait on the host
   std::vector<NodeId> repeated;
 };
 
@@ -93,7 +102,8 @@ struct CheckpointCurveOptions {
 class CheckpointCurve {
  public:
   // The regions are the stages, and what the other policies choose among; without: stages are found, and the others take
-  // the longest run of numbered modules. Some 80 rewritten copies of the graph.
+  // the longest run of numbered modules. Some 80 rewritten copies of the graph. With a link to the host, peaks are of the
+  // bytes on the device that holds most; a step on the CPU has nothing to gain there.
   static CheckpointCurve of(const Graph& graph, std::span<const RegionId> regions = {},
                             const CheckpointCurveOptions& options = {});
 

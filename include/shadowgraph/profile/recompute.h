@@ -35,10 +35,11 @@ struct RecomputePoint {
   int64_t peak = 0;               // live bytes
   int64_t flops = 0;              // of products that are computed again
   double share = 0;               // of the step's, of forward and backward, without anything again
-  std::optional<double> seconds;  // of what is computed again
+  std::optional<double> seconds;  // of what is computed again; transfers are not among them
   int64_t nodes = 0;              // that run again
   int64_t dropped = 0;            // stages, or runs of them, of which nothing but the input is kept
   int64_t in_part = 0;            // stages of which something is kept
+  int64_t offloaded = 0;          // bytes that wait on the host
   std::vector<std::string> segments;
 };
 

@@ -60,7 +60,7 @@ class ShardingRules {
   void add(std::string_view text);
 
   // Depends on the node's call and its values' geometry alone; the strategies of a call are worked out once. Throws Error,
-  // naming node, operator and rule, if a rule does not fit the call.
+  // naming node, operator and rule, if a user's rule does not fit the call; one that no built-in line fits has no rule.
   NodeStrategies strategies(const Graph& graph, NodeId node) const;
 
   // The same with what the whole graph says: dimensions that views take apart or put together elsewhere are offered factor

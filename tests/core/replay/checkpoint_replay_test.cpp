@@ -241,6 +241,41 @@ TEST_P(CheckpointedModel, TrainsAsBeforeWithTensorsKeptAtRandom) {
   }
 }
 
+// Tensors that wait for backward elsewhere: copied away and back, on the CPU from one place to another.
+TEST_P(CheckpointedModel, TrainsAsBeforeWithTensorsOnTheHost) {
+  begin(2);
+  const CheckpointChain chain = CheckpointChain::of(graph_);
+  int64_t sent = 0;
+  for (uint32_t seed = 0; seed < 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    std::vector<CheckpointSegment> segments;
+    for (size_t i = 0; i < chain.parts.size(); ++i) {
+      CheckpointSegment segment{
+          .name = chain.stages[i].name, .regions = {}, .first = chain.parts[i].first, .last = chain.parts[i].last};
+      // All of it, so that nothing runs again, or some.
+      for (NodeId n = segment.first;; n = graph_.node(n).next) {
+        graph_.for_each_output(n, [&](ValueId v) {
+          if (!graph_.value(v).storage.valid()) return;
+          if (seed == 0 || random() % 2 == 0) segment.keep.push_back(graph_.value(v).storage);
+        });
+        if (n == segment.last) break;
+      }
+      for (const StorageId s : segment.keep) {
+        if (std::find(segment.offload.begin(), segment.offload.end(), s) == segment.offload.end() &&
+            random() % 4 != 0) {
+          segment.offload.push_back(s);
+        }
+      }
+      segments.push_back(segment);
+    }
+    CheckpointResult done;
+    check([&](Graph& graph) { return checkpoint_segments(graph, segments); }, &done);
+    sent += done.offloaded;
+  }
+  EXPECT_GT(sent, 0);
+}
+
 // The policy optimal: what it says of its plans is what a replay holds.
 TEST_P(CheckpointedModel, TrainsAsBeforeByTheLeastRecompute) {
   begin(GetParam() == "unet" ? 2 : 4);
