@@ -23,12 +23,13 @@ from torch.nn import functional as F
 import shadowgraph as sg
 
 WIDTH, INNER, BATCH = 32, 64, 24
-PINS = {  # by axis of the mesh: the last one's linear layers are cut by columns and rows in turn, the first has the batch
+# By axis of the mesh: the first has the batch, the last, if there are several, the inner dimension of the two layers.
+PINS = {
     "batch": {0: "S(0)"},
     "up.weight": {-1: "S(0)"},
     "down.weight": {-1: "S(1)"},
-    "norm.*": {},
 }
+RESULT_PINS = {"aten::gelu": {0: "S(0)", -1: "S(1)"}, "aten::gelu_backward": {0: "S(0)", -1: "S(1)"}}
 PLACEHOLDERS = ("sg::parameter", "sg::buffer", "sg::input")
 
 
@@ -82,8 +83,15 @@ def plan(folder, mesh_text, tool):
     step = sg.capture_training_step(lambda: Net().double(), {"batch": f"f64[{BATCH},{WIDTH}]"},
                                     loss=lambda y: (y * y).sum(), optimizer=lambda p: torch.optim.SGD(p, lr=1e-3))  # fmt: skip
     step.save(str(folder / "step.sg"))
+    given = dict(PINS)
+    for node in step:
+        if node.target in RESULT_PINS:
+            given[node.name] = RESULT_PINS[node.target]
+        elif node.target == "aten::mm" and INNER in node.results[0].shape and BATCH not in node.results[0].shape:
+            # A weight's gradient: what each part of the batch gives is added up.
+            given[node.name] = {0: "P(sum)", -1: f"S({node.results[0].shape.index(INNER)})"}
     pins = []
-    for name, by_axis in PINS.items():
+    for name, by_axis in given.items():
         layout = ["R"] * len(mesh)
         for axis, placement in by_axis.items():
             if axis == 0 or len(mesh) > 1:

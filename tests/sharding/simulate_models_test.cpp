@@ -19,6 +19,9 @@ TEST_P(ShardedModels, RandomPlansComputeWhatOneDeviceDoes) {
   for (const Case& one :
        {Case{"2", 4, StepOptimizer::kAdamW}, Case{"3", 3, StepOptimizer::kSgd}, Case{"4", 4, StepOptimizer::kSgd},
         Case{"2x2", 4, StepOptimizer::kAdamW}, Case{"2x2x2", 4, StepOptimizer::kSgd}}) {
+    // Tiny, these are the same network as gpt2 and llama3_8b: once is enough.
+    const bool repeats = GetParam().starts_with("gpt2_") || GetParam() == "llama3_70b";
+    if (repeats && std::string_view(one.mesh) != "2x2") continue;
     const CapturedStep step = capture_step(GetParam(), one.optimizer, one.batch);
     const WholeRun whole = run_whole(step);
     PlanMaker maker(step.graph);
@@ -39,9 +42,6 @@ TEST_P(ShardedModels, RandomPlansComputeWhatOneDeviceDoes) {
       }
       try {
         const double worst = worst_difference(whole, simulate(ranks, step.inputs));
-        printf("%s %s: %lld of %u nodes cut, %u nodes of a rank, off by %.1e\n", GetParam().c_str(), one.mesh,
-               static_cast<long long>(maker.cut_nodes(plan)), step.graph.node_count(), ranks[0].graph.node_count(),
-               worst);
         if (worst > 1e-10) {
           ADD_FAILURE() << first_wrong_node(step, plan);
           return;
