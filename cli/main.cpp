@@ -340,6 +340,7 @@ void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& reques
   command.add_option("--rank", request.rank, "Whose graph is written")
       ->check(whole_number_from(0))
       ->capture_default_str();
+  command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all devices, rank0.sg, rank1.sg, ...");
   command.add_option("--export", request.problem, "File to write the problem to, for other solvers");
   command.add_option("--format", request.format, "Of --export: json, iopddl, lp or mps")
       ->check(CLI::IsMember({"json", "iopddl", "lp", "mps"}))

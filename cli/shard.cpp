@@ -46,15 +46,19 @@ void shard(const ShardRequest& request) {
   ShardOptions options{.compare = request.compare, .explain = request.explain};
   options.solve.time_limit = request.time_limit;
   options.rank = request.rank;
+  const std::filesystem::path folder = request.directory;
+  const auto write_rank = [&](const ShardedGraph& sharded) {
+    write_graph_file((folder / fmt::format("rank{}.sg", sharded.rank)).string(), sharded.graph);
+  };
+  if (!request.directory.empty()) std::filesystem::create_directories(folder);
+  if (request.all_ranks && !request.directory.empty()) options.each_rank = write_rank;
   options.solve.threads = request.threads;
   const ShardingAnswer answer = shadowgraph::shard(loaded.graph, sharding, options);
   if (!request.directory.empty()) {
-    std::filesystem::create_directories(request.directory);
-    const std::filesystem::path folder = request.directory;
-    write_graph_file(folder / "graph.sg", loaded.graph);
+    write_graph_file((folder / "graph.sg").string(), loaded.graph);
     write_file((folder / "plan.json").string(), to_json(answer.plan, loaded.graph).dump(1) + "\n");
     write_file((folder / "answer.json").string(), to_json(answer).dump(2) + "\n");
-    write_graph_file(folder / fmt::format("rank{}.sg", request.rank), answer.rank->graph);
+    if (!request.all_ranks) write_rank(*answer.rank);
   }
   const std::string text = request.json ? to_json(answer).dump(2) + "\n" : to_text(answer, request.rows);
   std::fputs(text.c_str(), stdout);

@@ -25,6 +25,7 @@ struct ShardRequest {
   int threads = 1;
   std::string directory;        // for the graph, the plan and a device's graph; empty: none
   int64_t rank = 0;             // whose graph is written there
+  bool all_ranks = false;       // every device\'s
   std::string problem;          // file to write the problem to; empty: none
   std::string format = "json";  // of it: json, iopddl, lp, mps
   int rows = 40;

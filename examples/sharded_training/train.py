@@ -100,9 +100,8 @@ def plan(folder, mesh_text, tool):
     size = 1
     for _, devices in mesh:
         size *= devices
-    for rank in range(size):
-        subprocess.run([tool, "shard", str(folder / "step.sg"), "--mesh", mesh_text, "--spec", "h100", "--interconnect",
-                        "h100", "--rank", str(rank), "-o", str(folder), *pins], check=True, stdout=subprocess.PIPE)  # fmt: skip
+    subprocess.run([tool, "shard", str(folder / "step.sg"), "--mesh", mesh_text, "--spec", "h100", "--interconnect",
+                    "h100", "--all-ranks", "-o", str(folder), *pins], check=True, stdout=subprocess.PIPE)  # fmt: skip
     return size
 
 

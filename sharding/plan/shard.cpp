@@ -102,6 +102,8 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   answer.coverage = problem.coverage();
   watch = Watch();
   AssignmentProblem assignment = problem.assignment();
+  const ApplyOptions applying{
+      .rules = sharding.rules, .planner = &problem.planner(), .random_parts = sharding.cut_random};
   for (int attempt = 0;; ++attempt) {
     answer.solution = solve(assignment, options.solve);
     if (!answer.solution.feasible) {
@@ -111,8 +113,7 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
           answer.solution.why_infeasible));
     }
     answer.plan = problem.plan(answer.solution.choice);
-    answer.rank = apply(graph, answer.plan, options.rank,
-                        {.rules = sharding.rules, .planner = &problem.planner(), .random_parts = sharding.cut_random});
+    answer.rank = apply(graph, answer.plan, options.rank, applying);
     answer.peak = peak_of_live_bytes(answer.rank->graph);
     answer.assumed_peak = static_cast<int64_t>(answer.solution.peak);
     if (sharding.memory == kNoLimit || answer.peak <= sharding.memory) break;
@@ -127,6 +128,9 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
     }
   }
   answer.solver_seconds = watch.seconds();
+  for (int64_t rank = 0; options.each_rank && rank < sharding.mesh.size(); ++rank) {
+    options.each_rank(rank == options.rank ? *answer.rank : apply(graph, answer.plan, rank, applying));
+  }
   const ShardingProblem::Cost cost = problem.cost(answer.solution.choice);
   answer.compute = seconds_of(cost.compute);
   answer.communication = seconds_of(cost.communication);

@@ -88,6 +88,8 @@ struct ShardOptions {
   std::vector<std::string> explain;  // names of placeholders, or "n329"
   int64_t rank = 0;                  // whose graph is written and measured
   SolveOptions solve;
+  // Called with the graph of each device, in order of ranks: to write them.
+  std::function<void(const ShardedGraph&)> each_rank = {};
   // Called with the problem before it is solved: to export it.
   std::function<void(const ShardingProblem&)> problem = {};
 };
