@@ -28,7 +28,7 @@ class LimitSearch {
     LocalSearch local(model_, usage, 1);
     for (const std::vector<uint32_t>& start : options_.starts) {
       const std::vector<uint32_t> states = model_.states_of(start);
-      if (!states.empty()) attempt(local, states, 200);
+      if (!states.empty()) attempt(local, states, 40);
     }
     price(usage, local);
     return result_;
@@ -83,7 +83,7 @@ class LimitSearch {
     if (!local.is_feasible() && !local.repair(trees)) return;
     local.descend();
     local.move_trees(trees, 40);
-    if (local.cost() < best_ * 1.02) local.move_trees(trees * 4, 80);
+    if (local.cost() < best_ * 1.02) local.move_trees(trees * 2, 80);
     local.descend();
     if (local.is_feasible() && local.cost() < best_) {
       best_ = std::min(best_, options_.take(model_.choice(local.states())));
@@ -115,7 +115,11 @@ class LimitSearch {
         for (size_t s = 0; s < costs.size(); ++s) costs[s] += std::floor(std::max(more[s], 0.0));
         dual.set_unary(v, costs);
       }
-      for (int i = 0; i < 4; ++i) dual.pass(kInfinite);
+      for (int i = 0; i < 15; ++i) {
+        const double before = dual.bound();
+        for (int k = 0; k < 4; ++k) dual.pass(kInfinite);
+        if (dual.bound() - before < 1e-4 * std::abs(dual.bound())) break;
+      }
       double worth = 0;
       for (const double price : prices) worth += price * usage.limit();
       // Sums of prices are rounded: what they may be wrong by is given away.
@@ -137,9 +141,13 @@ class LimitSearch {
       }
       if (iteration % 10 == 9 || (best_ == kInfinite && iteration % 3 == 2)) {
         local.set_prices(prices);
-        attempt(local, states, 100);
-        if (iteration % 30 == 29 && !best_states_.empty()) attempt(local, std::vector<uint32_t>(best_states_), 400);
+        attempt(local, states, 40);
+        if (iteration % 30 == 29 && !best_states_.empty()) attempt(local, std::vector<uint32_t>(best_states_), 200);
       }
+      if (getenv("DBG"))
+        fprintf(stderr, "%d value %.5g bound %.5g best %.5g rounded %.5g peak %.3f pace %.3g\n", iteration, value,
+                result_.bound, best_, model_.cost(states),
+                *std::max_element(profile.begin(), profile.end()) / usage.limit(), pace);
       double norm = 0;
       for (size_t i = 0; i < points; ++i) {
         const double g = mean_profile[i] - usage.limit();
