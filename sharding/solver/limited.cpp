@@ -103,7 +103,7 @@ class LimitSearch {
     double pace = 1;
     double mean_share = 0.3;
     int without_progress = 0;
-    for (int i = 0; i < 100 && !is_over(); ++i) dual.pass(kInfinite);
+    for (int i = 0; i < 60 && !is_over(); ++i) dual.pass(kInfinite);
     result_.bound = std::max(result_.bound, dual.bound());
     for (int iteration = 0; iteration < options_.iterations && !is_over(); ++iteration) {
       for (size_t i = 0; i < points; ++i) sums[i + 1] = sums[i] + prices[i];
@@ -118,6 +118,7 @@ class LimitSearch {
       for (int i = 0; i < 15; ++i) {
         const double before = dual.bound();
         for (int k = 0; k < 4; ++k) dual.pass(kInfinite);
+        if (options_.out_of_time()) break;
         if (dual.bound() - before < 1e-4 * std::abs(dual.bound())) break;
       }
       double worth = 0;
@@ -144,10 +145,6 @@ class LimitSearch {
         attempt(local, states, 40);
         if (iteration % 30 == 29 && !best_states_.empty()) attempt(local, std::vector<uint32_t>(best_states_), 200);
       }
-      if (getenv("DBG"))
-        fprintf(stderr, "%d value %.5g bound %.5g best %.5g rounded %.5g peak %.3f pace %.3g\n", iteration, value,
-                result_.bound, best_, model_.cost(states),
-                *std::max_element(profile.begin(), profile.end()) / usage.limit(), pace);
       double norm = 0;
       for (size_t i = 0; i < points; ++i) {
         const double g = mean_profile[i] - usage.limit();
