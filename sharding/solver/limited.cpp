@@ -28,7 +28,7 @@ class LimitSearch {
     LocalSearch local(model_, usage, 1);
     for (const std::vector<uint32_t>& start : options_.starts) {
       const std::vector<uint32_t> states = model_.states_of(start);
-      if (!states.empty()) attempt(local, states, 200);
+      if (!states.empty()) attempt(local, states, 40);
     }
     price(usage, local);
     return result_;
@@ -83,7 +83,7 @@ class LimitSearch {
     if (!local.is_feasible() && !local.repair(trees)) return;
     local.descend();
     local.move_trees(trees, 40);
-    if (local.cost() < best_ * 1.02) local.move_trees(trees * 4, 80);
+    if (local.cost() < best_ * 1.02) local.move_trees(trees * 2, 80);
     local.descend();
     if (local.is_feasible() && local.cost() < best_) {
       best_ = std::min(best_, options_.take(model_.choice(local.states())));
@@ -103,7 +103,7 @@ class LimitSearch {
     double pace = 1;
     double mean_share = 0.3;
     int without_progress = 0;
-    for (int i = 0; i < 100 && !is_over(); ++i) dual.pass(kInfinite);
+    for (int i = 0; i < 60 && !is_over(); ++i) dual.pass(kInfinite);
     result_.bound = std::max(result_.bound, dual.bound());
     for (int iteration = 0; iteration < options_.iterations && !is_over(); ++iteration) {
       for (size_t i = 0; i < points; ++i) sums[i + 1] = sums[i] + prices[i];
@@ -115,7 +115,12 @@ class LimitSearch {
         for (size_t s = 0; s < costs.size(); ++s) costs[s] += std::floor(std::max(more[s], 0.0));
         dual.set_unary(v, costs);
       }
-      for (int i = 0; i < 4; ++i) dual.pass(kInfinite);
+      for (int i = 0; i < 15; ++i) {
+        const double before = dual.bound();
+        for (int k = 0; k < 4; ++k) dual.pass(kInfinite);
+        if (options_.out_of_time()) break;
+        if (dual.bound() - before < 1e-4 * std::abs(dual.bound())) break;
+      }
       double worth = 0;
       for (const double price : prices) worth += price * usage.limit();
       // Sums of prices are rounded: what they may be wrong by is given away.
@@ -137,8 +142,8 @@ class LimitSearch {
       }
       if (iteration % 10 == 9 || (best_ == kInfinite && iteration % 3 == 2)) {
         local.set_prices(prices);
-        attempt(local, states, 100);
-        if (iteration % 30 == 29 && !best_states_.empty()) attempt(local, std::vector<uint32_t>(best_states_), 400);
+        attempt(local, states, 40);
+        if (iteration % 30 == 29 && !best_states_.empty()) attempt(local, std::vector<uint32_t>(best_states_), 200);
       }
       double norm = 0;
       for (size_t i = 0; i < points; ++i) {

@@ -1,6 +1,7 @@
 #include "sharding/solver/local_search.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace shadowgraph {
 
@@ -210,9 +211,12 @@ void LocalSearch::move_trees(int count, uint32_t size) {
 bool LocalSearch::lower_highest() {
   const uint32_t at = tree_.highest_at();
   const double highest = tree_.highest();
-  double best_score = kInfinite;
-  uint32_t best_variable = 0;
-  uint32_t best_state = 0;
+  struct Candidate {
+    double score = 0;
+    uint32_t variable = 0;
+    uint32_t state = 0;
+  };
+  std::vector<Candidate> candidates;
   std::vector<double> costs;
   std::vector<double> bytes;
   for (const uint32_t v : variables_) {
@@ -227,23 +231,25 @@ bool LocalSearch::lower_highest() {
     const uint32_t now = states_[v];
     if (*std::min_element(bytes.begin(), bytes.end()) >= bytes[now]) continue;
     costs_of(v, costs);
+    Candidate best{.score = kInfinite};
     for (uint32_t s = 0; s < costs.size(); ++s) {
       const double saved = std::min(bytes[now] - bytes[s], highest - usage_.limit());
       if (saved <= 0 || costs[s] == kInfinite) continue;
       const double score = std::max(costs[s] - costs[now], 0.0) / saved;
-      if (score >= best_score) continue;
-      set(v, s);
-      const bool better = tree_.highest() <= highest;
-      set(v, now);
-      if (!better) continue;
-      best_score = score;
-      best_variable = v;
-      best_state = s;
+      if (score < best.score) best = {.score = score, .variable = v, .state = s};
     }
+    if (best.score < kInfinite) candidates.push_back(best);
   }
-  if (best_score == kInfinite) return false;
-  set(best_variable, best_state);
-  return true;
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& x, const Candidate& y) {
+    return std::tie(x.score, x.variable) < std::tie(y.score, y.variable);
+  });
+  for (const Candidate& candidate : candidates) {
+    const uint32_t now = states_[candidate.variable];
+    set(candidate.variable, candidate.state);
+    if (tree_.highest() <= highest) return true;
+    set(candidate.variable, now);
+  }
+  return false;
 }
 
 bool LocalSearch::repair(int trees) {
@@ -266,7 +272,7 @@ bool LocalSearch::repair(int trees) {
     for (const auto& [v, state] : before) set(v, state);
   }
   set_prices(kept);
-  const size_t steps = variables_.size() * 4;
+  const size_t steps = std::min<size_t>(variables_.size(), 2000);
   for (size_t i = 0; i < steps && tree_.highest() > usage_.limit(); ++i) {
     if (!lower_highest()) break;
   }

@@ -189,6 +189,8 @@ bool PairwiseModel::merge_functional() {
       for (const bool first : {true, false}) {
         const uint32_t into = first ? edges_[e].a : edges_[e].b;
         const uint32_t from = first ? edges_[e].b : edges_[e].a;
+        // Tables of the one's other edges grow to the other's states.
+        if (states(into) > 2 * states(from) + 8 && edges_of_[from].size() > 1) continue;
         std::vector<uint32_t> state_of;
         bool functional = true;
         for (uint32_t s = 0; s < states(into) && functional; ++s) {

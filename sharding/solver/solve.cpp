@@ -119,6 +119,7 @@ class Solver {
     const Limited limited = search_within_limit(problem, pairwise_model(problem), options);
     bound_ = std::max(bound_, static_cast<Wide>(std::ceil(limited.bound)));
     solution_.priced = limited.priced;
+    is_impossible_ = !limited.possible;
   }
 
   // Why nothing fits: the least that each thing alive at the worst point needs.
@@ -170,9 +171,9 @@ class Solver {
           static_cast<int64_t>(peak), problem_.usage_limit, most);
     } else {
       solution_.why_infeasible = fmt::format(
-          "None was found at prices up to where every tensor is as small as it can be next to its users; each by "
-          "itself "
-          "would need {} bytes at point {}, of {}; the most of it: {}",
+          "{}; the least that each needs by itself is {} bytes at point {}, of {}; the most of it: {}",
+          is_impossible_ ? "None exists: states that fit next to the least of all others do not fit each other"
+                         : "None was found at any prices of usages",
           static_cast<int64_t>(peak), at, problem_.usage_limit, most);
     }
   }
@@ -182,6 +183,7 @@ class Solver {
   const std::chrono::steady_clock::time_point start_;
   AssignmentSolution solution_;
   Wide bound_ = 0;
+  bool is_impossible_ = false;  // shown
 };
 
 }  // namespace
