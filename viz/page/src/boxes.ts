@@ -172,7 +172,7 @@ class Builder {
     this.closed = new Int32Array(graph.clusterCount).fill(NONE);
   }
 
-  build(): Boxes {
+  build(withEdges = true): Boxes {
     const all = this.add('all', 'all', 0, NONE, '');
     all.open = true;
     if (this.options.only) {
@@ -189,7 +189,7 @@ class Builder {
     // Children of open items, until there are no more: items are appended while this walks over them.
     for (let at = 1; at < this.items.length; ++at) this.open(this.items[at]);
     const itemOf = this.finishLeaves();
-    const { edges, siblings } = this.edges(itemOf);
+    const { edges, siblings } = withEdges ? this.edges(itemOf) : { edges: [], siblings: new Map() as Boxes['siblings'] };
     if (this.options.only) this.addOmitted(edges, siblings);
     return { items: this.items, edges, siblings, itemOf, visibleNodes: this.visibleNodes, notes: this.notes };
   }
@@ -472,17 +472,22 @@ export function boxesOf(graph: Graph, options: BoxOptions): Boxes {
   return new Builder(graph, options).build();
 }
 
+// Without edges: which boxes there would be.
+function itemsOf(graph: Graph, options: BoxOptions): Boxes {
+  return new Builder(graph, options).build(false);
+}
+
 // What is open at first: phase by phase, modules as long as there are few boxes.
 export function firstOpen(graph: Graph, phases: readonly number[], most: number): Set<string> {
   const open = new Set<string>();
   const base = { unfolded: new Set<number>(), phases, showViews: false, showParameters: false };
-  let boxes = boxesOf(graph, { ...base, open });
+  let boxes = itemsOf(graph, { ...base, open });
   for (let round = 0; round < 12; ++round) {
     const closed = boxes.items.filter((item) => (item.kind === 'cluster') && !item.open);
     if (closed.length === 0) break;
     const next = new Set(open);
     for (const item of closed) next.add(item.key);
-    const wider = boxesOf(graph, { ...base, open: next });
+    const wider = itemsOf(graph, { ...base, open: next });
     const count = wider.items.filter((item) => !item.open).length;
     if (count > most && round > 0) break;
     for (const key of next) open.add(key);
@@ -506,7 +511,7 @@ export function pathTo(graph: Graph, boxes: Boxes, options: BoxOptions, target: 
     if ('cluster' in target && item.kind === 'cluster' && item.id === target.cluster) return keys;
     keys.push(item.key);
     open = new Set([...open, item.key]);
-    current = boxesOf(graph, { ...options, open });
+    current = itemsOf(graph, { ...options, open });
   }
   return keys;
 }

@@ -4,9 +4,10 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { mainTimeline, useApp } from './app_context';
 import { atPeak, changedNodes, figures, kindsAtPeak, modules, operators, type Difference, type ModuleFigure } from './differences';
 import { NONE, type Graph } from './graph';
+import { running } from './memory';
 import { drawTimeline } from './memory_view';
 import { nodeTitle } from './panel';
-import { onThemeChange } from './theme';
+import { onChange } from './theme';
 import { change, csvField, exact, visible } from './units';
 
 const FIGURES: [ModuleFigure, string][] = [
@@ -68,14 +69,8 @@ function Timelines({ graphs }: { graphs: [string, Graph, 'before' | 'after'][] }
 function OneTimeline({ graph }: { graph: Graph }): VNode {
   const canvas = useRef<HTMLCanvasElement>(null);
   useEffect(() => {
-    const redraw = (): void => drawTimeline(canvas.current!, graph, mainTimeline(graph), [0, graph.nodeCount]);
-    const resized = new ResizeObserver(redraw);
-    resized.observe(canvas.current!);
-    const stop = onThemeChange(redraw);
-    return () => {
-      resized.disconnect();
-      stop();
-    };
+    const element = canvas.current!;
+    return onChange(element, () => drawTimeline(element, graph, mainTimeline(graph), running(graph)));
   }, [graph]);
   return <canvas ref={canvas} />;
 }

@@ -8,7 +8,8 @@ import { NONE, type Graph } from './graph';
 import { layoutOf, type Layout, type Point } from './layout';
 import { EdgeLegend, nodeTitle } from './panel';
 import { find } from './search';
-import { fitCanvas, onThemeChange, theme, type Theme } from './theme';
+import { fitted, LABEL, LINE, NODE, OPEN, TITLE, widthOf } from './text';
+import { fitCanvas, onChange, theme, type Theme } from './theme';
 import { bytes, exact, flops, seconds, shortened, visible } from './units';
 
 const FIRST_BOXES = 44;
@@ -66,7 +67,7 @@ function upwards(graph: Graph): (item: Item) => boolean {
   return (item) => item.kind === 'cluster' && graph.header.phases[graph.clusterPhase()[item.id]] === 'backward';
 }
 
-class Drawing {
+export class Drawing {
   camera: Camera = { x: 0, y: 0, zoom: 1 };
   hover = NONE;
   hoverEdge: Edge | undefined;
@@ -113,7 +114,7 @@ class Drawing {
     const { layout } = picture;
     // Readable rather than whole: a long network is read from its top.
     const whole = Math.min((width - 40) / layout.width, (height - 40) / layout.height);
-    const zoom = Math.min(1.25, Math.max(whole, Math.min(0.55, (width - 40) / layout.width)));
+    const zoom = Math.min(1.25, Math.max(whole, Math.min(0.9, (width - 40) / layout.width)));
     this.camera = { zoom, x: layout.width / 2 - width / 2 / zoom, y: zoom > whole ? -20 / zoom : layout.height / 2 - height / 2 / zoom };
     if (layout.width * zoom > width) this.camera.x = -20 / zoom;
     this.request();
@@ -245,25 +246,22 @@ class Drawing {
     context.lineWidth = chosen ? 3 : i === this.hover ? 2 : 1;
     context.strokeStyle = chosen ? colors.accent : colors.line;
     context.stroke();
-    const scale = this.titleScale();
     if (item.width * this.camera.zoom < 30) return;
+    // From afar, titles of open modules are written larger, as far as there is room above what they hold.
+    const scale = this.camera.zoom < 0.6 ? Math.min(1.5, 0.6 / this.camera.zoom) : 1;
+    const room = item.width - 42;
+    const title = fitted(item.title, OPEN, room / scale);
     context.fillStyle = colors.text;
-    context.font = `600 ${String(13 * scale)}px system-ui, sans-serif`;
+    context.font = scale === 1 ? OPEN : OPEN.replace('13px', `${(13 * scale).toFixed(1)}px`);
     context.textBaseline = 'top';
-    const room = Math.floor((item.width - 40) / (7.2 * scale));
-    context.fillText(shortened(item.title, Math.max(3, room)), x + 10, y + 7);
-    const used = Math.min(item.title.length, room) * 7.4 * scale + 22;
-    if (scale === 1 && item.lines.length > 0 && used + item.lines[0].length * 6 < item.width - 34) {
+    context.fillText(title, x + 10, y + 7);
+    const used = widthOf(title, OPEN) * scale + 20;
+    if (scale === 1 && item.lines.length > 0 && used + widthOf(item.lines[0], LINE) < item.width - 28) {
       context.fillStyle = colors.quiet;
-      context.font = '11px system-ui, sans-serif';
+      context.font = LINE;
       context.fillText(item.lines[0], x + used, y + 9);
     }
     if (item.key !== 'all') sign(context, x + item.width - 21, y + 6, false, colors);
-  }
-
-  // Far away, titles of open modules are written larger, as far as they fit.
-  private titleScale(): number {
-    return this.camera.zoom < 0.6 ? Math.min(2.2, 0.6 / this.camera.zoom) * (this.camera.zoom < 0.27 ? 1 : 1) : 1;
   }
 
   private isLit(item: Item): boolean {
@@ -317,13 +315,12 @@ class Drawing {
     const quiet = paint ? (paint.dark ? '#e8e8e8' : '#3b444d') : colors.quiet;
     context.textBaseline = 'top';
     context.fillStyle = ink;
-    context.font = `${module ? '600 ' : ''}12.5px system-ui, sans-serif`;
-    const room = Math.floor((item.width - (module ? 38 : 16)) / 6.7);
-    context.fillText(shortened(item.title, room), x + 9, y + 6);
+    context.font = module ? TITLE : NODE;
+    context.fillText(fitted(item.title, context.font, item.width - (module ? 40 : 15)), x + 9, y + 6);
     if (zoom > 0.3) {
-      context.font = '11px system-ui, sans-serif';
+      context.font = LINE;
       context.fillStyle = quiet;
-      item.lines.forEach((line, at) => context.fillText(shortened(line, Math.floor((item.width - 14) / 5.7)), x + 9, y + 6 + 15 * (at + 1)));
+      item.lines.forEach((line, at) => context.fillText(fitted(line, LINE, item.width - 14), x + 9, y + 6 + 15 * (at + 1)));
     }
     if (module) sign(context, x + item.width - 21, y + 6, true, { ...colors, quiet: ink });
   }
@@ -373,7 +370,7 @@ class Drawing {
     context.globalAlpha = 1;
     if (zoom < 0.55) return;
     // Types on edges, where there is room for them.
-    context.font = '10px system-ui, sans-serif';
+    context.font = LABEL;
     context.textBaseline = 'middle';
     const graph = this.picture!.graph;
     const taken: { x: number; y: number; w: number }[] = [];
@@ -382,7 +379,7 @@ class Drawing {
       const text = shortened(graph.type(edge.value), 28) + (edge.count > 1 ? ` +${String(edge.count - 1)}` : '');
       const k = Math.floor((points.length - 1) / 2);
       const p = points.length % 2 === 1 ? points[k] : { x: (points[k].x + points[k + 1].x) / 2, y: (points[k].y + points[k + 1].y) / 2 };
-      const w = text.length * 5.2;
+      const w = widthOf(text, LABEL);
       if (taken.some((t) => Math.abs(t.y - p.y) < 11 && p.x + 4 < t.x + t.w && t.x < p.x + 4 + w)) continue;
       taken.push({ x: p.x + 4, y: p.y, w });
       context.fillStyle = colors.back;
@@ -398,11 +395,11 @@ class Drawing {
   private drawMap(colors: Theme, width: number, height: number): void {
     const { picture, camera } = this;
     if (!picture || this.map.clientWidth === 0) return;
-    const fitted = fitCanvas(this.map);
-    const { context } = fitted;
+    const small = fitCanvas(this.map);
+    const { context } = small;
     context.fillStyle = colors.back;
-    context.fillRect(0, 0, fitted.width, fitted.height);
-    const scale = Math.min((fitted.width - 8) / picture.layout.width, (fitted.height - 8) / picture.layout.height);
+    context.fillRect(0, 0, small.width, small.height);
+    const scale = Math.min((small.width - 8) / picture.layout.width, (small.height - 8) / picture.layout.height);
     this.mapScale = scale;
     const { items } = picture.boxes;
     for (const item of items) {
@@ -506,7 +503,7 @@ export function GraphView(): VNode {
   const lit = useMemo(() => litBy(graph, state.selection), [graph, state.selection]);
   // What is seen again after a module opens is where it was: the camera moves with the box that was pressed.
   const anchor = useRef<{ key: string; x: number; y: number } | undefined>(undefined);
-  const fitted = useRef<string>('');
+  const scene = useRef<string>('');
 
   const itemOfSelection = (): number => {
     const { selection } = state;
@@ -521,13 +518,8 @@ export function GraphView(): VNode {
   useEffect(() => {
     const own = new Drawing(canvas.current!, map.current!);
     drawing.current = own;
-    const resized = new ResizeObserver(() => own.request());
-    resized.observe(canvas.current!);
-    const stop = onThemeChange(() => own.request());
-    return () => {
-      resized.disconnect();
-      stop();
-    };
+    if (window.shadowgraph) window.shadowgraph.drawing = own;
+    return onChange(canvas.current!, () => own.request());
   }, []);
 
   useEffect(() => {
@@ -536,7 +528,7 @@ export function GraphView(): VNode {
     own.lit = lit;
     const at = itemOfSelection();
     own.selected = at !== NONE && !picture.boxes.items[at].open ? at : NONE;
-    const scene = `${state.side} ${JSON.stringify(options.only?.length ?? '')} ${String(state.around?.node)} ${String(state.path?.from)} ${options.phases.join()}`;
+    const now = `${state.side} ${JSON.stringify(options.only?.length ?? '')} ${String(state.around?.node)} ${String(state.path?.from)} ${options.phases.join()}`;
     if (anchor.current) {
       const found = picture.boxes.items.find((item) => item.key === anchor.current!.key);
       if (found) {
@@ -544,10 +536,10 @@ export function GraphView(): VNode {
         own.camera.y += picture.layout.y[found.index] - anchor.current.y;
       }
       anchor.current = undefined;
-    } else if (fitted.current !== scene) {
+    } else if (scene.current !== now) {
       own.fit();
     }
-    fitted.current = scene;
+    scene.current = now;
     own.request();
   }, [picture, colors, lit]);
 

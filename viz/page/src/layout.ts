@@ -2,6 +2,8 @@
 // result is kept: opening a module lays out that module and what is around it, and nothing else.
 import * as dagre from '@dagrejs/dagre';
 import type { Boxes, Item } from './boxes';
+import { NONE } from './graph';
+import { LINE as SMALL, NODE, OPEN, TITLE, widthOf } from './text';
 
 export interface Point {
   x: number;
@@ -28,20 +30,22 @@ interface Arranged {
 const PADDING = 14;
 const HEADER = 26;
 const LINE = 15;
-const CHARACTER = 6.7;
 
 const kept = new Map<string, Arranged>();
 
 function sizeOf(item: Item): void {
-  const longest = Math.max(item.title.length + (item.kind === 'node' || item.kind === 'omitted' ? 0 : 3), ...item.lines.map((line) => line.length * 0.92));
-  item.width = Math.min(280, Math.max(item.kind === 'omitted' ? 56 : 84, longest * CHARACTER + 22));
+  const module = item.kind === 'cluster' || item.kind === 'chunk';
+  const title = widthOf(item.title, module ? TITLE : NODE) + (module ? 24 : 0);
+  const longest = Math.max(title, ...item.lines.map((line) => widthOf(line, SMALL)));
+  item.width = Math.min(290, Math.max(item.kind === 'omitted' ? 56 : 76, longest + 20));
   item.height = 12 + LINE * (1 + item.lines.length);
 }
 
-function arrange(items: readonly Item[], container: Item, edges: { from: number; to: number }[], upwards: boolean): Arranged {
+function arrange(items: readonly Item[], container: Item, edges: { from: number; to: number }[], upwards: boolean, touched: Uint8Array): Arranged {
   const children = container.children.map((c) => items[c]);
   const place = new Map(container.children.map((c, i) => [c, i]));
   const linked = new Set(edges.flatMap((edge) => [edge.from, edge.to]));
+  for (const child of children) if (touched[child.index] === 1) linked.add(child.index);
   const result: Arranged = { places: children.map(() => ({ x: 0, y: 0 })), ways: [], width: 0, height: 0 };
   const joined = children.filter((child) => linked.has(child.index));
   if (joined.length > 0) {
@@ -112,6 +116,12 @@ function besideOneAnother(children: Item[]): Arranged {
 export function layoutOf(boxes: Boxes, upwards: (item: Item) => boolean): Layout {
   const { items, siblings } = boxes;
   const arranged = new Map<number, Arranged>();
+  // Items that an edge ends in or below.
+  const touched = new Uint8Array(items.length);
+  for (const edge of boxes.edges) {
+    for (let i = edge.from; i !== NONE && touched[i] === 0; i = items[i].parent) touched[i] = 1;
+    for (let i = edge.to; i !== NONE && touched[i] === 0; i = items[i].parent) touched[i] = 1;
+  }
   const flat = items[0].children.some((c) => items[c].kind !== 'cluster');
   for (let i = items.length; i-- > 0; ) {
     const item = items[i];
@@ -126,10 +136,10 @@ export function layoutOf(boxes: Boxes, upwards: (item: Item) => boolean): Layout
     } else {
       const up = upwards(item);
       const place = new Map(item.children.map((c, at) => [c, at]));
-      const key = `${up ? 'u' : 'd'}${item.children.map((c) => `${items[c].width.toFixed(0)}x${items[c].height.toFixed(0)}`).join(' ')}|${edges.map((e) => `${String(place.get(e.from))}-${String(place.get(e.to))}`).join(' ')}`;
+      const key = `${up ? 'u' : 'd'}${item.children.map((c) => `${touched[c] === 1 ? 't' : ''}${items[c].width.toFixed(0)}x${items[c].height.toFixed(0)}`).join(' ')}|${edges.map((e) => `${String(place.get(e.from))}-${String(place.get(e.to))}`).join(' ')}`;
       done = kept.get(key);
       if (!done) {
-        done = arrange(items, item, edges, up);
+        done = arrange(items, item, edges, up, touched);
         if (kept.size > 2000) kept.clear();
         kept.set(key, done);
       }
@@ -139,7 +149,7 @@ export function layoutOf(boxes: Boxes, upwards: (item: Item) => boolean): Layout
       item.width = done.width;
       item.height = done.height;
     } else {
-      item.width = Math.max(done.width + 2 * PADDING, item.title.length * CHARACTER + 60, 120);
+      item.width = Math.max(done.width + 2 * PADDING, widthOf(item.title, OPEN) + 60, 110);
       item.height = done.height + PADDING + HEADER + 6;
     }
   }

@@ -3,12 +3,14 @@ import { Page } from './app';
 import { AppContext } from './app_context';
 import { unpack } from './container';
 import { Graph } from './graph';
+import type { Drawing } from './graph_view';
 import { Store } from './state';
 import { visible } from './units';
 
 declare global {
   interface Window {
-    shadowgraph?: { after: Graph; before: Graph | undefined; store: Store; readyAfter: number };
+    // For the tests in test/browser, and for who is curious.
+    shadowgraph?: { after: Graph; before: Graph | undefined; store: Store; readyAfter: number; drawing?: Drawing };
   }
 }
 
@@ -26,6 +28,7 @@ async function start(): Promise<void> {
     const [after, before] = await Promise.all([read('graph-data'), read('before-data')]);
     if (!after) throw new Error('the page holds no graph');
     const store = new Store();
+    window.shadowgraph = { after, before, store, readyAfter: 0 };
     root.textContent = '';
     render(
       <AppContext.Provider value={{ store, after, before }}>
@@ -33,7 +36,9 @@ async function start(): Promise<void> {
       </AppContext.Provider>,
       root,
     );
-    window.shadowgraph = { after, before, store, readyAfter: performance.now() };
+    requestAnimationFrame(() => {
+      window.shadowgraph!.readyAfter = performance.now();
+    });
   } catch (error) {
     root.textContent = `This page cannot be shown: ${visible(error instanceof Error ? error.message : String(error))}`;
     root.className = 'waiting';

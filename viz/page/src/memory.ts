@@ -118,3 +118,10 @@ export function phaseRuns(graph: Graph): { phase: number; first: number; last: n
   }
   return runs;
 }
+
+// The steps at which the program runs: without what existed before, and what is handed out at the end.
+export function running(graph: Graph): readonly [number, number] {
+  const runs = phaseRuns(graph);
+  if (runs.length === 0) return [0, graph.nodeCount];
+  return [runs[0].first, runs[runs.length - 1].last + 1];
+}

@@ -4,9 +4,10 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { litBy, mainTimeline, useApp, type Lit } from './app_context';
 import { kindColor } from './colors';
 import type { Graph } from './graph';
-import { aliveAt, blocksOf, phaseRuns, type Block, type Blocks, type Timeline } from './memory';
+import { aliveAt, blocksOf, phaseRuns, running, type Block, type Blocks, type Timeline } from './memory';
 import { Link, nodeTitle } from './panel';
-import { fitCanvas, onThemeChange, theme } from './theme';
+import { fitted, LINE } from './text';
+import { fitCanvas, onChange, theme } from './theme';
 import { bytes, exact, percent, shortened, visible } from './units';
 
 const LEFT = 76;
@@ -189,14 +190,14 @@ function drawBlocks(canvas: HTMLCanvasElement, graph: Graph, blocks: Blocks, ran
     }
     if (h > 12 && w > 70) {
       context.fillStyle = '#1b1f24';
-      context.font = '10.5px system-ui, sans-serif';
+      context.font = LINE;
       context.textBaseline = 'middle';
       const from = Math.max(left, LEFT);
-      const room = Math.floor((Math.min(left + w, width - RIGHT) - from - 8) / 5.6);
-      if (room > 6) {
+      const room = Math.min(left + w, width - RIGHT) - from - 8;
+      if (room > 50) {
         const kind = kinds[graph.storageKind()[block.storage]];
         if (kind === 'parameter') context.fillStyle = '#ffffff';
-        context.fillText(shortened(`${graph.storageLabel(block.storage)} ${bytes(block.bytes)}`, room), from + 4, top + h / 2);
+        context.fillText(fitted(visible(`${graph.storageLabel(block.storage)} ${bytes(block.bytes)}`, 200), LINE, room), from + 4, top + h / 2);
       }
     }
     if (lit.storage(block.storage)) chosen.push(block);
@@ -228,17 +229,14 @@ function Chart(props: ChartProps): VNode {
   const latest = useRef(props);
   latest.current = props;
   useEffect(() => {
-    const redraw = (): void => latest.current.draw(canvas.current!);
-    const resized = new ResizeObserver(redraw);
-    resized.observe(canvas.current!);
-    const stop = onThemeChange(redraw);
-    return () => {
-      resized.disconnect();
-      stop();
-    };
+    const element = canvas.current!;
+    return onChange(element, () => latest.current.draw(element));
   }, []);
   useEffect(() => {
-    const frame = requestAnimationFrame(() => props.draw(canvas.current!));
+    const element = canvas.current!;
+    const frame = requestAnimationFrame(() => {
+      if (element.isConnected) props.draw(element);
+    });
     return () => cancelAnimationFrame(frame);
   }, [props.draw]);
   const all = props.graph.nodeCount;
@@ -252,7 +250,7 @@ function Chart(props: ChartProps): VNode {
   const setRange = (from: number, to: number): void => {
     const span = Math.min(all, Math.max(8, to - from));
     const start = Math.max(0, Math.min(from, all - span));
-    store.set({ range: span >= all ? undefined : [start, start + span] });
+    store.set({ range: [start, start + span] });
   };
   const width = props.range[1] - props.range[0];
   const marked = props.mark !== undefined && props.mark >= props.range[0] && props.mark <= props.range[1];
@@ -314,7 +312,7 @@ export function MemoryView(): VNode {
   const { graph, state, store } = useApp();
   const timeline = mainTimeline(graph);
   const blocks = useMemo(() => mainBlocks(graph), [graph]);
-  const range: Range = state.range ?? [0, graph.nodeCount];
+  const range: Range = state.range ?? running(graph);
   const [pointed, setPointed] = useState<number | undefined>(undefined);
   const lit = useMemo(() => litBy(graph, state.selection), [graph, state.selection]);
   const low = range[0];

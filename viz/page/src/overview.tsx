@@ -3,10 +3,11 @@
 import type { ComponentChildren, VNode } from 'preact';
 import { useEffect, useMemo, useRef } from 'preact/hooks';
 import { mainTimeline, useApp } from './app_context';
+import { running } from './memory';
 import { drawTimeline } from './memory_view';
 import type { Graph } from './graph';
 import type { State } from './state';
-import { onThemeChange } from './theme';
+import { onChange } from './theme';
 import { bytes, count, exact, flops, percent, seconds, visible } from './units';
 
 function Card(props: { title: string; value: string; to?: Partial<State>; children?: ComponentChildren }): VNode {
@@ -29,14 +30,8 @@ function SmallTimeline({ graph }: { graph: Graph }): VNode {
   const { store } = useApp();
   const canvas = useRef<HTMLCanvasElement>(null);
   useEffect(() => {
-    const redraw = (): void => drawTimeline(canvas.current!, graph, mainTimeline(graph), [0, graph.nodeCount]);
-    const resized = new ResizeObserver(redraw);
-    resized.observe(canvas.current!);
-    const stop = onThemeChange(redraw);
-    return () => {
-      resized.disconnect();
-      stop();
-    };
+    const element = canvas.current!;
+    return onChange(element, () => drawTimeline(element, graph, mainTimeline(graph), running(graph)));
   }, [graph]);
   return (
     <button type="button" class="small-timeline" aria-label="Memory over the step; opens the memory view" onClick={() => store.set({ view: 'memory', step: mainTimeline(graph).peakStep })}>

@@ -4,6 +4,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { litBy, mainTimeline, useApp, type Lit } from './app_context';
 import { NONE, type Graph } from './graph';
 import type { Selection, TableName } from './state';
+import { onChange } from './theme';
 import { bytes, count, csvField, exact, flops, percent, seconds, visible } from './units';
 
 export interface Column {
@@ -243,9 +244,8 @@ export function TablesView(): VNode {
   const body = useRef<HTMLDivElement>(null);
   const [scroll, setScroll] = useState({ top: 0, height: 800 });
   useEffect(() => {
-    const resized = new ResizeObserver(() => setScroll({ top: body.current!.scrollTop, height: body.current!.clientHeight }));
-    resized.observe(body.current!);
-    return () => resized.disconnect();
+    const element = body.current!;
+    return onChange(element, () => setScroll({ top: element.scrollTop, height: element.clientHeight }));
   }, []);
   // The row of what was selected elsewhere comes into sight.
   useEffect(() => {

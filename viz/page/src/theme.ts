@@ -21,7 +21,7 @@ export function theme(): Theme {
 }
 
 // Calls `redraw` when light turns dark or the other way round.
-export function onThemeChange(redraw: () => void): () => void {
+function onThemeChange(redraw: () => void): () => void {
   const query = window.matchMedia('(prefers-color-scheme: dark)');
   const observer = new MutationObserver(redraw);
   observer.observe(document.documentElement, { attributes: true, attributeFilter: ['data-theme'] });
@@ -44,4 +44,18 @@ export function fitCanvas(canvas: HTMLCanvasElement): { width: number; height: n
   const context = canvas.getContext('2d')!;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   return { width, height, context };
+}
+
+// Draws again when the size or the colours change, as long as the element is in the page.
+export function onChange(element: Element, redraw: () => void): () => void {
+  const draw = (): void => {
+    if (element.isConnected) redraw();
+  };
+  const resized = new ResizeObserver(draw);
+  resized.observe(element);
+  const stop = onThemeChange(draw);
+  return () => {
+    resized.disconnect();
+    stop();
+  };
 }
