@@ -19,7 +19,7 @@ ruff_version=0.17.6
 mypy_version=2.4.1
 scikit_build_core_version=1.1.2
 packages=(g++ make cmake ninja-build ccache pkg-config python3 python3-dev python3-venv
-  libboost-graph-dev libgraphviz-dev nlohmann-json3-dev libcli11-dev
+  libboost-graph-dev libgraphviz-dev zlib1g-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
 want_tests=
 want_lint=

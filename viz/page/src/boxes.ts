@@ -1,6 +1,7 @@
 // Which boxes are seen, given which modules are open, and the edges between them. The rules are those of ViewModel
 // (include/shadowgraph/draw.h): plumbing is drawn through, equal layers are one box, a module of one operator is that
 // operator. What is closed costs nothing but one walk over the edges.
+import type { TargetInfo } from './container';
 import { NONE, type Graph } from './graph';
 import { bytes, flops, visible } from './units';
 
@@ -65,10 +66,10 @@ export function origins(graph: Graph, showViews: boolean): Int32Array {
   const start = graph.inputStart();
   const inputs = graph.inputValue();
   const origin = new Int32Array(graph.header.values);
+  const isThrough = Uint8Array.from(graph.header.targets, (t) => (!showViews && t.view === true && t.builtin !== true ? 1 : 0));
   for (let i = 0; i < graph.nodeCount; ++i) {
     let through = NONE;
-    const target = graph.target(i);
-    if (!showViews && target.view === true && target.builtin !== true) {
+    if (isThrough[graph.targetIndex(i)] === 1) {
       for (let k = start[i]; k < start[i + 1] && through === NONE; ++k) {
         if (graph.isTensor(inputs[k])) through = origin[inputs[k]];
       }
@@ -80,7 +81,10 @@ export function origins(graph: Graph, showViews: boolean): Int32Array {
 
 // Whether a node is a box of its own.
 export function isShown(graph: Graph, node: number, options: Pick<BoxOptions, 'showViews' | 'showParameters'>): boolean {
-  const target = graph.target(node);
+  return isTargetShown(graph.target(node), options);
+}
+
+function isTargetShown(target: TargetInfo, options: Pick<BoxOptions, 'showViews' | 'showParameters'>): boolean {
   if (target.name === 'sg::gradient') return false;
   if (target.builtin === true && target.name !== 'sg::input' && target.name !== 'sg::output' && target.name !== 'sg::alias') {
     return options.showParameters;
@@ -129,14 +133,15 @@ function contentOf(graph: Graph, options: BoxOptions): Content {
     content.hidden[c] = content.hidden[above] === 1 || (original !== NONE && folds) ? 1 : 0;
     content.run[c] = content.run[above];
     content.copy[c] = content.copy[above];
-    if (content.run[c] === NONE && folds && (original !== NONE || graph.cluster(c).repeats > 1)) {
+    if (content.run[c] === NONE && folds && (original !== NONE || graph.clusterRepeats()[c] > 1)) {
       content.run[c] = original === NONE ? c : original;
       content.copy[c] = c;
     }
   }
   const clusterOf = graph.clusterOf();
+  const shown = Uint8Array.from(graph.header.targets, (target) => (isTargetShown(target, options) ? 1 : 0));
   for (let i = 0; i < graph.nodeCount; ++i) {
-    if (!isShown(graph, i, options)) continue;
+    if (shown[graph.targetIndex(i)] === 0) continue;
     const c = clusterOf[i];
     if (content.hidden[c] === 1) continue;
     content.nodes[i] = 1;

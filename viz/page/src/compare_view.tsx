@@ -16,7 +16,7 @@ const FIGURES: [ModuleFigure, string][] = [
 ];
 const MOST = 40;
 
-function Rows({ title, rows, onPress, say }: { title: string; rows: Difference[]; onPress?: (row: Difference) => void; say?: string }): VNode {
+function Rows({ title, rows, onPress, say, mixed }: { title: string; rows: Difference[]; onPress?: (row: Difference) => void; say?: string; mixed?: boolean }): VNode {
   const [all, setAll] = useState(false);
   const shown = all ? rows.slice(0, 2000) : rows.slice(0, MOST);
   const most = Math.max(1, ...rows.map((row) => Math.abs(row.after - row.before)));
@@ -37,7 +37,7 @@ function Rows({ title, rows, onPress, say }: { title: string; rows: Difference[]
                 <td class="number">{row.format(row.before)}</td>
                 <td class="number">{row.format(row.after)}</td>
                 <td class={`number ${row.after > row.before ? 'more' : row.after < row.before ? 'less' : ''}`}>
-                  <i class="share" style={{ width: `${((Math.abs(row.after - row.before) / most) * 100).toFixed(1)}%` }} />
+                  {!mixed && <i class="share" style={{ width: `${((Math.abs(row.after - row.before) / most) * 100).toFixed(1)}%` }} />}
                   {row.after > row.before ? '▲ ' : row.after < row.before ? '▼ ' : ''}{change(row.before, row.after, row.format)}
                 </td>
               </tr>
@@ -114,7 +114,7 @@ export function CompareView(): VNode {
         before: <b><bdi>{visible(before.header.title, 120)}</bdi></b>, after: <b><bdi>{visible(after.header.title, 120)}</bdi></b>. {exact(after.header.same ?? 0)} operators are the same, {exact(all.old.single.length)} went, {exact(all.now.single.length)} came, {exact(all.now.changed.length)} changed.{' '}
         <button type="button" onClick={() => store.set({ view: 'graph', side: 'after', color: 'difference' })}>Show in graph</button>
       </p>
-      <Rows title="Figures" rows={all.figures} />
+      <Rows title="Figures" rows={all.figures} mixed />
       <Timelines graphs={[['before', before, 'before'], ['after', after, 'after']]} />
       <Rows title="What moved the peak, by kind" rows={all.kinds} />
       <Rows title="What moved the peak, by maker" rows={all.peak} />

@@ -169,12 +169,13 @@ export class Graph {
     }
     return out;
   });
+  private readonly places = lazy(() => this.data.ints('input.place'));
   // Place among the schema's arguments; whether the call writes it.
   inputPlace(k: number): number {
-    return this.data.ints('input.place')[k] >> 1;
+    return this.places()[k] >> 1;
   }
   inputWritten(k: number): boolean {
-    return (this.data.ints('input.place')[k] & 1) === 1;
+    return (this.places()[k] & 1) === 1;
   }
   readonly savedValue = lazy(() => {
     const back = this.data.ints('saved.value');
@@ -203,8 +204,9 @@ export class Graph {
     return grouped(this.header.values, this.inputValue(), (k) => node[k]);
   });
   readonly storageOf = lazy(() => minusOne(this.data.ints('value.storage')));
+  private readonly valueKind = lazy(() => this.data.ints('value.kind'));
   isTensor(value: number): boolean {
-    return this.data.ints('value.kind')[value] === 0;
+    return this.valueKind()[value] === 0;
   }
   sizes(value: number): string {
     return this.header.lists[this.data.ints('value.sizes')[value]];
@@ -231,10 +233,18 @@ export class Graph {
   private readonly elements = lazy(() =>
     this.header.lists.map((text) => (text === '' ? 1 : text.split(',').reduce((product, n) => product * Number(n), 1))),
   );
+  private readonly valueBytes = lazy(() => {
+    const kind = this.data.ints('value.kind');
+    const dtype = this.data.ints('value.dtype');
+    const sizes = this.data.ints('value.sizes');
+    const elements = this.elements();
+    const each = this.header.dtype_bytes;
+    const out = new Float64Array(kind.length);
+    for (let v = 0; v < out.length; ++v) out[v] = kind[v] === 0 ? elements[sizes[v]] * (each[dtype[v]] ?? 0) : 0;
+    return out;
+  });
   bytesOfValue(value: number): number {
-    if (!this.isTensor(value)) return 0;
-    const each = this.header.dtype_bytes[this.data.ints('value.dtype')[value]] ?? 0;
-    return this.elements()[this.data.ints('value.sizes')[value]] * each;
+    return this.valueBytes()[value];
   }
   // The device of the first tensor that a node makes or, if it makes none, reads.
   device(node: number): string {
@@ -416,9 +426,11 @@ export class Graph {
       span: texts[this.data.ints('cluster.span')[c]],
     };
   }
+  private readonly phaseClusters = lazy(() => this.data.ints('cluster.phase'));
   isPhaseCluster(c: number): boolean {
-    return this.data.ints('cluster.phase')[c] === 1;
+    return this.phaseClusters()[c] === 1;
   }
+  readonly clusterRepeats = lazy(() => this.data.ints('cluster.repeats'));
   // The phase that a cluster's nodes run in.
   readonly clusterPhase = lazy(() => {
     const out = new Uint32Array(this.clusterCount);
@@ -453,12 +465,14 @@ export class Graph {
     const make = (): Float64Array => new Float64Array(size);
     const totals = { operators: make(), flops: make(), bytes: make(), moved: make(), seconds: make(), saved: make() };
     const clusterOf = this.clusterOf();
+    const targets = this.targets();
+    const builtin = Uint8Array.from(this.header.targets, (t) => (t.builtin === true ? 1 : 0));
     const columns = {
       flops: this.matmul(), bytes: this.allocated(), seconds: this.seconds(), saved: this.kept(), read: this.read(), written: this.written(),
     };
     for (let i = 0; i < this.nodeCount; ++i) {
       const c = clusterOf[i];
-      if (this.target(i).builtin !== true) ++totals.operators[c];
+      if (builtin[targets[i]] === 0) ++totals.operators[c];
       totals.flops[c] += columns.flops[i];
       totals.bytes[c] += columns.bytes[i];
       totals.moved[c] += columns.read[i] + columns.written[i];

@@ -114,7 +114,8 @@ export class Drawing {
     const { layout } = picture;
     // Readable rather than whole: a long network is read from its top.
     const whole = Math.min((width - 40) / layout.width, (height - 40) / layout.height);
-    const zoom = Math.min(1.25, Math.max(whole, Math.min(0.9, (width - 40) / layout.width)));
+    const readable = width > 2200 ? 1.6 : 0.9;
+    const zoom = Math.min(readable * 1.4, Math.max(whole, Math.min(readable, (width - 40) / layout.width)));
     this.camera = { zoom, x: layout.width / 2 - width / 2 / zoom, y: zoom > whole ? -20 / zoom : layout.height / 2 - height / 2 / zoom };
     if (layout.width * zoom > width) this.camera.x = -20 / zoom;
     this.request();

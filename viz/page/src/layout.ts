@@ -76,9 +76,19 @@ function arrange(items: readonly Item[], container: Item, edges: { from: number;
   for (const way of result.ways) {
     for (const point of way.points) result.width = Math.max(result.width, point.x + 4);
   }
-  // What nothing is joined to stands in rows below.
+  // What nothing is joined to stands apart: beside the rest, or in rows below it.
   const loose = children.filter((child) => !linked.has(child.index));
-  if (loose.length > 0) {
+  if (joined.length > 0 && loose.length > 0 && loose.length <= 4) {
+    // A few stand beside, where no edge passes.
+    const x = result.width + 16;
+    let y = 0;
+    for (const child of loose) {
+      result.places[place.get(child.index)!] = { x, y };
+      y += child.height + 12;
+      result.width = Math.max(result.width, x + child.width);
+      result.height = Math.max(result.height, y - 12);
+    }
+  } else if (loose.length > 0) {
     const area = loose.reduce((sum, child) => sum + (child.width + 16) * (child.height + 16), 0);
     const limit = Math.max(result.width, Math.sqrt(area * 1.6), 200);
     let x = 0;
