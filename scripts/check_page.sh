@@ -39,7 +39,7 @@ say "the bundle, types, lint, unit tests"
   fi
   npm run --silent types
   npm run --silent lint
-  npm run --silent test -- --test-reporter=dot
+  npm run --silent test
 )
 if [[ -n $bundle_only ]]; then exit 0; fi
 

@@ -2,8 +2,8 @@
 import type { VNode } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { litBy, useApp, type Lit, type Seen } from './app_context';
-import { around, boxesOf, EdgeKind, firstNodeOf, firstOpen, pathsBetween, pathTo, siblingsOf, type Boxes, type BoxOptions, type Edge, type Item } from './boxes';
-import { coloring, EDGE_NAMES, formatOf, MODES, type Coloring, type Mode } from './colors';
+import { around, boxesOf, EdgeKind, firstOpen, pathsBetween, pathTo, siblingsOf, type Boxes, type BoxOptions, type Edge, type Item } from './boxes';
+import { coloring, MODES, type Coloring, type Mode } from './colors';
 import { NONE, type Graph } from './graph';
 import { layoutOf, type Layout, type Point } from './layout';
 import { EdgeLegend, nodeTitle } from './panel';
@@ -30,7 +30,7 @@ interface Camera {
 }
 
 const firsts = new WeakMap<Graph, Set<string>>();
-function openAtFirst(graph: Graph): Set<string> {
+export function openAtFirst(graph: Graph): Set<string> {
   let known = firsts.get(graph);
   if (!known) {
     known = firstOpen(graph, [phasesAtFirst(graph)[0]], FIRST_BOXES);
@@ -327,7 +327,7 @@ export class Drawing {
   }
 
   private drawEdges(context: CanvasRenderingContext2D, colors: Theme, near: number, right: number, bottom: number): void {
-    const { boxes, layout } = this.picture!;
+    const { boxes } = this.picture!;
     const { items } = boxes;
     const zoom = this.camera.zoom;
     const drawn: { edge: Edge; points: Point[]; lit: boolean }[] = [];
@@ -348,7 +348,6 @@ export class Drawing {
       if (left > right || top > bottom || r < this.camera.x || b < this.camera.y) continue;
       drawn.push({ edge, points, lit });
     }
-    void layout;
     drawn.sort((a, b) => Number(a.lit) - Number(b.lit));
     for (const { edge, points, lit } of drawn) {
       const width = edge.bytes > 0 ? Math.max(0.8, Math.min(7, Math.log2(1 + edge.bytes / 4096) * 0.33)) : 0.8;
@@ -864,5 +863,3 @@ function Search(): VNode {
     </span>
   );
 }
-
-export { EDGE_NAMES, firstNodeOf, formatOf };

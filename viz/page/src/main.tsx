@@ -3,8 +3,10 @@ import { Page } from './app';
 import { AppContext } from './app_context';
 import { unpack } from './container';
 import { Graph } from './graph';
-import type { Drawing } from './graph_view';
+import { openAtFirst, type Drawing } from './graph_view';
+import { mainBlocks } from './memory_view';
 import { Store } from './state';
+import { tableOf } from './tables';
 import { visible } from './units';
 
 declare global {
@@ -20,6 +22,19 @@ async function read(id: string): Promise<Graph | undefined> {
   const graph = new Graph(await unpack(element.textContent ?? ''));
   element.remove(); // the text is of no more use, and may be large
   return graph;
+}
+
+// While nobody asks for anything, what the first look at each view will ask for; piece by piece.
+function prepare(graph: Graph): void {
+  const steps: (() => unknown)[] = [
+    () => openAtFirst(graph), () => mainBlocks(graph), () => graph.users(), () => tableOf(graph, 'operators'), () => graph.clusterModule(),
+  ];
+  const idle = typeof requestIdleCallback === 'function' ? (f: () => void) => requestIdleCallback(f) : (f: () => void) => setTimeout(f, 50);
+  const next = (): void => {
+    steps.shift()?.();
+    if (steps.length > 0) idle(next);
+  };
+  if (graph.nodeCount < 300_000) idle(next);
 }
 
 async function start(): Promise<void> {
@@ -38,6 +53,7 @@ async function start(): Promise<void> {
     );
     requestAnimationFrame(() => {
       window.shadowgraph!.readyAfter = performance.now();
+      prepare(after);
     });
   } catch (error) {
     root.textContent = `This page cannot be shown: ${visible(error instanceof Error ? error.message : String(error))}`;

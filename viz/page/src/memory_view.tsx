@@ -17,7 +17,7 @@ const BOTTOM = 22;
 const PHASE_COLORS: Record<string, string> = { forward: '#56b4e9', backward: '#e69f00', optimizer: '#009e73' };
 
 const blocksKnown = new WeakMap<Graph, Blocks>();
-function mainBlocks(graph: Graph): Blocks {
+export function mainBlocks(graph: Graph): Blocks {
   let known = blocksKnown.get(graph);
   if (!known) blocksKnown.set(graph, (known = blocksOf(graph, graph.header.profile.device)));
   return known;
@@ -144,12 +144,12 @@ export function drawTimeline(canvas: HTMLCanvasElement, graph: Graph, timeline: 
   context.fillStyle = colors.text;
   context.textBaseline = 'middle';
   context.fillText(label, beside, y(timeline.peak) - 9);
-  if (lit) drawLit(context, graph, lit, x, height, first, last, colors.accent);
+  if (lit) drawLit(context, lit, x, height, first, last, colors.accent);
   context.restore();
 }
 
 // Steps of what is selected, as ticks along the axis.
-function drawLit(context: CanvasRenderingContext2D, graph: Graph, lit: Lit, x: (step: number) => number, height: number, first: number, last: number, color: string): void {
+function drawLit(context: CanvasRenderingContext2D, lit: Lit, x: (step: number) => number, height: number, first: number, last: number, color: string): void {
   context.fillStyle = color;
   let pixel = -1;
   for (let s = first; s <= last; ++s) {
@@ -159,7 +159,6 @@ function drawLit(context: CanvasRenderingContext2D, graph: Graph, lit: Lit, x: (
     pixel = at;
     context.fillRect(at, height - BOTTOM, Math.max(2, x(s + 1) - x(s)), 5);
   }
-  void graph;
 }
 
 function drawBlocks(canvas: HTMLCanvasElement, graph: Graph, blocks: Blocks, range: Range, lit: Lit): void {

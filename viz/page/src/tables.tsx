@@ -5,7 +5,7 @@ import { litBy, mainTimeline, useApp, type Lit } from './app_context';
 import { NONE, type Graph } from './graph';
 import type { Selection, TableName } from './state';
 import { onChange } from './theme';
-import { bytes, count, csvField, exact, flops, percent, seconds, visible } from './units';
+import { bytes, csvField, exact, flops, percent, seconds, visible } from './units';
 
 export interface Column {
   key: string;
@@ -56,10 +56,6 @@ function modules(graph: Graph): TableData {
   const amount = (key: string, title: string, column: ArrayLike<number>, text: (v: number) => string, help: string): Column => ({
     key, title, number: true, help, value: (m) => column[m], text: (m) => text(column[m]), share: (m) => (column[0] > 0 ? column[m] / column[0] : 0),
   });
-  const below = (column: Float64Array): Float64Array => {
-    // Figures that belong to a module alone are summed over what is below it.
-    return column;
-  };
   const order: number[] = [];
   const pending = graph.moduleCount > 0 ? [0] : [];
   for (let m = pending.pop(); m !== undefined; m = pending.pop()) {
@@ -75,7 +71,7 @@ function modules(graph: Graph): TableData {
       amount('forward', 'forward FLOPs', figure('forward_flops'), flops, 'matrix products: 2 a multiply-add'),
       amount('backward', 'backward FLOPs', figure('backward_flops'), flops, 'matrix products: 2 a multiply-add'),
       ...(graph.hasTime ? [amount('time', 'time', graph.moduleSeconds(), seconds, 'estimated, all phases')] : []),
-      amount('saved', 'saved first here', below(figure('saved')), bytes, 'bytes that its forward is the first to save for backward'),
+      amount('saved', 'saved first here', figure('saved'), bytes, 'bytes that its forward is the first to save for backward'),
       amount('output', 'kept results', figure('output'), bytes, 'bytes that its forward makes and autograd keeps'),
       amount('temporary', 'temporary', figure('temporary'), bytes, 'bytes that its forward makes and nobody keeps'),
       amount('made', 'made in backward', figure('backward'), bytes, 'bytes that its backward makes'),
@@ -367,5 +363,3 @@ export function TablesView(): VNode {
 function lastPart(path: string): string {
   return path.slice(path.lastIndexOf('.') + 1) || path;
 }
-
-export { count };
