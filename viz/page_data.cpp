@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
+#include <zlib.h>
 
 #include "ir/text/words.h"
 #include "profiler/module_tree.h"
@@ -44,8 +44,11 @@ class Column {
     append((static_cast<uint64_t>(step) << 1U) ^ static_cast<uint64_t>(step >> 63));
   }
   json entry(size_t offset) const {
-    return {{"name", name_}, {"code", std::string(1, static_cast<char>(code_))}, {"count", count_},
-            {"at", offset},  {"bytes", bytes_.size()}};
+    return {{"name", name_},
+            {"code", std::string(1, static_cast<char>(code_))},
+            {"count", count_},
+            {"at", offset},
+            {"bytes", bytes_.size()}};
   }
   const std::string& bytes() const { return bytes_; }
 
@@ -122,9 +125,7 @@ class PageData {
     }
   }
   uint32_t number_of(ValueId id) const { return value_number_[id]; }
-  uint32_t number_of(NodeId id) const {
-    return id.valid() && !graph_.is_erased(id) ? costs_.order[id] : kNoNumber;
-  }
+  uint32_t number_of(NodeId id) const { return id.valid() && !graph_.is_erased(id) ? costs_.order[id] : kNoNumber; }
 
   uint32_t target_number(TargetId id) {
     uint32_t& number = target_number_[id];
@@ -310,8 +311,9 @@ class PageData {
       }
       if (graph_.has_notes(id)) {
         json list = json::array();
-        graph_.for_each_note(
-            id, [&](std::string_view key, std::string_view text) { list.push_back({std::string(key), std::string(text)}); });
+        graph_.for_each_note(id, [&](std::string_view key, std::string_view text) {
+          list.push_back({std::string(key), std::string(text)});
+        });
         notes_.push_back({i, std::move(list)});
       }
     }

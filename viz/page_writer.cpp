@@ -78,10 +78,10 @@ std::string to_html(const Profile& profile, const HtmlOptions& options) {
   } else {
     const GraphDiff diff = GraphDiff::of(options.before->graph(), profile.graph());
     add_data(html, "graph-data", packed(page_data(profile, {.title = title, .diff = &diff})));
-    add_data(html, "before-data",
-             packed(page_data(*options.before, {.title = title_of(*options.before, options.before_title),
-                                                .diff = &diff,
-                                                .before = true})));
+    add_data(
+        html, "before-data",
+        packed(page_data(*options.before,
+                         {.title = title_of(*options.before, options.before_title), .diff = &diff, .before = true})));
   }
   html += "<script>";
   html += bundled("page.js");

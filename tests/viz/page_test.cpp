@@ -1,6 +1,7 @@
 // The page: what is in its data, that it asks for nothing from outside, and that no name can leave its place.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
 #include <zlib.h>
 
 #include "ir/text/words.h"

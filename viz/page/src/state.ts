@@ -156,7 +156,11 @@ export class Store {
   private write(push: boolean): void {
     clearTimeout(this.timer);
     this.written = toAddress(this.state);
-    if (push) history.pushState(null, '', this.written);
-    else history.replaceState(null, '', this.written);
+    try {
+      if (push) history.pushState(null, '', this.written);
+      else history.replaceState(null, '', this.written);
+    } catch {
+      // A frame in a notebook has no address of its own.
+    }
   }
 }
