@@ -97,9 +97,9 @@ void bind_profile(py::module_& m) {
           [](const GraphProfile& p, const std::string& title, const GraphProfile* before,
              const std::string& before_title) {
             const CppCall call;
-            return to_html(p.costs, {.title = title,
-                                     .before = before == nullptr ? nullptr : &before->costs,
-                                     .before_title = before_title});
+            return to_html(
+                p.costs,
+                {.title = title, .before = before == nullptr ? nullptr : &before->costs, .before_title = before_title});
           },
           py::arg("title") = "", py::arg("before") = static_cast<const GraphProfile*>(nullptr),
           py::arg("before_title") = "")

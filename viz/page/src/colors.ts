@@ -156,7 +156,7 @@ export function coloring(graph: Graph, mode: Mode, items: readonly Item[], side:
       if (value === undefined) return undefined;
       if (value <= 0) return { fill: '#e6e6e6', dark: false };
       const share = high === low ? 1 : Math.log(value / low) / span;
-      return { fill: amountColor(share), dark: share < 0.55 };
+      return { fill: amountColor(share), dark: share < 0.52 };
     },
     legend: { scale: { low: format(low), high: format(high), unit: mode === 'flops' ? 'FLOP' : mode === 'time' ? 'seconds' : 'bytes' }, note: 'logarithmic; grey: none' },
   };

@@ -313,7 +313,7 @@ export class Drawing {
     context.stroke();
     if (zoom < 0.12) return;
     const ink = paint ? (paint.dark ? '#ffffff' : '#1b1f24') : colors.text;
-    const quiet = paint ? (paint.dark ? '#e8e8e8' : '#3b444d') : colors.quiet;
+    const quiet = paint ? ink : colors.quiet;
     context.textBaseline = 'top';
     context.fillStyle = ink;
     context.font = module ? TITLE : NODE;

@@ -236,8 +236,9 @@ async function useHostile(file) {
 }
 
 async function takePictures(file, names) {
-  for (const [name, hash, width, height, dark] of names) {
+  for (const [name, hash, width, height, dark, first] of names) {
     const page = await open(file, hash, width, height, dark);
+    if (first) await page.evaluate(first);
     await pause(500);
     await page.screenshot({ path: join(pictures, name) });
     await page.close();
@@ -262,6 +263,13 @@ if (pictures) {
     await takePictures(resnet, [
       ['report-overview.png', '#overview', 1280, 900],
       ['report-graph.png', '#graph', 1280, 800],
+      ['report-backward.png', '#graph?phases=0.1&color=time', 1280, 900, false, `(async () => {
+        const { drawing, store } = window.shadowgraph;
+        const backward = drawing.picture.boxes.items.find((item) => item.title === 'backward');
+        store.set({ open: ['c0', backward.key] });
+        await new Promise((done) => setTimeout(done, 300));
+        drawing.fit();
+      })()`],
       ['report-memory.png', '#memory', 1280, 800],
       ['report-phone.png', '#overview', 390, 844],
       ['report-dark.png', '#memory', 1280, 800, true],
