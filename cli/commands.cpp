@@ -6,12 +6,11 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "cli/estimates.h"
 #include "cli/progress.h"
 #include "models/registry.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/measure.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
 #include "shadowgraph/text.h"
@@ -47,44 +46,6 @@ std::string grouped(int64_t number) {
   }
   return digits;
 }
-
-// What a profile is told beside the graph.
-class Estimates {
- public:
-  Estimates(const ProfileRequest& request, const Graph& graph) {
-    options_.memory.allocator = AllocatorSettings::parse(request.allocator);
-    if (request.device_memory) options_.memory.capacity = *request.device_memory;
-    const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCPU));
-    spec_ = DeviceSpec::find(request.spec, device.type());
-    if (device.is_cpu()) measured_ = MeasuredCalls::read_file(MeasuredCalls::default_file());
-    if (request.measure) measure(graph);
-    options_.measured = &measured_;
-    if (spec_) options_.spec = &*spec_;
-    if (!request.interconnect.empty()) {
-      links_ = Interconnect::find(request.interconnect);
-    } else if (spec_) {
-      links_ = Interconnect::around(spec_->name);
-    }
-    if (links_) options_.interconnect = &*links_;
-    if (!request.mesh.empty()) options_.mesh = parse_mesh(request.mesh);
-  }
-  const ProfileOptions& options() const { return options_; }
-
- private:
-  void measure(const Graph& graph) {
-    const MeasureReport report = measure_calls(graph, measured_);
-    fmt::print(stderr, "shadowgraph: measured {} distinct calls, {} were known\n", report.measured, report.known);
-    for (const UnmeasuredCall& call : report.left_out) {
-      fmt::print(stderr, "shadowgraph: not measured: {} x{}: {}\n", call.op, call.calls, call.reason);
-    }
-    measured_.write_file(MeasuredCalls::default_file());
-  }
-
-  ProfileOptions options_;
-  MeasuredCalls measured_;
-  std::optional<DeviceSpec> spec_;
-  std::optional<Interconnect> links_;
-};
 
 }  // namespace
 

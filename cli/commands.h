@@ -31,6 +31,13 @@ struct CalibrateRequest {
   std::string output;  // empty: where `profile` looks for it
 };
 
+struct ReportRequest {
+  ProfileRequest profile;
+  std::string compare;  // a graph file, or another model captured the same way; empty: none
+  std::string title;    // empty: the model's name
+  std::string output;
+};
+
 struct DotRequest {
   std::string file;
   std::string output;  // empty: stdout
@@ -72,6 +79,8 @@ struct CodegenRequest {
 void list_models(bool json);
 void capture_to_file(const CaptureRequest& request, const std::string& output, bool json);
 void profile(const ProfileRequest& request);
+// A page of one file: the graph, the memory, the tables.
+void report(const ReportRequest& request);
 // Profiles of two graphs, or two files of profiles: what grew, and where.
 void compare(const std::string& before, const std::string& after, size_t limit, bool json);
 void calibrate(const CalibrateRequest& request);

@@ -54,6 +54,7 @@ constexpr const char* kExamples =
     "  shadowgraph profile net.pt2 --mode train\n"
     "  shadowgraph capture gpt2 --mode train -o gpt2.sg\n"
     "  shadowgraph print gpt2.sg | less\n"
+    "  shadowgraph report gpt2.sg -o gpt2.html\n"
     "  shadowgraph dot gpt2.sg --svg -o gpt2.svg\n"
     "  shadowgraph opt gpt2.sg --pass canonicalize,cse,dce -o small.sg\n"
     "  shadowgraph materialize llama3_70b --only 'layers.3.mlp.*' --dtype bf16 -o part.pt\n"
@@ -471,6 +472,26 @@ int run(int argc, char** argv) {
           "Memory of the device, 80GiB: says so if the step does not fit")
       ->type_name("BYTES");
 
+  shadowgraph::cli::ReportRequest report_request;
+  std::string report_mode = "infer";
+  auto* page = app.add_subcommand(
+      "report", "Write a page to open in a browser: the graph, the memory over the step, tables, findings");
+  page->add_option("source", report_request.profile.capture.source,
+                   "Built-in model, TorchScript file, torch.export archive, or graph file")
+      ->required();
+  page->add_option("-o,--output", report_request.output, "HTML file to write; it needs no other")->required();
+  page->add_option("--compare", report_request.compare,
+                   "What it was before: a graph file, or another model, captured with the same options");
+  page->add_option("--title", report_request.title, "Title of the page (default: the model, or the file)");
+  add_capture_options(*page, report_request.profile.capture, report_mode, nullptr);
+  page->add_option("--spec", report_request.profile.spec,
+                   "Device that the time is estimated for: a name of 'shadowgraph devices', or a file");
+  page->add_option("--interconnect", report_request.profile.interconnect, "Links between processes, as for profile");
+  page->add_option("--mesh", report_request.profile.mesh, "Sizes of process groups, as for profile: dp=8,tp=4")
+      ->type_name("NAME=SIZE,...");
+  page->add_option("--allocator", report_request.profile.allocator,
+                   "Settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them");
+
   shadowgraph::cli::FitRequest fit_request;
   std::string fit_mode = "train";
   auto* fit =
@@ -669,6 +690,10 @@ int run(int argc, char** argv) {
   if (*profile) {
     set_mode(profile_request.capture, profile_mode);
     shadowgraph::cli::profile(profile_request);
+  }
+  if (*page) {
+    set_mode(report_request.profile.capture, report_mode);
+    shadowgraph::cli::report(report_request);
   }
   if (*fit) {
     set_mode(fit_request.capture, fit_mode);

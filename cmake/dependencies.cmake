@@ -21,5 +21,6 @@ if(SHADOWGRAPH_BUILD_TOOL)
   find_package(CLI11 REQUIRED)
 endif()
 find_package(Boost 1.74 REQUIRED)
+find_package(ZLIB REQUIRED)  # of the page that viz/ writes
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(GRAPHVIZ REQUIRED IMPORTED_TARGET libgvc libcgraph)

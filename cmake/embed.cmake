@@ -1,17 +1,19 @@
-# Text files compiled in: every *.json of a folder, or what `pattern` says, becomes a row of a table in one source.
-#   shadowgraph_embed(target folder function [pattern])   folder/x.json: an EmbeddedFile {"x", text} in what `function`
-#                                                         gives
+# Text files compiled in: every *.json of a folder, or what matches the patterns given, becomes a row of a table in one source.
+#   shadowgraph_embed(target folder function [pattern...])
+#   folder/x.json: an EmbeddedFile {"x", text} in what `function` gives; folder/x.css: {"x.css", text}
 function(shadowgraph_embed target folder function)
-  set(pattern "*.json")
-  if(ARGC GREATER 3)
-    set(pattern ${ARGV3})
+  set(patterns ${ARGN})
+  if(NOT patterns)
+    set(patterns *.json)
   endif()
-  file(GLOB files CONFIGURE_DEPENDS ${folder}/${pattern})
+  list(TRANSFORM patterns PREPEND ${folder}/)
+  file(GLOB files CONFIGURE_DEPENDS ${patterns})
   set(rows "")
   foreach(path ${files})
-    get_filename_component(name ${path} NAME_WE)
+    cmake_path(GET path FILENAME name)
+    string(REGEX REPLACE "\\.json$" "" name "${name}")
     file(READ ${path} text)
-    string(APPEND rows "    {\"${name}\", R\"json(${text})json\"},\n")
+    string(APPEND rows "    {\"${name}\", R\"embedded(${text})embedded\"},\n")
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
   endforeach()
   set(source ${PROJECT_BINARY_DIR}/generated/${function}.cpp)

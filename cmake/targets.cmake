@@ -92,7 +92,7 @@ function(shadowgraph_assemble target)
   # Programs that use the installed package get the whole of libtorch, CUDA included, as from find_package(Torch).
   target_link_libraries(${target}
     PUBLIC $<BUILD_INTERFACE:libtorch::cpu> $<INSTALL_INTERFACE:libtorch::libtorch> nlohmann_json::nlohmann_json
-    PRIVATE ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:shadowgraph_fmt> $<BUILD_INTERFACE:shadowgraph_sanitizers>)
+    PRIVATE ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:ZLIB::ZLIB> $<INSTALL_INTERFACE:z> $<BUILD_INTERFACE:shadowgraph_fmt> $<BUILD_INTERFACE:shadowgraph_sanitizers>)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_compile_features(${target} PUBLIC cxx_std_20)
@@ -106,7 +106,7 @@ function(shadowgraph_internals target)
   foreach(layer ${ARGN})
     target_sources(${target} INTERFACE $<TARGET_OBJECTS:sg_${layer}>)
   endforeach()
-  target_link_libraries(${target} INTERFACE shadowgraph_settings ${CMAKE_DL_LIBS})
+  target_link_libraries(${target} INTERFACE shadowgraph_settings ZLIB::ZLIB ${CMAKE_DL_LIBS})
 endfunction()
 
 # What needs all of <torch/torch.h>: a precompiled copy of it, one at -O0 for tests and one as the rest is optimised.

@@ -1,4 +1,4 @@
-// Text files that are compiled in (cmake/embed.cmake): figures of devices, and of what is between them.
+// Text files that are compiled in (cmake/embed.cmake): figures of devices and of what is between them, the page of reports.
 #pragma once
 
 #include <span>
@@ -7,10 +7,11 @@
 namespace shadowgraph {
 
 struct EmbeddedFile {
-  std::string_view name;  // "h100", of h100.json
+  std::string_view name;  // "h100", of h100.json; others with their ending
   std::string_view text;
 };
 std::span<const EmbeddedFile> device_files();        // profiler/time/devices/
 std::span<const EmbeddedFile> interconnect_files();  // profiler/communication/interconnects/
+std::span<const EmbeddedFile> page_files();          // viz/page/dist/
 
 }  // namespace shadowgraph

@@ -2,7 +2,7 @@
 # Installs what is missing to build shadowgraph, or says what to install. Quick and silent when everything is there.
 #
 #   scripts/setup.sh           compiler, libraries, libtorch: enough for `make build` and `make demo`
-#   scripts/setup.sh --test    the Python packages that make the test fixtures, too
+#   scripts/setup.sh --test    the Python packages that make the test fixtures, node and Chromium, too
 #   scripts/setup.sh --wheel   what makes the wheel of the Python package, too
 #   scripts/setup.sh --lint    clang-format, clang-tidy, ruff and mypy, too
 #   scripts/setup.sh --fuzz    clang and its sanitizers, too
@@ -19,14 +19,20 @@ ruff_version=0.17.6
 mypy_version=2.4.1
 scikit_build_core_version=1.1.2
 packages=(g++ make cmake ninja-build ccache pkg-config python3 python3-dev python3-venv
-  libboost-graph-dev libgraphviz-dev nlohmann-json3-dev libcli11-dev
+  libboost-graph-dev libgraphviz-dev zlib1g-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
 want_tests=
 want_lint=
 want_wheel=
 for argument in "$@"; do
   case $argument in
-    --test) want_tests=yes; want_wheel=yes ;;
+    --test)
+      want_tests=yes
+      want_wheel=yes
+      # For scripts/check_page.sh. Another node than Debian's brings its own npm, and does not go with Debian's.
+      command -v npm >/dev/null || packages+=(nodejs npm)
+      command -v chromium >/dev/null || packages+=(chromium fonts-dejavu-core)
+      ;;
     --wheel) want_wheel=yes ;;
     --lint) packages+=(clang-format); want_lint=yes ;;
     --fuzz) packages+=(clang libclang-rt-14-dev) ;;

@@ -196,7 +196,10 @@ class ModuleStatistics {
     std::vector<std::string> backward_post(pre.rbegin(), pre.rend());
     // parse_module_info gives each an index in the order of this list.
     std::stable_sort(stats.begin(), stats.end(), [&](const nlohmann::json& a, const nlohmann::json& b) {
-      return std::find(pre.begin(), pre.end(), a["fqn"]) < std::find(pre.begin(), pre.end(), b["fqn"]);
+      const auto place = [&](const nlohmann::json& module) {
+        return std::find(pre.begin(), pre.end(), module["fqn"].get_ref<const std::string&>());
+      };
+      return place(a) < place(b);
     });
     return {{"schema", "shadowgraph-sac-ilp/1"},
             {"mod_order",

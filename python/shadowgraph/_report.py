@@ -60,6 +60,21 @@ class Report:
     def _repr_html_(self):
         return f"<pre>{html.escape(str(self))}</pre>"
 
+    def html(self, title="", *, compare=None, compare_title="before"):
+        """The page that `shadowgraph report` writes, as text: the graph, the memory, the tables; docs/report.md.
+
+        compare: a Report of what it was before.
+        """
+        return self._costs.html(title, compare._costs if compare is not None else None, compare_title)
+
+    def save_html(self, path, title="", *, compare=None, compare_title="before"):
+        """Writes that page, whole or not at all: one file that needs no network and no other."""
+        _write(os.path.abspath(path), self.html(title, compare=compare, compare_title=compare_title))
+
+    def page(self, title="", *, height=760, compare=None, compare_title="before"):
+        """That page for a notebook's cell, `height` pixels high."""
+        return Page(self.html(title, compare=compare, compare_title=compare_title), height)
+
     def save(self, folder):
         """Writes what the tool writes into the folder, each file whole or not at all.
 
@@ -79,6 +94,20 @@ class Report:
         snapshot = self._costs.memory_snapshot()
         if snapshot is not None:
             _write(os.path.join(folder, "snapshot.pickle"), snapshot)
+
+
+class Page:
+    """A page in a notebook: a frame of its own, whose styles and scripts touch nothing else."""
+
+    def __init__(self, text, height):
+        self.text = text
+        self.height = height
+
+    def _repr_html_(self):
+        return (
+            f'<iframe srcdoc="{html.escape(self.text)}" sandbox="allow-scripts allow-downloads allow-modals" '
+            f'style="width: 100%; height: {int(self.height)}px; border: 1px solid #8888"></iframe>'
+        )
 
 
 class WhatIfAnswer(dict):

@@ -4,6 +4,7 @@
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
+#include "shadowgraph/draw.h"
 #include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
@@ -91,6 +92,17 @@ void bind_profile(py::module_& m) {
       .def("storages_csv", [](const GraphProfile& p) { return storages_csv(p.costs); })
       .def("trace_json", [](const GraphProfile& p) { return chrome_trace(p.costs).dump(); })
       .def("model_explorer_json", [](const GraphProfile& p) { return model_explorer(p.costs).dump(); })
+      .def(
+          "html",
+          [](const GraphProfile& p, const std::string& title, const GraphProfile* before,
+             const std::string& before_title) {
+            const CppCall call;
+            return to_html(
+                p.costs,
+                {.title = title, .before = before == nullptr ? nullptr : &before->costs, .before_title = before_title});
+          },
+          py::arg("title") = "", py::arg("before") = static_cast<const GraphProfile*>(nullptr),
+          py::arg("before_title") = "")
       .def("memory_snapshot",
            [](const GraphProfile& p) {
              return p.costs.out_of_memory.empty() ? py::object(py::bytes(memory_snapshot(p.costs, p.memory)))

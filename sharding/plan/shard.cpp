@@ -129,7 +129,11 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   }
   answer.solver_seconds = watch.seconds();
   for (int64_t rank = 0; options.each_rank && rank < sharding.mesh.size(); ++rank) {
-    options.each_rank(rank == options.rank ? *answer.rank : apply(graph, answer.plan, rank, applying));
+    if (rank == options.rank) {
+      options.each_rank(*answer.rank);
+    } else {
+      options.each_rank(apply(graph, answer.plan, rank, applying));
+    }
   }
   const ShardingProblem::Cost cost = problem.cost(answer.solution.choice);
   answer.compute = seconds_of(cost.compute);

@@ -33,6 +33,18 @@ def test_one_line_for_models_factories_and_structures():
         sg.profile(3, "f32[8,16]")
 
 
+def test_the_page(tmp_path):
+    report = sg.profile(Net, "f32[8,16]", device="cuda")
+    report.save_html(tmp_path / "net.html", "a <title>")
+    text = (tmp_path / "net.html").read_text()
+    assert text == report.html("a <title>") and "a &lt;title&gt; - shadowgraph" in text
+    assert text.startswith("<!doctype html>") and "before-data" not in text.rpartition("<script>")[0]
+    other = sg.profile(Net, "f32[4,16]", device="cuda")
+    assert 'id="before-data"' in report.html(compare=other, compare_title="half the batch")
+    cell = report.page(height=500)._repr_html_()
+    assert cell.startswith("<iframe") and "height: 500px" in cell and "<script" not in cell
+
+
 def test_what_is_saved(tmp_path):
     report = sg.profile(Net, "f32[8,16]", device="cuda", optimizer=torch.optim.SGD)
     report.save(tmp_path / "net")

@@ -102,6 +102,14 @@ def round_trip(folder):
     expect(0, "dot", graph, "--svg", "--all-phases", "-o", folder / "g.svg")
     expect(1, "capture", graph, "-o", folder / "h.sg", says=("not a model",))
     expect(2, "dot", graph, "--depth", "-3")
+    expect(0, "report", graph, "-o", folder / "g.html", says=("g.html: ", "nodes"))
+    text = (folder / "g.html").read_text()
+    if not text.startswith("<!doctype html>") or 'id="graph-data"' not in text:
+        failures.append("report wrote no page")
+    expect(0, "report", graph, "--compare", graph, "-o", folder / "g.html", says=("g.html: ",))
+    expect(1, "report", folder / "missing.sg", "-o", folder / "g.html", says=("neither a file nor a built-in model",))
+    expect(1, "report", graph, "-o", folder / "no" / "folder.html", says=("no/folder.html",))
+    expect(2, "report", graph, says=("--output is required",))
     broken = folder / "broken.sg"
     broken.write_text("\n".join(line for line in text.splitlines() if "aten::relu_(" not in line) + "\n")
     expect(1, "verify", broken, says=("broken.sg:",))

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# The page that `shadowgraph report` writes: whether the committed bundle is what its sources give, its types, lint and unit
+# tests, and pages of models used in a real browser. Without npm or Chromium it says so, and leaves out what needs them.
+#
+#   scripts/check_page.sh               all of it, with build/bin/shadowgraph
+#   scripts/check_page.sh --bundle      what needs no browser
+#   scripts/check_page.sh --pictures    also takes docs/pictures/report-*.png anew
+#   TOOL      the tool, if it is another
+#   CLICK_MS  milliseconds of work that a click may take (100); more on machines that do several things at once
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tool=${TOOL:-build/bin/shadowgraph}
+pages=build/pages
+bundle_only=
+pictures=()
+for argument in "$@"; do
+  case $argument in
+    --bundle) bundle_only=yes ;;
+    --pictures) pictures=(--pictures docs/pictures) ;;
+    *) echo "check_page.sh: unknown argument $argument (known: --bundle, --pictures)" >&2; exit 2 ;;
+  esac
+done
+say() { echo "page: $*"; }
+
+if ! command -v npm >/dev/null; then
+  say "not checked, for there is no npm (scripts/setup.sh --test installs it)"
+  exit 0
+fi
+
+say "the bundle, types, lint, unit tests"
+(
+  cd viz/page
+  npm ci --no-audit --no-fund --loglevel=error --ignore-scripts
+  npm run --silent build
+  if ! git diff --exit-code --stat -- dist; then
+    echo "page: viz/page/dist is not what viz/page/src gives: run 'npm run build' there and commit dist/" >&2
+    exit 1
+  fi
+  npm run --silent types
+  npm run --silent lint
+  npm run --silent test
+)
+if [[ -n $bundle_only ]]; then exit 0; fi
+
+chromium=${CHROMIUM:-$(command -v chromium || command -v chromium-browser || true)}
+if [[ -z $chromium ]]; then
+  say "not opened in a browser, for there is no chromium (scripts/setup.sh --test installs it)"
+  exit 0
+fi
+if [[ ! -x $tool ]]; then
+  echo "page: $tool is not there: run 'make build', or name it with TOOL=" >&2
+  exit 1
+fi
+
+say "pages of models in $chromium"
+rm -rf $pages
+mkdir -p $pages/graphs
+for model in resnet50 llama3_8b unet bert_base; do
+  "$tool" report $model --mode train -o $pages/$model.html
+done
+"$tool" report llama3_70b --mode train --optimizer adamw -o $pages/llama3_70b.html
+"$tool" report resnet50 -o $pages/resnet50_forward.html
+"$tool" capture resnet50 --mode train -o $pages/graphs/resnet50.sg
+"$tool" report resnet50 --mode train --checkpoint 'layer*' --compare $pages/graphs/resnet50.sg -o $pages/compare.html
+"$tool" report bert_base --mode train --compare resnet50 -o $pages/compare_others.html
+# Names that would leave their place if they could, one of them a megabyte long.
+python3 - $pages/graphs/hostile.sg <<'PYTHON'
+import sys
+
+
+def quoted(name):
+    return '"' + "".join(chr(c) if 32 <= c < 127 and c not in b'"\\' else f"\\x{c:02x}" for c in name) + '"'
+
+
+names = [b'</script><img src=x onerror="window.broken=1">', b"a\"b'c\\d{e}|f<g>&amp;", "\u202egnp.exe".encode(),
+         b"bell\x07\x00nul", b"\xff\xfe", "größe 漢字".encode(), b"deep." * 209_715 + b"end", b"__proto__", b"constructor", b""]
+lines = ["shadowgraph 1 libtorch 2.13.0", 'meta "model" = ' + quoted(b"</title><script>window.broken=2</script> \xe2\x80\xae"),
+         "operator aten::relu(Tensor self) -> Tensor"]
+lines += [f"s{i} = 4096 cpu {'temporary' if i else 'input'}" for i in range(len(names) + 1)]
+lines += [f"r{i + 1} = module {quoted(name)} {quoted(name[:50])} call 0 in r0" for i, name in enumerate(names)]
+lines += [f"n0: %0 = sg::input(name={quoted(names[0])}) : f32[32,32] @s0"]
+lines += [f"n{i + 1}: %{i + 1} = aten::relu(self=%{i}) : f32[32,32] @s{i + 1} | r{i + 1} {quoted(name)}"
+          for i, name in enumerate(names)]
+open(sys.argv[1], "w").write("\n".join(lines) + "\n")
+PYTHON
+"$tool" report $pages/graphs/hostile.sg -o $pages/hostile.html
+CHROMIUM=$chromium node viz/page/test/browser/run.mjs $pages "${pictures[@]}"

@@ -1,0 +1,57 @@
+// Bundles the page into dist/, which is committed: node build.mjs. With --tests, the unit tests into build/tests/.
+import { build } from 'esbuild';
+import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const here = dirname(fileURLToPath(import.meta.url));
+process.chdir(here);
+
+if (process.argv.includes('--tests')) {
+  rmSync('build/tests', { recursive: true, force: true });
+  const entries = readdirSync('test').filter((name) => name.endsWith('.test.ts'));
+  await build({
+    entryPoints: entries.map((name) => join('test', name)),
+    bundle: true,
+    platform: 'node',
+    format: 'esm',
+    outdir: 'build/tests',
+    outExtension: { '.js': '.mjs' },
+    packages: 'external',
+    jsx: 'automatic',
+    jsxImportSource: 'preact',
+  });
+} else {
+  const common = { bundle: true, minify: true, write: false, metafile: true, target: ['chrome90', 'firefox90', 'safari15'], charset: 'ascii', legalComments: 'none' };
+  const script = await build({
+    ...common,
+    entryPoints: ['src/main.tsx'],
+    format: 'iife',
+    outdir: 'dist',
+    jsx: 'automatic',
+    jsxImportSource: 'preact',
+  });
+  const style = await build({ ...common, entryPoints: ['src/style.css'], outdir: 'dist' });
+  // Whose code is in it, and under which licence: the bundle carries the texts wherever it goes.
+  const packages = new Set();
+  for (const input of Object.keys(script.metafile.inputs)) {
+    const found = /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(input);
+    if (found) packages.add(found[1]);
+  }
+  let licences = 'This bundle holds parts of these packages, each under its licence.\n';
+  for (const name of [...packages].sort()) {
+    const folder = join('node_modules', name);
+    const { version } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8'));
+    const file = readdirSync(folder).find((entry) => /^licen[cs]e/i.test(entry));
+    if (!file) throw new Error(`${name} has no licence file`);
+    licences += `\n--- ${name} ${version}\n${readFileSync(join(folder, file), 'utf8').trim()}\n`;
+  }
+  licences = licences.replaceAll('*/', '* /');
+  mkdirSync('dist', { recursive: true });
+  const code = script.outputFiles[0].text;
+  if (/<\/script/i.test(code + licences) || code.includes(')embedded"')) throw new Error('the bundle cannot stand in a page');
+  writeFileSync('dist/page.js', `/*!\n${licences}*/\n${code}`);
+  writeFileSync('dist/page.css', style.outputFiles[0].text);
+  writeFileSync('dist/LICENSES.txt', licences);
+  console.log(`dist/page.js ${code.length} bytes, dist/page.css ${style.outputFiles[0].text.length} bytes`);
+}

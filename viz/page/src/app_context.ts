@@ -1,0 +1,129 @@
+// What every view is given: the graphs, the state, and what the selection lights up.
+import { createContext } from 'preact';
+import { useContext, useEffect, useState } from 'preact/hooks';
+import { NONE, type Graph } from './graph';
+import { timelineOf, type Timeline } from './memory';
+import type { Selection, State, Store } from './state';
+
+export interface App {
+  store: Store;
+  after: Graph;
+  before: Graph | undefined;
+}
+
+export const AppContext = createContext<App | undefined>(undefined);
+
+export interface Seen extends App {
+  state: State;
+  graph: Graph; // the side that is looked at
+}
+
+export function useApp(): Seen {
+  const app = useContext(AppContext)!;
+  const [state, setState] = useState(app.store.state);
+  useEffect(() => {
+    setState(app.store.state);
+    return app.store.subscribe(() => setState(app.store.state));
+  }, [app.store]);
+  return { ...app, state, graph: sideOf(app, state) };
+}
+
+export function sideOf(app: App, state: State): Graph {
+  return state.side === 'before' && app.before ? app.before : app.after;
+}
+
+const timelines = new WeakMap<Graph, Timeline>();
+// Of the device that the profile is about.
+export function mainTimeline(graph: Graph): Timeline {
+  let known = timelines.get(graph);
+  if (!known) timelines.set(graph, (known = timelineOf(graph, graph.header.profile.device)));
+  return known;
+}
+
+// Which nodes and storages belong to what is selected. A row, a box and a rectangle of one thing light up together.
+export interface Lit {
+  node: (node: number) => boolean;
+  storage: (storage: number) => boolean;
+  cluster: (cluster: number) => boolean;
+  module: number;
+  operator: string;
+}
+
+const DARK: Lit = { node: () => false, storage: () => false, cluster: () => false, module: NONE, operator: '' };
+
+export function litBy(graph: Graph, selection: Selection | undefined): Lit {
+  if (!selection) return DARK;
+  switch (selection.kind) {
+    case 'node': {
+      const node = selection.id;
+      if (node >= graph.nodeCount) return DARK;
+      return {
+        node: (n) => n === node,
+        storage: (s) => graph.storageBorn()[s] === node,
+        cluster: () => false,
+        module: graph.moduleOf()[node],
+        operator: graph.op(node),
+      };
+    }
+    case 'storage': {
+      const storage = selection.id;
+      if (storage >= graph.storageCount) return DARK;
+      const maker = graph.storageBorn()[storage];
+      return {
+        node: (n) => n === maker,
+        storage: (s) => s === storage,
+        cluster: () => false,
+        module: maker === NONE ? NONE : graph.moduleOf()[maker],
+        operator: maker === NONE ? '' : graph.op(maker),
+      };
+    }
+    case 'module': {
+      const module = selection.id;
+      if (module >= graph.moduleCount) return DARK;
+      const inside = memo(graph.moduleCount, (m) => graph.isInModule(m, module));
+      return {
+        node: (n) => inside(graph.moduleOf()[n]),
+        storage: (s) => graph.storageBorn()[s] !== NONE && inside(graph.moduleOf()[graph.storageBorn()[s]]),
+        cluster: (c) => graph.clusterModule()[c] === module,
+        module,
+        operator: '',
+      };
+    }
+    case 'cluster': {
+      const cluster = selection.id;
+      if (cluster >= graph.clusterCount) return DARK;
+      const copies = new Set(graph.copies(cluster));
+      const inside = memo(graph.clusterCount, (c) => {
+        for (let at = c; ; at = graph.clusterParent()[at]) {
+          if (copies.has(at)) return true;
+          if (at === 0) return false;
+        }
+      });
+      return {
+        node: (n) => inside(graph.clusterOf()[n]),
+        storage: (s) => graph.storageBorn()[s] !== NONE && inside(graph.clusterOf()[graph.storageBorn()[s]]),
+        cluster: (c) => c === cluster,
+        module: graph.clusterModule()[cluster],
+        operator: '',
+      };
+    }
+    case 'operator': {
+      const op = selection.id;
+      return {
+        node: (n) => graph.op(n) === op,
+        storage: (s) => graph.storageBorn()[s] !== NONE && graph.op(graph.storageBorn()[s]) === op,
+        cluster: () => false,
+        module: NONE,
+        operator: op,
+      };
+    }
+  }
+}
+
+function memo(size: number, compute: (i: number) => boolean): (i: number) => boolean {
+  const known = new Int8Array(size);
+  return (i) => {
+    if (known[i] === 0) known[i] = compute(i) ? 1 : -1;
+    return known[i] === 1;
+  };
+}

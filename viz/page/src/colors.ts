@@ -1,0 +1,170 @@
+// What boxes are coloured by: one mode, one function from a box to a value, with a scale and a legend. Hues that the
+// colour-blind can tell apart: Okabe and Ito's for what has kinds, cividis for what has amounts.
+import { EdgeKind, type Item } from './boxes';
+import { NONE, type Graph } from './graph';
+import { bytes, flops, seconds } from './units';
+
+export const MODES = [
+  ['op', 'operator'],
+  ['flops', 'FLOPs'],
+  ['moved', 'bytes moved'],
+  ['bytes', 'bytes allocated'],
+  ['saved', 'memory kept for backward'],
+  ['time', 'time'],
+  ['phase', 'phase'],
+  ['device', 'device'],
+  ['difference', 'difference'],
+] as const;
+export type Mode = (typeof MODES)[number][0];
+
+export const OKABE_ITO = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#f0e442', '#8c8c8c'];
+
+const KIND_COLORS: Record<string, string> = {
+  parameter: '#0072b2', buffer: '#56b4e9', input: '#cc79a7', constant: '#8c8c8c',
+  activation: '#e69f00', gradient: '#009e73', optimizer_state: '#f0e442', temporary: '#d55e00',
+};
+export function kindColor(kind: string): string {
+  return KIND_COLORS[kind] ?? '#8c8c8c';
+}
+
+const CIVIDIS = ['#00224e', '#123570', '#3b496c', '#575d6d', '#707173', '#8a8678', '#a59c74', '#c3b369', '#e1cc55', '#fee838'];
+
+export function amountColor(share: number): string {
+  const at = Math.min(1, Math.max(0, share)) * (CIVIDIS.length - 1);
+  const low = Math.floor(at);
+  const part = at - low;
+  const [a, b] = [CIVIDIS[low], CIVIDIS[Math.min(low + 1, CIVIDIS.length - 1)]].map((hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+  return `rgb(${a.map((channel, i) => Math.round(channel + (b[i] - channel) * part)).join(',')})`;
+}
+
+export interface Paint {
+  fill: string;
+  dark: boolean; // light text is readable on it
+}
+
+export interface Legend {
+  entries?: { label: string; fill: string }[];
+  scale?: { low: string; high: string; unit: string };
+  note?: string;
+}
+
+export interface Coloring {
+  paint: (item: Item) => Paint | undefined; // undefined: as boxes are
+  legend: Legend;
+}
+
+function amount(graph: Graph, mode: Mode, item: Item): number {
+  const add = (node: number, cluster: number): number => {
+    switch (mode) {
+      case 'flops': return cluster === NONE ? graph.matmul()[node] : graph.totalsOf(cluster).flops;
+      case 'moved': return cluster === NONE ? graph.read()[node] + graph.written()[node] : graph.totalsOf(cluster).moved;
+      case 'bytes': return cluster === NONE ? graph.allocated()[node] : graph.totalsOf(cluster).bytes;
+      case 'saved': return cluster === NONE ? graph.kept()[node] : graph.totalsOf(cluster).saved;
+      case 'time': return cluster === NONE ? graph.seconds()[node] : graph.totalsOf(cluster).seconds;
+      default: return 0;
+    }
+  };
+  if (item.kind === 'node') return add(item.id, NONE);
+  return item.kind === 'cluster' ? add(NONE, item.id) : 0;
+}
+
+export function formatOf(mode: Mode): (value: number) => string {
+  return mode === 'flops' ? flops : mode === 'time' ? seconds : bytes;
+}
+
+// Of a node, or of the first node of a closed module.
+function kindOf(graph: Graph, mode: Mode, item: Item): number | undefined {
+  if (item.kind === 'node') {
+    const node = item.id;
+    if (mode === 'op') return graph.category()[node];
+    if (mode === 'phase') return graph.phase()[node];
+    if (mode === 'difference') return graph.different()[node];
+    if (mode === 'device') return Math.max(0, graph.header.devices.indexOf(graph.device(node)));
+    return undefined;
+  }
+  if (item.kind === 'cluster' && mode === 'phase') return graph.clusterPhase()[item.id];
+  if (item.kind === 'cluster' && mode === 'difference') return differenceOf(graph, item.id);
+  return undefined;
+}
+
+const differences = new WeakMap<Graph, Uint8Array>();
+// 1: all that is in a cluster is new (or went); 2: some of it.
+function differenceOf(graph: Graph, cluster: number): number {
+  let known = differences.get(graph);
+  if (!known) {
+    const size = graph.clusterCount;
+    const changed = new Uint32Array(size);
+    const single = new Uint32Array(size);
+    const all = new Uint32Array(size);
+    for (let i = 0; i < graph.nodeCount; ++i) {
+      const c = graph.clusterOf()[i];
+      ++all[c];
+      if (graph.different()[i] !== 0) ++changed[c];
+      if (graph.different()[i] === 1) ++single[c];
+    }
+    for (let c = size; c-- > 1; ) {
+      const parent = graph.clusterParent()[c];
+      all[parent] += all[c];
+      changed[parent] += changed[c];
+      single[parent] += single[c];
+    }
+    known = new Uint8Array(size);
+    for (let c = 0; c < size; ++c) known[c] = changed[c] === 0 ? 0 : single[c] === all[c] ? 1 : 2;
+    differences.set(graph, known);
+  }
+  return known[cluster];
+}
+
+export function coloring(graph: Graph, mode: Mode, items: readonly Item[], side: 'before' | 'after'): Coloring {
+  const shown = items.filter((item) => item.kind === 'node' || (item.kind === 'cluster' && !item.open));
+  if (mode === 'op' || mode === 'phase' || mode === 'device' || mode === 'difference') {
+    const palette: [string, string][] =
+      mode === 'op' ? graph.header.categories
+      : mode === 'phase' ? graph.header.phases.map((name, i) => [name, ['#a9cce3', '#f5cba7', '#a9dfbf', '#d7bde2', '#f9e79f'][i % 5]])
+      : mode === 'device' ? graph.header.devices.map((name, i) => [name, OKABE_ITO[(i + 4) % OKABE_ITO.length]])
+      : [['same', '#e6e6e6'], [side === 'before' ? 'removed' : 'added', side === 'before' ? '#d55e00' : '#009e73'], ['changed', '#e69f00']];
+    const used = new Set<number>();
+    for (const item of shown) {
+      const kind = kindOf(graph, mode, item);
+      if (kind !== undefined) used.add(kind);
+    }
+    return {
+      paint: (item) => {
+        const kind = kindOf(graph, mode, item);
+        if (kind === undefined) return undefined;
+        return { fill: palette[kind]?.[1] ?? '#e6e6e6', dark: mode === 'difference' && kind === 1 };
+      },
+      legend: { entries: palette.map(([label, fill], i) => ({ label, fill, i })).filter((entry) => used.has(entry.i)) },
+    };
+  }
+  const values = new Map(shown.map((item) => [item.index, amount(graph, mode, item)]));
+  let low = Infinity;
+  let high = 0;
+  for (const value of values.values()) {
+    if (value > 0) low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
+  const format = formatOf(mode);
+  if (high === 0) {
+    const note = mode === 'time' && !graph.hasTime ? 'no times are known: give a device with --spec' : 'nothing here has any';
+    return { paint: () => ({ fill: '#e6e6e6', dark: false }), legend: { note } };
+  }
+  const span = Math.log(high / low) || 1;
+  return {
+    paint: (item) => {
+      const value = values.get(item.index);
+      if (value === undefined) return undefined;
+      if (value <= 0) return { fill: '#e6e6e6', dark: false };
+      const share = high === low ? 1 : Math.log(value / low) / span;
+      return { fill: amountColor(share), dark: share < 0.52 };
+    },
+    legend: { scale: { low: format(low), high: format(high), unit: mode === 'flops' ? 'FLOP' : mode === 'time' ? 'seconds' : 'bytes' }, note: 'logarithmic; grey: none' },
+  };
+}
+
+export const EDGE_NAMES: Record<EdgeKind, string> = {
+  [EdgeKind.data]: 'tensor',
+  [EdgeKind.alias]: 'alias (the same storage)',
+  [EdgeKind.mutation]: 'written in place',
+  [EdgeKind.nextCopy]: 'to the next of equal layers',
+};

@@ -1,0 +1,146 @@
+// Two graphs beside each other: what each figure was and is, what moved the peak, which nodes came and went.
+import type { VNode } from 'preact';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { mainTimeline, useApp } from './app_context';
+import { atPeak, changedNodes, figures, kindsAtPeak, modules, operators, type Difference, type ModuleFigure } from './differences';
+import { NONE, type Graph } from './graph';
+import { running } from './memory';
+import { drawTimeline } from './memory_view';
+import { nodeTitle } from './panel';
+import { onChange } from './theme';
+import { change, csvField, exact, visible } from './units';
+
+const FIGURES: [ModuleFigure, string][] = [
+  ['saved', 'saved first here'], ['parameters', 'parameters'], ['forward_flops', 'forward FLOPs'], ['backward_flops', 'backward FLOPs'],
+  ['temporary', 'temporary'], ['backward', 'made in backward'], ['peak', 'most alive'],
+];
+const MOST = 40;
+
+function Rows({ title, rows, onPress, say, mixed }: { title: string; rows: Difference[]; onPress?: (row: Difference) => void; say?: string; mixed?: boolean }): VNode {
+  const [all, setAll] = useState(false);
+  const shown = all ? rows.slice(0, 2000) : rows.slice(0, MOST);
+  const most = Math.max(1, ...rows.map((row) => Math.abs(row.after - row.before)));
+  const copy = (): void => {
+    const text = ['what,before,after', ...rows.map((r) => [csvField(r.name), r.before, r.after].join(','))].join('\n');
+    void navigator.clipboard?.writeText(text);
+  };
+  return (
+    <section>
+      <h2>{title} {rows.length > 0 && <button type="button" onClick={copy}>Copy as CSV</button>}</h2>
+      {rows.length === 0 ? <p class="quiet">{say ?? 'No difference.'}</p> : (
+        <table class="compare-table">
+          <thead><tr><th scope="col">what</th><th scope="col" class="number">before</th><th scope="col" class="number">after</th><th scope="col" class="number">change</th></tr></thead>
+          <tbody>
+            {shown.map((row) => (
+              <tr key={row.name}>
+                <th scope="row">{onPress ? <button type="button" class="link" onClick={() => onPress(row)}><bdi>{visible(row.name, 120)}</bdi></button> : <bdi>{visible(row.name, 120)}</bdi>}</th>
+                <td class="number">{row.format(row.before)}</td>
+                <td class="number">{row.format(row.after)}</td>
+                <td class={`number ${row.after > row.before ? 'more' : row.after < row.before ? 'less' : ''}`}>
+                  {!mixed && <i class="share" style={{ width: `${((Math.abs(row.after - row.before) / most) * 100).toFixed(1)}%` }} />}
+                  {row.after > row.before ? '▲ ' : row.after < row.before ? '▼ ' : ''}{change(row.before, row.after, row.format)}
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      {rows.length > MOST && !all && <button type="button" onClick={() => setAll(true)}>and {exact(rows.length - MOST)} more</button>}
+    </section>
+  );
+}
+
+function Timelines({ graphs }: { graphs: [string, Graph, 'before' | 'after'][] }): VNode {
+  const { store } = useApp();
+  return (
+    <div class="two">
+      {graphs.map(([name, graph, side]) => (
+        <section key={name}>
+          <h2>{name}: <bdi>{visible(graph.header.title, 80)}</bdi></h2>
+          <button type="button" class="small-timeline" aria-label={`Memory ${name}`} onClick={() => store.set({ view: 'memory', side, step: mainTimeline(graph).peakStep, range: undefined })}>
+            <OneTimeline graph={graph} />
+          </button>
+        </section>
+      ))}
+    </div>
+  );
+}
+
+function OneTimeline({ graph }: { graph: Graph }): VNode {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  useEffect(() => {
+    const element = canvas.current!;
+    return onChange(element, () => drawTimeline(element, graph, mainTimeline(graph), running(graph)));
+  }, [graph]);
+  return <canvas ref={canvas} />;
+}
+
+function Nodes({ title, graph, side, nodes }: { title: string; graph: Graph; side: 'before' | 'after'; nodes: number[] }): VNode {
+  const { store } = useApp();
+  const words = useMemo(() => new Map(graph.header.different ?? []), [graph]);
+  return (
+    <section>
+      <h2>{title}: {exact(nodes.length)}</h2>
+      <ul class="nodes">
+        {nodes.slice(0, 60).map((node) => (
+          <li key={node}>
+            <button type="button" class="link" onClick={() => store.set({ view: 'graph', side, color: 'difference', selection: { kind: 'node', id: node }, around: undefined, path: undefined })}>
+              <bdi>{nodeTitle(graph, node)}</bdi>
+            </button>{' '}
+            <span class="quiet">{visible(words.get(node) ?? '', 80)}</span>
+          </li>
+        ))}
+      </ul>
+      {nodes.length > 60 && <p class="quiet">and {exact(nodes.length - 60)} more: colour the graph by difference to see all</p>}
+    </section>
+  );
+}
+
+export function CompareView(): VNode {
+  const { after, before, store } = useApp();
+  const [figure, setFigure] = useState<ModuleFigure>('saved');
+  const all = useMemo(() => {
+    if (!before) return undefined;
+    return {
+      figures: figures(before, after), kinds: kindsAtPeak(before, after), peak: atPeak(before, after), operators: operators(before, after),
+      old: changedNodes(before), now: changedNodes(after),
+    };
+  }, [before, after]);
+  const byModule = useMemo(() => (before ? modules(before, after, figure) : []), [before, after, figure]);
+  if (!before || !all) return <p class="empty">This page holds one graph. Made with --compare it shows two.</p>;
+  return (
+    <div class="compare">
+      <p>
+        before: <b><bdi>{visible(before.header.title, 120)}</bdi></b>, after: <b><bdi>{visible(after.header.title, 120)}</bdi></b>. {exact(after.header.same ?? 0)} operators are the same, {exact(all.old.single.length)} went, {exact(all.now.single.length)} came, {exact(all.now.changed.length)} changed.{' '}
+        <button type="button" onClick={() => store.set({ view: 'graph', side: 'after', color: 'difference' })}>Show in graph</button>
+      </p>
+      <Rows title="Figures" rows={all.figures} mixed />
+      <Timelines graphs={[['before', before, 'before'], ['after', after, 'after']]} />
+      <Rows title="What moved the peak, by kind" rows={all.kinds} />
+      <Rows title="What moved the peak, by maker" rows={all.peak} />
+      <section>
+        <label>
+          modules by{' '}
+          <select value={figure} onChange={(event) => setFigure(event.currentTarget.value as ModuleFigure)}>
+            {FIGURES.map(([key, name]) => <option key={key} value={key}>{name}</option>)}
+          </select>
+        </label>
+        <Rows
+          title="Modules"
+          rows={byModule}
+          say="No module differs in this."
+          onPress={(row) => {
+            const own = row.selection!.after !== NONE;
+            store.set({ view: 'graph', side: own ? 'after' : 'before', selection: { kind: 'module', id: own ? row.selection!.after : row.selection!.before } });
+          }}
+        />
+      </section>
+      <Rows title="Calls of operators" rows={all.operators} />
+      <div class="two">
+        <Nodes title="Went" graph={before} side="before" nodes={all.old.single} />
+        <Nodes title="Came" graph={after} side="after" nodes={all.now.single} />
+      </div>
+      <Nodes title="Changed" graph={after} side="after" nodes={all.now.changed} />
+    </div>
+  );
+}

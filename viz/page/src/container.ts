@@ -1,0 +1,207 @@
+// The data as the C++ side wrote it (viz/page_data.cpp, README.md): a header in JSON, then columns of numbers.
+import { inflateSync, unzlibSync } from 'fflate';
+
+export const VERSION = 1;
+
+interface ColumnEntry {
+  name: string;
+  code: 'u' | 'd';
+  count: number;
+  at: number;
+  bytes: number;
+}
+
+export interface TargetInfo {
+  name: string;
+  schema: string;
+  arguments: string[];
+  category: number;
+  view?: boolean;
+  in_place?: boolean;
+  collective?: boolean;
+  random?: boolean;
+  builtin?: boolean;
+}
+
+export interface Finding {
+  name: string;
+  seen: string;
+  remedy: string;
+  bytes?: number;
+  seconds?: number;
+}
+
+// docs/profile.schema.json, as far as the page reads it.
+export interface ProfileJson {
+  model?: string;
+  device: string;
+  mode?: string;
+  optimizer?: string;
+  capture_seconds?: number;
+  nodes: number;
+  operators: Record<string, number>;
+  parameters: number;
+  parameter_bytes: number;
+  buffers: number;
+  buffer_bytes: number;
+  flops?: Record<string, number>;
+  elementwise_flops?: Record<string, number>;
+  transcendental?: Record<string, number>;
+  uncovered_operators: { op: string; count: number }[];
+  unknown_scratch: { op: string; count: number }[];
+  saved_bytes: number;
+  saved_activation_bytes: number;
+  peak: { bytes: number; node: number; op: string; module?: string; phase: string; by_kind: Record<string, number> };
+  peak_rounded_bytes: number;
+  peak_with_scratch: { bytes: number; node: number };
+  phase_peaks?: Record<string, { bytes: number; node: number }>;
+  device_memory?: Record<string, unknown>;
+  out_of_memory?: string;
+  time?: { spec: string; seconds: number; flop_utilization?: number; waiting_seconds?: number; classes?: Record<string, number> };
+  communication?: Record<string, unknown>;
+  static_plan?: { bytes: number; bound: number; planner: string };
+  outputs?: { dtype?: string; shape?: number[]; defined?: boolean }[];
+  findings?: Finding[];
+  cache?: Record<string, unknown>;
+}
+
+export interface Header {
+  version: number;
+  title: string;
+  profile: ProfileJson;
+  metadata: [string, string][];
+  libtorch: string;
+  shadowgraph: string;
+  nodes: number;
+  values: number;
+  storages: number;
+  targets: TargetInfo[];
+  texts: string[];
+  lists: string[];
+  devices: string[];
+  dtypes: string[];
+  dtype_bytes: number[];
+  notes: [number, [string, string][]][];
+  guards: number;
+  phases: string[];
+  storage_kinds: string[];
+  categories: [string, string][];
+  kernels: string[];
+  region_kinds: string[];
+  columns: ColumnEntry[];
+  registered_scratch?: [number, number, number][];
+  different?: [number, string][];
+  same?: number;
+}
+
+// Reads `count` numbers from bytes[at..end).
+export function decode(
+  bytes: Uint8Array,
+  at: number,
+  end: number,
+  count: number,
+  delta: boolean,
+  out: { [index: number]: number },
+): void {
+  let last = 0;
+  for (let i = 0; i < count; ++i) {
+    let byte = bytes[at++];
+    let value = byte & 127;
+    let unit = 128;
+    while (byte >= 128) {
+      byte = bytes[at++];
+      value += (byte & 127) * unit;
+      unit *= 128;
+    }
+    if (delta) {
+      last += value % 2 === 0 ? value / 2 : -(value + 1) / 2;
+      out[i] = last;
+    } else {
+      out[i] = value;
+    }
+  }
+  if (at !== end) throw new Error('a column of the page is damaged');
+}
+
+export class Container {
+  readonly header: Header;
+  private readonly columns = new Map<string, ColumnEntry>();
+  private readonly known = new Map<string, Uint32Array | Float64Array>();
+  private readonly base: number;
+
+  constructor(private readonly bytes: Uint8Array) {
+    if (bytes.length < 8 || String.fromCharCode(bytes[0], bytes[1], bytes[2], bytes[3]) !== 'SGPD') {
+      throw new Error('the data in this page is not that of a graph');
+    }
+    const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(4, true);
+    this.header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length))) as Header;
+    if (this.header.version !== VERSION) {
+      throw new Error(`the data in this page has version ${String(this.header.version)}, and its program reads ${String(VERSION)}`);
+    }
+    this.base = 8 + length;
+    for (const column of this.header.columns) this.columns.set(column.name, column);
+  }
+
+  has(name: string): boolean {
+    return this.columns.has(name);
+  }
+
+  // Numbers below 2^32. Decoded when first asked for.
+  ints(name: string): Uint32Array {
+    const found = this.known.get(name);
+    if (found) return found as Uint32Array;
+    const array = new Uint32Array(this.entry(name).count);
+    this.fill(name, array);
+    return array;
+  }
+
+  // Numbers below 2^53.
+  wide(name: string): Float64Array {
+    const found = this.known.get(name);
+    if (found) return found as Float64Array;
+    const array = new Float64Array(this.entry(name).count);
+    this.fill(name, array);
+    return array;
+  }
+
+  private entry(name: string): ColumnEntry {
+    const column = this.columns.get(name);
+    if (!column) throw new Error(`the page has no column ${name}`);
+    return column;
+  }
+
+  private fill(name: string, array: Uint32Array | Float64Array): void {
+    const column = this.entry(name);
+    const at = this.base + column.at;
+    decode(this.bytes, at, at + column.bytes, column.count, column.code === 'd', array);
+    this.known.set(name, array);
+  }
+}
+
+function fromBase64(text: string): Uint8Array {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; ++i) bytes[i] = binary.charCodeAt(i);
+  return bytes;
+}
+
+// By the browser's own code if it has it, which is twice as fast; by fflate's otherwise.
+export async function inflate(bytes: Uint8Array): Promise<Uint8Array> {
+  if (typeof DecompressionStream === 'function') {
+    try {
+      const stream = new Blob([bytes as Uint8Array<ArrayBuffer>]).stream().pipeThrough(new DecompressionStream('deflate'));
+      return new Uint8Array(await new Response(stream).arrayBuffer());
+    } catch {
+      // An old browser that has streams without this format.
+    }
+  }
+  return inflateSlowly(bytes);
+}
+
+export function inflateSlowly(bytes: Uint8Array): Uint8Array {
+  return (bytes[0] & 15) === 8 ? unzlibSync(bytes) : inflateSync(bytes);
+}
+
+export async function unpack(base64: string): Promise<Container> {
+  return new Container(await inflate(fromBase64(base64.trim())));
+}

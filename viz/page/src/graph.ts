@@ -1,0 +1,510 @@
+// The graph as columns, and what follows from them. Nodes, values and storages are numbers: those of the tool's text form,
+// so n12, %12 and s5 here are n12, %12 and s5 there. Nothing is worked out before it is asked for.
+import type { Container, Header, TargetInfo } from './container';
+
+export const NONE = -1;
+
+function lazy<T>(make: () => T): () => T {
+  let known: { value: T } | undefined;
+  return () => (known ??= { value: make() }).value;
+}
+
+// Lists by number, one after another: those of i are items[start[i]] up to items[start[i + 1]].
+export interface Lists {
+  start: Uint32Array;
+  items: Uint32Array;
+}
+
+function starts(counts: Uint32Array): Uint32Array {
+  const start = new Uint32Array(counts.length + 1);
+  for (let i = 0; i < counts.length; ++i) start[i + 1] = start[i] + counts[i];
+  return start;
+}
+
+// The pairs (of[k], item(k)) as lists by `of`.
+export function grouped(size: number, of: { length: number; [k: number]: number }, item: (k: number) => number): Lists {
+  const start = new Uint32Array(size + 1);
+  for (let k = 0; k < of.length; ++k) if (of[k] !== NONE) ++start[of[k] + 1];
+  for (let i = 0; i < size; ++i) start[i + 1] += start[i];
+  const next = start.slice();
+  const items = new Uint32Array(start[size]);
+  for (let k = 0; k < of.length; ++k) if (of[k] !== NONE) items[next[of[k]]++] = item(k);
+  return { start, items };
+}
+
+function minusOne(array: Uint32Array): Int32Array {
+  const out = new Int32Array(array.length);
+  for (let i = 0; i < array.length; ++i) out[i] = array[i] - 1;
+  return out;
+}
+
+export interface Cluster {
+  parent: number;
+  name: string;
+  className: string;
+  call: number;
+  phase: boolean;
+  standsFor: number; // the equal sibling drawn in its place, or NONE
+  repeats: number;
+  span: string;
+}
+
+export interface Totals {
+  operators: number;
+  flops: number;
+  bytes: number; // allocated
+  moved: number;
+  seconds: number;
+  saved: number; // allocated here and kept for backward
+}
+
+export class Graph {
+  readonly header: Header;
+  readonly nodeCount: number;
+  readonly hasTime: boolean;
+
+  constructor(private readonly data: Container) {
+    this.header = data.header;
+    this.nodeCount = data.header.nodes;
+    this.hasTime = data.has('node.picoseconds');
+  }
+
+  // ---- Nodes
+  private readonly targets = lazy(() => this.data.ints('node.target'));
+  private readonly constantTexts = lazy(() => this.data.ints('node.constants'));
+  private readonly sources = lazy(() => this.data.ints('node.source'));
+  private readonly names = lazy(() => this.data.ints('node.name'));
+  readonly phase = lazy(() => this.data.ints('node.phase'));
+  readonly category = lazy(() => this.data.ints('node.category'));
+  readonly moduleOf = lazy(() => this.data.ints('node.module'));
+  readonly regionOf = lazy(() => this.data.ints('node.region'));
+  readonly clusterOf = lazy(() => this.data.ints('node.cluster'));
+  readonly matmul = lazy(() => this.data.wide('node.matmul'));
+  readonly elementwise = lazy(() => this.data.wide('node.elementwise'));
+  readonly transcendental = lazy(() => this.data.wide('node.transcendental'));
+  readonly read = lazy(() => this.data.wide('node.read'));
+  readonly written = lazy(() => this.data.wide('node.written'));
+  readonly scratch = lazy(() => this.data.wide('node.scratch'));
+  readonly scratchSource = lazy(() => this.data.ints('node.scratch_source'));
+  readonly uncovered = lazy(() => this.data.ints('node.uncovered'));
+  readonly different = lazy(() =>
+    this.data.has('node.different') ? this.data.ints('node.different') : new Uint32Array(this.nodeCount),
+  );
+  readonly seconds = lazy(() => {
+    const out = new Float64Array(this.nodeCount);
+    if (!this.hasTime) return out;
+    const picoseconds = this.data.wide('node.picoseconds');
+    for (let i = 0; i < out.length; ++i) out[i] = picoseconds[i] * 1e-12;
+    return out;
+  });
+  kernel(node: number): string {
+    return this.hasTime ? this.header.kernels[this.data.ints('node.kernel')[node]] : '';
+  }
+  bound(node: number): number {
+    return this.hasTime ? this.data.ints('node.bound')[node] : 0;
+  }
+  // The forward node that a backward node differentiates, or NONE.
+  readonly forward = lazy(() => {
+    const back = this.data.ints('node.forward');
+    const out = new Int32Array(back.length);
+    for (let i = 0; i < back.length; ++i) out[i] = back[i] === 0 ? NONE : i - back[i];
+    return out;
+  });
+  readonly backwards = lazy(() => grouped(this.nodeCount, this.forward(), (k) => k));
+  // The node drawn in this one's place where layers are folded.
+  readonly standIn = lazy(() => {
+    const back = this.data.ints('node.stand_in');
+    const out = new Uint32Array(back.length);
+    for (let i = 0; i < back.length; ++i) out[i] = i - back[i];
+    return out;
+  });
+
+  target(node: number): TargetInfo {
+    return this.header.targets[this.targets()[node]];
+  }
+  targetIndex(node: number): number {
+    return this.targets()[node];
+  }
+  op(node: number): string {
+    return this.target(node).name;
+  }
+  // "aten::add.Tensor" is "add".
+  shortOp(node: number): string {
+    return shortName(this.op(node));
+  }
+  placeholder(node: number): string {
+    return this.header.texts[this.names()[node]];
+  }
+  label(node: number): string {
+    return this.placeholder(node) || this.shortOp(node);
+  }
+  source(node: number): string {
+    return this.header.texts[this.sources()[node]];
+  }
+  constants(node: number): string {
+    return this.header.texts[this.constantTexts()[node]];
+  }
+  flops(node: number): number {
+    return this.matmul()[node];
+  }
+  private readonly noteTexts = lazy(() => new Map(this.header.notes));
+  notes(node: number): [string, string][] {
+    return this.noteTexts().get(node) ?? [];
+  }
+  isPlaceholder(node: number): boolean {
+    return this.target(node).builtin === true && this.placeholder(node) !== '';
+  }
+
+  // ---- Values
+  readonly outputStart = lazy(() => starts(this.data.ints('node.outputs')));
+  readonly inputStart = lazy(() => starts(this.data.ints('node.inputs')));
+  readonly savedStart = lazy(() => starts(this.data.ints('node.saved')));
+  readonly inputValue = lazy(() => {
+    const back = this.data.ints('input.value');
+    const start = this.inputStart();
+    const first = this.outputStart();
+    const out = new Uint32Array(back.length);
+    for (let i = 0; i < this.nodeCount; ++i) {
+      for (let k = start[i]; k < start[i + 1]; ++k) out[k] = first[i] - 1 - back[k];
+    }
+    return out;
+  });
+  private readonly places = lazy(() => this.data.ints('input.place'));
+  // Place among the schema's arguments; whether the call writes it.
+  inputPlace(k: number): number {
+    return this.places()[k] >> 1;
+  }
+  inputWritten(k: number): boolean {
+    return (this.places()[k] & 1) === 1;
+  }
+  readonly savedValue = lazy(() => {
+    const back = this.data.ints('saved.value');
+    const start = this.savedStart();
+    const first = this.outputStart();
+    const out = new Uint32Array(back.length);
+    for (let i = 0; i < this.nodeCount; ++i) {
+      for (let k = start[i]; k < start[i + 1]; ++k) out[k] = first[i + 1] - 1 - back[k];
+    }
+    return out;
+  });
+  savedRole(k: number): string {
+    return ['argument', 'result', 'internal'][this.data.ints('saved.role')[k]] ?? '';
+  }
+  readonly producer = lazy(() => {
+    const start = this.outputStart();
+    const out = new Uint32Array(start[this.nodeCount]);
+    for (let i = 0; i < this.nodeCount; ++i) out.fill(i, start[i], start[i + 1]);
+    return out;
+  });
+  // Nodes that read a value, in program order; one that reads it twice comes twice.
+  readonly users = lazy(() => {
+    const start = this.inputStart();
+    const node = new Uint32Array(this.inputValue().length);
+    for (let i = 0; i < this.nodeCount; ++i) node.fill(i, start[i], start[i + 1]);
+    return grouped(this.header.values, this.inputValue(), (k) => node[k]);
+  });
+  readonly storageOf = lazy(() => minusOne(this.data.ints('value.storage')));
+  private readonly valueKind = lazy(() => this.data.ints('value.kind'));
+  isTensor(value: number): boolean {
+    return this.valueKind()[value] === 0;
+  }
+  sizes(value: number): string {
+    return this.header.lists[this.data.ints('value.sizes')[value]];
+  }
+  strides(value: number): string {
+    const at = this.data.ints('value.strides')[value];
+    return at === 0 ? '' : this.header.lists[at - 1];
+  }
+  offset(value: number): number {
+    return this.data.wide('value.offset')[value];
+  }
+  requiresGrad(value: number): boolean {
+    return this.data.ints('value.requires_grad')[value] === 1;
+  }
+  deviceOfValue(value: number): string {
+    return this.header.devices[this.data.ints('value.device')[value]] ?? '';
+  }
+  // "f32[8,512,768]"
+  type(value: number): string {
+    const kind = this.data.ints('value.kind')[value];
+    if (kind !== 0) return ['tensor', 'int', 'float', 'bool'][kind];
+    return `${this.header.dtypes[this.data.ints('value.dtype')[value]]}[${this.sizes(value)}]`;
+  }
+  private readonly elements = lazy(() =>
+    this.header.lists.map((text) => (text === '' ? 1 : text.split(',').reduce((product, n) => product * Number(n), 1))),
+  );
+  private readonly valueBytes = lazy(() => {
+    const kind = this.data.ints('value.kind');
+    const dtype = this.data.ints('value.dtype');
+    const sizes = this.data.ints('value.sizes');
+    const elements = this.elements();
+    const each = this.header.dtype_bytes;
+    const out = new Float64Array(kind.length);
+    for (let v = 0; v < out.length; ++v) out[v] = kind[v] === 0 ? elements[sizes[v]] * (each[dtype[v]] ?? 0) : 0;
+    return out;
+  });
+  bytesOfValue(value: number): number {
+    return this.valueBytes()[value];
+  }
+  // The device of the first tensor that a node makes or, if it makes none, reads.
+  device(node: number): string {
+    const start = this.outputStart();
+    for (let v = start[node]; v < start[node + 1]; ++v) if (this.isTensor(v)) return this.deviceOfValue(v);
+    const inputs = this.inputStart();
+    for (let k = inputs[node]; k < inputs[node + 1]; ++k) {
+      const v = this.inputValue()[k];
+      if (this.isTensor(v)) return this.deviceOfValue(v);
+    }
+    return '';
+  }
+
+  // ---- Storages
+  get storageCount(): number {
+    return this.header.storages;
+  }
+  readonly storageBytes = lazy(() => this.data.wide('storage.bytes'));
+  readonly storageKind = lazy(() => this.data.ints('storage.kind'));
+  readonly storageBorn = lazy(() => minusOne(this.data.ints('storage.born')));
+  readonly storageFreed = lazy(() => minusOne(this.data.ints('storage.freed')));
+  readonly storageExisted = lazy(() => this.data.ints('storage.existed'));
+  readonly storageValue = lazy(() => minusOne(this.data.ints('storage.value')));
+  // Where the static plan puts it in its arena; NONE where it is in none.
+  readonly storagePlace = lazy(() => {
+    if (!this.data.has('storage.place')) return undefined;
+    const place = this.data.wide('storage.place');
+    const out = new Float64Array(place.length);
+    for (let i = 0; i < out.length; ++i) out[i] = place[i] - 1;
+    return out;
+  });
+  deviceOfStorage(storage: number): string {
+    return this.header.devices[this.data.ints('storage.device')[storage]] ?? '';
+  }
+  // First and last step at which it is alive, both inclusive (include/shadowgraph/profile/timeline.h).
+  readonly lives = lazy(() => {
+    const first = new Uint32Array(this.storageCount);
+    const last = new Uint32Array(this.storageCount);
+    for (let s = 0; s < this.storageCount; ++s) {
+      first[s] = this.storageExisted()[s] === 1 ? 0 : Math.max(0, this.storageBorn()[s]);
+      const freed = this.storageFreed()[s];
+      last[s] = Math.max(first[s], freed === NONE ? this.nodeCount - 1 : freed);
+    }
+    return { first, last };
+  });
+  readonly born = lazy(() => grouped(this.nodeCount, this.storageBorn(), (k) => k));
+  readonly valuesIn = lazy(() => grouped(this.storageCount, this.storageOf(), (k) => k));
+  // The first node that saves a storage for backward, or NONE.
+  readonly savedAt = lazy(() => {
+    const out = new Int32Array(this.storageCount).fill(NONE);
+    const start = this.savedStart();
+    const storageOf = this.storageOf();
+    for (let i = 0; i < this.nodeCount; ++i) {
+      for (let k = start[i]; k < start[i + 1]; ++k) {
+        const s = storageOf[this.savedValue()[k]];
+        if (s !== NONE && out[s] === NONE) out[s] = i;
+      }
+    }
+    return out;
+  });
+  // Storages that sg::output hands out.
+  readonly handedOut = lazy(() => {
+    const out = new Uint8Array(this.storageCount);
+    const last = this.nodeCount - 1;
+    if (last < 0 || this.op(last) !== 'sg::output') return out;
+    const start = this.inputStart();
+    for (let k = start[last]; k < start[last + 1]; ++k) {
+      const s = this.storageOf()[this.inputValue()[k]];
+      if (s !== NONE) out[s] = 1;
+    }
+    return out;
+  });
+  // Bytes that a node allocates, and those of them that are kept for backward.
+  readonly allocated = lazy(() => this.bytesByMaker(() => true));
+  readonly kept = lazy(() => this.bytesByMaker((s) => this.savedAt()[s] !== NONE));
+  private bytesByMaker(counts: (storage: number) => boolean): Float64Array {
+    const out = new Float64Array(this.nodeCount);
+    for (let s = 0; s < this.storageCount; ++s) {
+      const maker = this.storageBorn()[s];
+      if (maker !== NONE && this.storageExisted()[s] === 0 && counts(s)) out[maker] += this.storageBytes()[s];
+    }
+    return out;
+  }
+  // Why a storage is alive.
+  keeper(storage: number): string {
+    if (this.storageExisted()[storage] === 1) return this.header.storage_kinds[this.storageKind()[storage]];
+    const saved = this.savedAt()[storage];
+    if (saved !== NONE) return `autograd, saved at n${String(saved)}`;
+    return this.handedOut()[storage] === 1 ? 'output' : '';
+  }
+  // "conv1 convolution", "fc.weight"
+  storageLabel(storage: number): string {
+    const maker = this.storageBorn()[storage];
+    if (maker === NONE) return 'from before the program';
+    if (this.isPlaceholder(maker)) return this.placeholder(maker);
+    const path = this.modulePath(this.moduleOf()[maker]);
+    return path === '' ? this.shortOp(maker) : `${path} ${this.shortOp(maker)}`;
+  }
+
+  // ---- Modules (the tree of paths) and composite calls
+  get moduleCount(): number {
+    return this.moduleParent().length;
+  }
+  readonly moduleParent = lazy(() => this.data.ints('module.parent'));
+  readonly moduleChildren = lazy(() => {
+    const parent = Int32Array.from(this.moduleParent());
+    if (parent.length > 0) parent[0] = NONE;
+    return grouped(parent.length, parent, (k) => k);
+  });
+  private readonly paths = new Map<number, string>();
+  modulePath(module: number): string {
+    const known = this.paths.get(module);
+    if (known !== undefined) return known;
+    const part = this.header.texts[this.data.ints('module.path')[module]];
+    const path = part.startsWith('.') && module !== 0 ? this.modulePath(this.moduleParent()[module]) + part : part;
+    this.paths.set(module, path);
+    return path;
+  }
+  moduleClass(module: number): string {
+    return this.header.texts[this.data.ints('module.class')[module]];
+  }
+  moduleFigure(
+    name:
+      | 'calls' | 'peak' | 'saved' | 'output' | 'temporary' | 'parameters' | 'backward' | 'forward_nodes'
+      | 'backward_nodes' | 'forward_flops' | 'backward_flops' | 'forward_elementwise' | 'backward_elementwise',
+  ): Float64Array {
+    return this.data.wide(`module.${name}`);
+  }
+  // Seconds of the module's nodes and all below it.
+  readonly moduleSeconds = lazy(() => {
+    const out = new Float64Array(this.moduleCount);
+    for (let i = 0; i < this.nodeCount; ++i) out[this.moduleOf()[i]] += this.seconds()[i];
+    for (let m = out.length; m-- > 1; ) out[this.moduleParent()[m]] += out[m];
+    return out;
+  });
+  readonly moduleByPath = lazy(() => {
+    const map = new Map<string, number>();
+    for (let m = 0; m < this.moduleCount; ++m) map.set(this.modulePath(m), m);
+    return map;
+  });
+  isInModule(module: number, ancestor: number): boolean {
+    for (let m = module; ; m = this.moduleParent()[m]) {
+      if (m === ancestor) return true;
+      if (m === 0) return false;
+    }
+  }
+  // The calls of composite operators around a node, outermost first: "conv2d".
+  composites(node: number): string[] {
+    const kind = this.data.ints('region.kind');
+    const parent = this.data.ints('region.parent');
+    const name = this.data.ints('region.name');
+    const found: string[] = [];
+    let region = this.regionOf()[node];
+    for (let depth = 0; depth < 64; ++depth) {
+      const word = this.header.region_kinds[kind[region]];
+      if (word === 'composite' || word === 'checkpoint' || word === 'scope') found.unshift(this.header.texts[name[region]]);
+      if (parent[region] === 0) break;
+      region = parent[region] - 1;
+    }
+    return found;
+  }
+
+  // ---- Clusters (module calls, phase by phase)
+  get clusterCount(): number {
+    return this.clusterParent().length;
+  }
+  readonly clusterParent = lazy(() => this.data.ints('cluster.parent'));
+  readonly clusterStandsFor = lazy(() => minusOne(this.data.ints('cluster.stands_for')));
+  cluster(c: number): Cluster {
+    const texts = this.header.texts;
+    return {
+      parent: this.clusterParent()[c],
+      name: texts[this.data.ints('cluster.name')[c]],
+      className: texts[this.data.ints('cluster.class')[c]],
+      call: this.data.ints('cluster.call')[c],
+      phase: this.data.ints('cluster.phase')[c] === 1,
+      standsFor: this.clusterStandsFor()[c],
+      repeats: this.data.ints('cluster.repeats')[c],
+      span: texts[this.data.ints('cluster.span')[c]],
+    };
+  }
+  private readonly phaseClusters = lazy(() => this.data.ints('cluster.phase'));
+  isPhaseCluster(c: number): boolean {
+    return this.phaseClusters()[c] === 1;
+  }
+  readonly clusterRepeats = lazy(() => this.data.ints('cluster.repeats'));
+  // The phase that a cluster's nodes run in.
+  readonly clusterPhase = lazy(() => {
+    const out = new Uint32Array(this.clusterCount);
+    for (let c = 1; c < out.length; ++c) {
+      out[c] = this.isPhaseCluster(c)
+        ? Math.max(0, this.header.phases.indexOf(this.cluster(c).name))
+        : out[this.clusterParent()[c]];
+    }
+    return out;
+  });
+  readonly clusterChildren = lazy(() => {
+    const parent = Int32Array.from(this.clusterParent());
+    if (parent.length > 0) parent[0] = NONE;
+    return grouped(parent.length, parent, (k) => k);
+  });
+  readonly clusterNodes = lazy(() => grouped(this.clusterCount, this.clusterOf(), (k) => k));
+  clusterPath(c: number): string {
+    const names: string[] = [];
+    for (let at = c; at !== 0 && !this.isPhaseCluster(at); at = this.clusterParent()[at]) {
+      names.unshift(this.cluster(at).name);
+    }
+    return names.join('.');
+  }
+  readonly clusterModule = lazy(() => {
+    const out = new Int32Array(this.clusterCount).fill(NONE);
+    for (let c = 1; c < out.length; ++c) out[c] = this.moduleByPath().get(this.clusterPath(c)) ?? NONE;
+    return out;
+  });
+  // What a cluster and all below it come to.
+  readonly clusterTotals = lazy(() => {
+    const size = this.clusterCount;
+    const make = (): Float64Array => new Float64Array(size);
+    const totals = { operators: make(), flops: make(), bytes: make(), moved: make(), seconds: make(), saved: make() };
+    const clusterOf = this.clusterOf();
+    const targets = this.targets();
+    const builtin = Uint8Array.from(this.header.targets, (t) => (t.builtin === true ? 1 : 0));
+    const columns = {
+      flops: this.matmul(), bytes: this.allocated(), seconds: this.seconds(), saved: this.kept(), read: this.read(), written: this.written(),
+    };
+    for (let i = 0; i < this.nodeCount; ++i) {
+      const c = clusterOf[i];
+      if (builtin[targets[i]] === 0) ++totals.operators[c];
+      totals.flops[c] += columns.flops[i];
+      totals.bytes[c] += columns.bytes[i];
+      totals.moved[c] += columns.read[i] + columns.written[i];
+      totals.seconds[c] += columns.seconds[i];
+      totals.saved[c] += columns.saved[i];
+    }
+    const parent = this.clusterParent();
+    for (let c = size; c-- > 1; ) for (const column of Object.values(totals)) column[parent[c]] += column[c];
+    return totals;
+  });
+  totalsOf(c: number): Totals {
+    const t = this.clusterTotals();
+    return {
+      operators: t.operators[c], flops: t.flops[c], bytes: t.bytes[c], moved: t.moved[c], seconds: t.seconds[c], saved: t.saved[c],
+    };
+  }
+  // A cluster and the equal ones that are folded into it.
+  copies(c: number): number[] {
+    const found = [c];
+    for (const sibling of this.childrenOf(this.clusterParent()[c])) {
+      if (this.clusterStandsFor()[sibling] === c) found.push(sibling);
+    }
+    return found;
+  }
+  childrenOf(c: number): Uint32Array {
+    const lists = this.clusterChildren();
+    return lists.items.subarray(lists.start[c], lists.start[c + 1]);
+  }
+}
+
+export function shortName(op: string): string {
+  const name = op.slice(op.indexOf('::') + 2);
+  const dot = name.indexOf('.');
+  return dot > 0 ? name.slice(0, dot) : name;
+}

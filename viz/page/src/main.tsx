@@ -1,0 +1,65 @@
+import { render } from 'preact';
+import { Page } from './app';
+import { AppContext } from './app_context';
+import { unpack } from './container';
+import { Graph } from './graph';
+import { openAtFirst, type Drawing } from './graph_view';
+import { mainBlocks } from './memory_view';
+import { Store } from './state';
+import { tableOf } from './tables';
+import { visible } from './units';
+
+declare global {
+  interface Window {
+    // For the tests in test/browser, and for who is curious.
+    shadowgraph?: { after: Graph; before: Graph | undefined; store: Store; readyAfter: number; drawing?: Drawing };
+  }
+}
+
+async function read(id: string): Promise<Graph | undefined> {
+  const element = document.getElementById(id);
+  if (!element) return undefined;
+  const graph = new Graph(await unpack(element.textContent ?? ''));
+  element.remove(); // the text is of no more use, and may be large
+  return graph;
+}
+
+// While nobody asks for anything, what the first look at each view will ask for; piece by piece.
+function prepare(graph: Graph): void {
+  const steps: (() => unknown)[] = [
+    () => openAtFirst(graph), () => mainBlocks(graph), () => graph.users(), () => tableOf(graph, 'operators'), () => graph.clusterModule(),
+  ];
+  const idle = typeof requestIdleCallback === 'function' ? (f: () => void) => requestIdleCallback(f) : (f: () => void) => setTimeout(f, 50);
+  const next = (): void => {
+    steps.shift()?.();
+    if (steps.length > 0) idle(next);
+  };
+  if (graph.nodeCount < 300_000) idle(next);
+}
+
+async function start(): Promise<void> {
+  const root = document.getElementById('page')!;
+  try {
+    const [after, before] = await Promise.all([read('graph-data'), read('before-data')]);
+    if (!after) throw new Error('the page holds no graph');
+    const store = new Store();
+    window.shadowgraph = { after, before, store, readyAfter: 0 };
+    root.textContent = '';
+    render(
+      <AppContext.Provider value={{ store, after, before }}>
+        <Page />
+      </AppContext.Provider>,
+      root,
+    );
+    requestAnimationFrame(() => {
+      window.shadowgraph!.readyAfter = performance.now();
+      prepare(after);
+    });
+  } catch (error) {
+    root.textContent = `This page cannot be shown: ${visible(error instanceof Error ? error.message : String(error))}`;
+    root.className = 'waiting';
+    throw error;
+  }
+}
+
+void start();

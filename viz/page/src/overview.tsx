@@ -1,0 +1,197 @@
+// The overview: what was captured, what it costs, what to do about it, and what is not known. Every figure leads to where
+// it comes from.
+import type { ComponentChildren, VNode } from 'preact';
+import { useEffect, useMemo, useRef } from 'preact/hooks';
+import { mainTimeline, useApp } from './app_context';
+import { running } from './memory';
+import { drawTimeline } from './memory_view';
+import type { Graph } from './graph';
+import type { State } from './state';
+import { onChange } from './theme';
+import { bytes, count, exact, flops, percent, seconds, visible } from './units';
+
+function Card(props: { title: string; value: string; to?: Partial<State>; children?: ComponentChildren }): VNode {
+  const { store } = useApp();
+  const inside = (
+    <>
+      <span class="name">{props.title}</span>
+      <span class="value">{props.value}</span>
+      <span class="quiet">{props.children}</span>
+    </>
+  );
+  return props.to ? <button type="button" class="card" onClick={() => store.set(props.to!)}>{inside}</button> : <div class="card">{inside}</div>;
+}
+
+function sum(values: Record<string, number> | undefined): number {
+  return Object.values(values ?? {}).reduce((a, b) => a + b, 0);
+}
+
+function SmallTimeline({ graph }: { graph: Graph }): VNode {
+  const { store } = useApp();
+  const canvas = useRef<HTMLCanvasElement>(null);
+  useEffect(() => {
+    const element = canvas.current!;
+    return onChange(element, () => drawTimeline(element, graph, mainTimeline(graph), running(graph)));
+  }, [graph]);
+  return (
+    <button type="button" class="small-timeline" aria-label="Memory over the step; opens the memory view" onClick={() => store.set({ view: 'memory', step: mainTimeline(graph).peakStep })}>
+      <canvas ref={canvas} />
+    </button>
+  );
+}
+
+// Modules that are worth a row: the most of one figure, not their own containers.
+function topModules(graph: Graph, column: ArrayLike<number>, most: number): number[] {
+  const children = graph.moduleChildren();
+  const found: number[] = [];
+  for (let m = 1; m < graph.moduleCount; ++m) {
+    if (column[m] <= 0) continue;
+    // A container whose child has nearly all of it says nothing new.
+    let largest = 0;
+    for (let k = children.start[m]; k < children.start[m + 1]; ++k) largest = Math.max(largest, column[children.items[k]]);
+    if (graph.moduleClass(m) === '' || largest > 0.9 * column[m] || column[m] > 0.9 * column[0]) continue;
+    found.push(m);
+  }
+  found.sort((a, b) => column[b] - column[a]);
+  // No module beside one that it is in.
+  const kept: number[] = [];
+  for (const m of found) {
+    if (kept.length >= most) break;
+    if (!kept.some((other) => graph.isInModule(m, other))) kept.push(m);
+  }
+  return kept;
+}
+
+function Bars({ title, graph, column, format }: { title: string; graph: Graph; column: Float64Array; format: (v: number) => string }): VNode | null {
+  const { store } = useApp();
+  const top = useMemo(() => topModules(graph, column, 8), [graph, column]);
+  if (top.length === 0) return null;
+  const high = column[top[0]];
+  return (
+    <section>
+      <h2>{title}</h2>
+      <ul class="bars">
+        {top.map((m) => (
+          <li key={m}>
+            <button type="button" onClick={() => store.set({ view: 'graph', selection: { kind: 'module', id: m } })}>
+              <i style={{ width: `${String((column[m] / high) * 100)}%` }} />
+              <bdi>{visible(graph.modulePath(m), 80)}</bdi> <span class="quiet">{visible(graph.moduleClass(m), 40)}</span>
+              <b>{format(column[m])}</b>
+            </button>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+export function Overview(): VNode {
+  const { graph, store, before } = useApp();
+  const { profile, metadata } = graph.header;
+  const memory = profile.device_memory as Record<string, number> | undefined;
+  const unknownCalls = profile.unknown_scratch.reduce((total, row) => total + row.count, 0);
+  const uncoveredCalls = profile.uncovered_operators.reduce((total, row) => total + row.count, 0);
+  const peak = profile.peak;
+  const both = useMemo(() => {
+    const a = graph.moduleFigure('forward_flops');
+    const b = graph.moduleFigure('backward_flops');
+    return a.map((v, i) => v + b[i]);
+  }, [graph]);
+  const table = (name: State['table'], sort: string, filter = ''): Partial<State> => ({ view: 'tables', table: name, sort, filter });
+  return (
+    <div class="overview">
+      <section class="cards" aria-label="Figures">
+        <Card title="peak memory" value={bytes(peak.bytes)} to={{ view: 'memory', step: peak.node, selection: { kind: 'node', id: peak.node } }}>
+          in {visible(peak.phase)}, at n{peak.node} {visible(peak.op, 60)}{peak.module ? ` of ${visible(peak.module, 60)}` : ''}
+          {unknownCalls > 0 && '; at least'}
+        </Card>
+        {profile.saved_bytes > 0 && (
+          <Card title="kept for backward" value={bytes(profile.saved_bytes)} to={table('storages', '-bytes', 'autograd')}>
+            {bytes(profile.saved_activation_bytes)} of it made by the step
+          </Card>
+        )}
+        {memory?.reserved_peak_bytes !== undefined && (
+          <Card title="reserved by the allocator" value={bytes(memory.reserved_peak_bytes)} to={{ view: 'memory' }}>
+            {bytes(memory.allocated_peak_bytes)} allocated; {bytes(memory.footprint_bytes)} on the device with what is assumed of its context
+          </Card>
+        )}
+        {profile.out_of_memory && <Card title="does not fit" value="out of memory">{visible(profile.out_of_memory, 300)}</Card>}
+        <Card title="parameters" value={count(profile.parameters)} to={table('modules', '-parameters')}>
+          {bytes(profile.parameter_bytes)}{profile.buffers > 0 && `, and ${bytes(profile.buffer_bytes)} of buffers`}
+        </Card>
+        <Card title="FLOPs of products" value={flops(sum(profile.flops))} to={table('operators', '-flops')}>
+          {Object.entries(profile.flops ?? {}).filter(([, value]) => value > 0).map(([phase, value]) => `${visible(phase, 30)} ${count(value)}`).join(', ')}
+          {uncoveredCalls > 0 && '; at least'}
+        </Card>
+        {profile.time && (
+          <Card title="time, estimated" value={seconds(profile.time.seconds)} to={table('operators', '-time')}>
+            on {visible(profile.time.spec, 60)}{profile.time.flop_utilization !== undefined && `, ${percent(profile.time.flop_utilization)} of its peak`}
+          </Card>
+        )}
+        <Card title="operators" value={exact(graph.nodeCount)} to={{ view: 'graph' }}>
+          {exact(graph.moduleCount - 1)} modules, {exact(graph.storageCount)} storages
+        </Card>
+      </section>
+      <section>
+        <h2>Memory over the step</h2>
+        <SmallTimeline graph={graph} />
+      </section>
+      {(profile.findings?.length ?? 0) > 0 && (
+        <section>
+          <h2>Findings</h2>
+          <ol class="findings">
+            {profile.findings!.map((finding) => (
+              <li key={finding.name + finding.seen}>
+                <b>{visible(finding.name).replaceAll('-', ' ')}</b>
+                {finding.bytes ? <span class="tag">{bytes(finding.bytes)}</span> : null}
+                {finding.seconds ? <span class="tag">{seconds(finding.seconds)}</span> : null}
+                <div>{visible(finding.seen, 1000)}</div>
+                <div class="quiet">→ {visible(finding.remedy, 1000)}</div>
+              </li>
+            ))}
+          </ol>
+        </section>
+      )}
+      <div class="columns">
+        <Bars title="FLOPs by module" graph={graph} column={both} format={flops} />
+        <Bars title="Kept for backward, by module" graph={graph} column={graph.moduleFigure('saved')} format={bytes} />
+        {graph.hasTime && <Bars title="Time by module" graph={graph} column={graph.moduleSeconds()} format={seconds} />}
+        <section>
+          <h2>What is not known</h2>
+          {unknownCalls + uncoveredCalls === 0 && <p>Every operator has its FLOPs, and its memory inside the call is known.</p>}
+          {uncoveredCalls > 0 && (
+            <>
+              <p>FLOPs of {exact(uncoveredCalls)} calls: there is no formula, so the sums are at least.</p>
+              <ul>{profile.uncovered_operators.slice(0, 12).map((row) => <li key={row.op}><OpLink op={row.op} /> ×{exact(row.count)}</li>)}</ul>
+            </>
+          )}
+          {unknownCalls > 0 && (
+            <>
+              <p>Memory that {exact(unknownCalls)} calls take and give back inside: the peak is at least.</p>
+              <ul>{profile.unknown_scratch.slice(0, 12).map((row) => <li key={row.op}><OpLink op={row.op} /> ×{exact(row.count)}</li>)}</ul>
+            </>
+          )}
+        </section>
+        <section>
+          <h2>How it was captured</h2>
+          <table class="facts">
+            <tbody>
+              {metadata.map(([key, value]) => <tr key={key}><th scope="row">{visible(key, 60)}</th><td><bdi>{visible(value, 300)}</bdi></td></tr>)}
+              {profile.capture_seconds !== undefined && <tr><th scope="row">captured in</th><td>{seconds(profile.capture_seconds)}</td></tr>}
+              {graph.header.guards > 0 && <tr><th scope="row">asked of data or sizes</th><td>{exact(graph.header.guards)} times</td></tr>}
+              <tr><th scope="row">memory of</th><td>{visible(profile.device)}</td></tr>
+              <tr><th scope="row">libtorch</th><td>{visible(graph.header.libtorch)}</td></tr>
+              <tr><th scope="row">shadowgraph</th><td>{visible(graph.header.shadowgraph)}</td></tr>
+            </tbody>
+          </table>
+          {before && <p><button type="button" onClick={() => store.set({ view: 'compare' })}>Compare with {visible(before.header.title, 80)}</button></p>}
+        </section>
+      </div>
+    </div>
+  );
+}
+
+function OpLink({ op }: { op: string }): VNode {
+  const { store } = useApp();
+  return <button type="button" class="link" onClick={() => store.set({ view: 'tables', table: 'operators', filter: '', sort: '', selection: { kind: 'operator', id: op } })}>{visible(op, 80)}</button>;
+}

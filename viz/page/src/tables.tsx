@@ -1,0 +1,365 @@
+// Tables: modules as a tree, operators, storages, calls. Rows that are not in sight are not there.
+import type { VNode } from 'preact';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { litBy, mainTimeline, useApp, type Lit } from './app_context';
+import { NONE, type Graph } from './graph';
+import type { Selection, TableName } from './state';
+import { onChange } from './theme';
+import { bytes, csvField, exact, flops, percent, seconds, visible } from './units';
+
+export interface Column {
+  key: string;
+  title: string;
+  number: boolean;
+  value: (row: number) => number | string;
+  text?: (row: number) => string;
+  share?: (row: number) => number; // of the whole: a bar behind the figure
+  help?: string;
+}
+
+export interface TableData {
+  columns: Column[];
+  rows: number[];
+  selection: (row: number) => Selection;
+  isLit: (row: number, lit: Lit) => boolean;
+  depth?: (row: number) => number;
+  children?: (row: number) => boolean;
+  parent?: (row: number) => number;
+  sort: string; // at first
+}
+
+const known = new WeakMap<Graph, Map<TableName, TableData>>();
+
+export function tableOf(graph: Graph, name: TableName): TableData {
+  let tables = known.get(graph);
+  if (!tables) known.set(graph, (tables = new Map()));
+  let table = tables.get(name);
+  if (!table) {
+    table = name === 'modules' ? modules(graph) : name === 'operators' ? operators(graph) : name === 'storages' ? storages(graph) : calls(graph);
+    tables.set(name, table);
+  }
+  return table;
+}
+
+function sum(column: ArrayLike<number>): number {
+  let total = 0;
+  for (let i = 0; i < column.length; ++i) total += column[i];
+  return total;
+}
+
+function modules(graph: Graph): TableData {
+  const figure = (name: Parameters<Graph['moduleFigure']>[0]): Float64Array => graph.moduleFigure(name);
+  const depth = new Uint32Array(graph.moduleCount);
+  const parent = graph.moduleParent();
+  for (let m = 1; m < depth.length; ++m) depth[m] = depth[parent[m]] + 1;
+  const kids = graph.moduleChildren();
+  const amount = (key: string, title: string, column: ArrayLike<number>, text: (v: number) => string, help: string): Column => ({
+    key, title, number: true, help, value: (m) => column[m], text: (m) => text(column[m]), share: (m) => (column[0] > 0 ? column[m] / column[0] : 0),
+  });
+  const order: number[] = [];
+  const pending = graph.moduleCount > 0 ? [0] : [];
+  for (let m = pending.pop(); m !== undefined; m = pending.pop()) {
+    order.push(m);
+    for (let k = kids.start[m + 1]; k-- > kids.start[m]; ) pending.push(kids.items[k]);
+  }
+  return {
+    columns: [
+      { key: 'path', title: 'module', number: false, value: (m) => (m === 0 ? '(all)' : graph.modulePath(m)) },
+      { key: 'class', title: 'class', number: false, value: (m) => graph.moduleClass(m) },
+      { key: 'calls', title: 'calls', number: true, value: (m) => figure('calls')[m], text: (m) => exact(figure('calls')[m]) },
+      amount('parameters', 'parameters', figure('parameters'), bytes, 'bytes of parameters that its forward reads'),
+      amount('forward', 'forward FLOPs', figure('forward_flops'), flops, 'matrix products: 2 a multiply-add'),
+      amount('backward', 'backward FLOPs', figure('backward_flops'), flops, 'matrix products: 2 a multiply-add'),
+      ...(graph.hasTime ? [amount('time', 'time', graph.moduleSeconds(), seconds, 'estimated, all phases')] : []),
+      amount('saved', 'saved first here', figure('saved'), bytes, 'bytes that its forward is the first to save for backward'),
+      amount('output', 'kept results', figure('output'), bytes, 'bytes that its forward makes and autograd keeps'),
+      amount('temporary', 'temporary', figure('temporary'), bytes, 'bytes that its forward makes and nobody keeps'),
+      amount('made', 'made in backward', figure('backward'), bytes, 'bytes that its backward makes'),
+      { key: 'peak', title: 'most alive', number: true, value: (m) => figure('peak')[m], text: (m) => bytes(figure('peak')[m]), help: 'most bytes alive on the device while one of its operators runs' },
+    ],
+    rows: order,
+    selection: (m) => ({ kind: 'module', id: m }),
+    isLit: (m, lit) => lit.module === m,
+    depth: (m) => depth[m],
+    children: (m) => kids.start[m + 1] > kids.start[m],
+    parent: (m) => (m === 0 ? NONE : parent[m]),
+    sort: '',
+  };
+}
+
+function operators(graph: Graph): TableData {
+  const names = [...new Set(graph.header.targets.map((t) => t.name))];
+  const index = new Map(names.map((n, i) => [n, i]));
+  const of = graph.header.targets.map((t) => index.get(t.name)!);
+  const make = (): Float64Array => new Float64Array(names.length);
+  const all = { calls: make(), flops: make(), elementwise: make(), time: make(), moved: make(), allocated: make(), kept: make(), uncovered: make() };
+  for (let i = 0; i < graph.nodeCount; ++i) {
+    const op = of[graph.targetIndex(i)];
+    ++all.calls[op];
+    all.flops[op] += graph.matmul()[i];
+    all.elementwise[op] += graph.elementwise()[i] + graph.transcendental()[i];
+    all.time[op] += graph.seconds()[i];
+    all.moved[op] += graph.read()[i] + graph.written()[i];
+    all.allocated[op] += graph.allocated()[i];
+    all.kept[op] += graph.kept()[i];
+    all.uncovered[op] += graph.uncovered()[i];
+  }
+  const amount = (key: string, title: string, column: Float64Array, text: (v: number) => string): Column => {
+    const total = sum(column);
+    return { key, title, number: true, value: (r) => column[r], text: (r) => text(column[r]), share: (r) => (total > 0 ? column[r] / total : 0) };
+  };
+  const category = names.map((n) => graph.header.categories[graph.header.targets.find((t) => t.name === n)!.category][0]);
+  return {
+    columns: [
+      { key: 'operator', title: 'operator', number: false, value: (r) => names[r] },
+      { key: 'kind', title: 'kind', number: false, value: (r) => category[r] },
+      amount('calls', 'calls', all.calls, exact),
+      ...(graph.hasTime ? [amount('time', 'time', all.time, seconds)] : []),
+      amount('flops', 'FLOPs', all.flops, flops),
+      amount('elementwise', 'elementwise', all.elementwise, flops),
+      amount('moved', 'bytes moved', all.moved, bytes),
+      amount('allocated', 'allocates', all.allocated, bytes),
+      amount('kept', 'kept for backward', all.kept, bytes),
+      { key: 'uncovered', title: 'no formula', number: true, value: (r) => all.uncovered[r], text: (r) => (all.uncovered[r] > 0 ? `${exact(all.uncovered[r])} calls` : ''), help: 'calls whose FLOPs are at least what is shown' },
+    ],
+    rows: names.map((_, i) => i).filter((r) => all.calls[r] > 0),
+    selection: (r) => ({ kind: 'operator', id: names[r] }),
+    isLit: (r, lit) => lit.operator === names[r],
+    sort: graph.hasTime ? '-time' : '-flops',
+  };
+}
+
+function storages(graph: Graph): TableData {
+  const { first, last } = graph.lives();
+  const size = graph.storageBytes();
+  const peak = mainTimeline(graph).peakStep;
+  const kinds = graph.header.storage_kinds;
+  return {
+    columns: [
+      { key: 'storage', title: 'storage', number: true, value: (s) => s, text: (s) => `s${String(s)}` },
+      { key: 'bytes', title: 'size', number: true, value: (s) => size[s], text: (s) => bytes(size[s]) },
+      { key: 'kind', title: 'kind', number: false, value: (s) => kinds[graph.storageKind()[s]] },
+      { key: 'made', title: 'made by', number: false, value: (s) => graph.storageLabel(s) },
+      { key: 'type', title: 'first tensor', number: false, value: (s) => (graph.storageValue()[s] >= 0 ? graph.type(graph.storageValue()[s]) : '') },
+      { key: 'first', title: 'from', number: true, value: (s) => first[s], text: (s) => (graph.storageExisted()[s] === 1 ? 'before' : `n${String(first[s])}`) },
+      { key: 'last', title: 'to', number: true, value: (s) => last[s], text: (s) => (graph.storageFreed()[s] === NONE ? 'end' : `n${String(last[s])}`) },
+      { key: 'life', title: 'steps', number: true, value: (s) => last[s] - first[s] + 1, text: (s) => exact(last[s] - first[s] + 1) },
+      { key: 'kept', title: 'kept by', number: false, value: (s) => graph.keeper(s) },
+      { key: 'peak', title: 'at the peak', number: false, value: (s) => (first[s] <= peak && peak <= last[s] ? 'yes' : '') },
+      { key: 'device', title: 'device', number: false, value: (s) => graph.deviceOfStorage(s) },
+    ],
+    rows: Array.from({ length: graph.storageCount }, (_, s) => s),
+    selection: (s) => ({ kind: 'storage', id: s }),
+    isLit: (s, lit) => lit.storage(s),
+    sort: '-bytes',
+  };
+}
+
+function calls(graph: Graph): TableData {
+  const amount = (key: string, title: string, column: () => ArrayLike<number>, text: (v: number) => string): Column => ({ key, title, number: true, value: (n) => column()[n], text: (n) => text(column()[n]) });
+  return {
+    columns: [
+      { key: 'node', title: 'node', number: true, value: (n) => n, text: (n) => `n${String(n)}` },
+      { key: 'operator', title: 'operator', number: false, value: (n) => graph.op(n) + (graph.placeholder(n) === '' ? '' : ` ${graph.placeholder(n)}`) },
+      { key: 'phase', title: 'phase', number: false, value: (n) => graph.header.phases[graph.phase()[n]] },
+      { key: 'module', title: 'module', number: false, value: (n) => graph.modulePath(graph.moduleOf()[n]) },
+      { key: 'type', title: 'makes', number: false, value: (n) => (graph.outputStart()[n + 1] > graph.outputStart()[n] ? graph.type(graph.outputStart()[n]) : '') },
+      ...(graph.hasTime ? [amount('time', 'time', graph.seconds, seconds)] : []),
+      amount('flops', 'FLOPs', graph.matmul, flops),
+      { key: 'moved', title: 'bytes moved', number: true, value: (n) => graph.read()[n] + graph.written()[n], text: (n) => bytes(graph.read()[n] + graph.written()[n]) },
+      amount('allocated', 'allocates', graph.allocated, bytes),
+      amount('kept', 'kept for backward', graph.kept, bytes),
+      { key: 'alive', title: 'alive', number: true, value: (n) => mainTimeline(graph).total[n], text: (n) => bytes(mainTimeline(graph).total[n]) },
+      { key: 'source', title: 'source', number: false, value: (n) => graph.source(n) },
+    ],
+    rows: Array.from({ length: graph.nodeCount }, (_, n) => n),
+    selection: (n) => ({ kind: 'node', id: n }),
+    isLit: (n, lit) => lit.node(n),
+    sort: '',
+  };
+}
+
+// Rows as the filter and the order have them; of a tree, with the parents of what was found.
+export function arranged(table: TableData, filter: string, sort: string, closed: ReadonlySet<number>): number[] {
+  let { rows } = table;
+  const words = filter.toLowerCase().split(/\s+/).filter((w) => w !== '');
+  if (words.length > 0) {
+    const texts = table.columns.filter((c) => !c.number || c.key === 'node' || c.key === 'storage');
+    const found = rows.filter((row) => {
+      const text = texts.map((c) => String(c.text ? c.text(row) : c.value(row))).join(' ').toLowerCase();
+      return words.every((w) => text.includes(w));
+    });
+    if (table.parent && sort === '') {
+      const wanted = new Set<number>();
+      for (const row of found) for (let r = row; r !== NONE && !wanted.has(r); r = table.parent(r)) wanted.add(r);
+      return rows.filter((r) => wanted.has(r));
+    }
+    rows = found;
+  } else if (table.parent && sort === '' && closed.size > 0) {
+    const hidden = new Set<number>();
+    rows = rows.filter((r) => {
+      const above = table.parent!(r);
+      if (above !== NONE && (hidden.has(above) || closed.has(above))) {
+        hidden.add(r);
+        return false;
+      }
+      return true;
+    });
+  }
+  if (sort === '') return rows;
+  const key = sort.replace(/^-/, '');
+  const column = table.columns.find((c) => c.key === key);
+  if (!column) return rows;
+  const down = sort.startsWith('-') ? -1 : 1;
+  const values = new Map(rows.map((row) => [row, column.value(row)]));
+  return rows.slice().sort((a, b) => {
+    const x = values.get(a)!;
+    const y = values.get(b)!;
+    return down * (typeof x === 'number' && typeof y === 'number' ? x - y : String(x) < String(y) ? -1 : String(x) > String(y) ? 1 : 0) || a - b;
+  });
+}
+
+export function toCsv(table: TableData, rows: readonly number[]): string {
+  const lines = [table.columns.map((c) => csvField(c.title)).join(',')];
+  for (const row of rows) lines.push(table.columns.map((c) => csvField(String(c.value(row)))).join(','));
+  return `${lines.join('\n')}\n`;
+}
+
+const NAMES: [TableName, string][] = [['modules', 'Modules'], ['operators', 'Operators'], ['storages', 'Storages'], ['calls', 'Calls']];
+const HEIGHT = 27;
+
+export function TablesView(): VNode {
+  const { graph, state, store } = useApp();
+  const table = tableOf(graph, state.table);
+  const lit = useMemo(() => litBy(graph, state.selection), [graph, state.selection]);
+  const sort = state.sort === '' ? table.sort : state.sort === '-' ? '' : state.sort;
+  const deep = (table.depth && state.closed.length === 0 && table.rows.length > 400) ? new Set(table.rows.filter((r) => table.depth!(r) >= 2)) : undefined;
+  const closed = useMemo(() => deep ?? new Set(state.closed.map(Number)), [graph, state.closed, state.table]);
+  const rows = useMemo(() => arranged(table, state.filter, sort, closed), [table, state.filter, sort, closed]);
+  const [copied, setCopied] = useState('');
+  const body = useRef<HTMLDivElement>(null);
+  const [scroll, setScroll] = useState({ top: 0, height: 800 });
+  useEffect(() => {
+    const element = body.current!;
+    return onChange(element, () => setScroll({ top: element.scrollTop, height: element.clientHeight }));
+  }, []);
+  // The row of what was selected elsewhere comes into sight.
+  useEffect(() => {
+    const at = state.selection ? rows.findIndex((row) => table.isLit(row, lit)) : NONE;
+    if (at === NONE) return;
+    const top = at * HEIGHT;
+    const box = body.current!;
+    if (top < box.scrollTop || top > box.scrollTop + box.clientHeight - 2 * HEIGHT) box.scrollTop = Math.max(0, top - box.clientHeight / 3);
+  }, [lit, table]);
+  const first = Math.max(0, Math.floor(scroll.top / HEIGHT) - 8);
+  const last = Math.min(rows.length, Math.ceil((scroll.top + scroll.height) / HEIGHT) + 8);
+  const turn = (column: Column): void => {
+    const now = sort.replace(/^-/, '') === column.key ? sort : '';
+    const next = now === '' ? (column.number ? `-${column.key}` : column.key) : now.startsWith('-') === column.number ? (column.number ? column.key : `-${column.key}`) : '-';
+    store.set({ sort: next });
+  };
+  const copy = (): void => {
+    const text = toCsv(table, rows);
+    const done = (): void => setCopied(`${exact(rows.length)} rows copied`);
+    const fall = (): void => {
+      const area = document.createElement('textarea');
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      document.execCommand('copy');
+      area.remove();
+      done();
+    };
+    if (navigator.clipboard) navigator.clipboard.writeText(text).then(done, fall);
+    else fall();
+  };
+  const toggle = (row: number): void => {
+    const next = new Set(closed);
+    if (next.has(row)) next.delete(row);
+    else next.add(row);
+    store.set({ closed: next.size === 0 ? ['-'] : [...next].map(String) });
+  };
+  const move = (event: KeyboardEvent, row: number): void => {
+    const by = event.key === 'ArrowDown' ? 1 : event.key === 'ArrowUp' ? -1 : 0;
+    if (by !== 0) {
+      event.preventDefault();
+      const at = rows.indexOf(row) + by;
+      if (at >= 0 && at < rows.length) {
+        store.select(table.selection(rows[at]));
+        requestAnimationFrame(() => (body.current!.querySelector(`[data-row="${String(rows[at])}"]`) as HTMLElement | null)?.focus());
+      }
+    }
+    if (event.key === 'Enter') store.select(table.selection(row));
+    if (table.children?.(row) && (event.key === 'ArrowRight' || event.key === 'ArrowLeft') && closed.has(row) === (event.key === 'ArrowRight')) toggle(row);
+  };
+  const tree = table.depth !== undefined && sort === '';
+  return (
+    <div class="tables">
+      <div class="tools">
+        <span role="tablist" aria-label="Tables">
+          {NAMES.map(([name, title]) => (
+            <button key={name} type="button" role="tab" aria-selected={state.table === name} onClick={() => store.set({ table: name, sort: '', filter: '' })}>{title}</button>
+          ))}
+        </span>
+        <input type="search" placeholder="Only rows with ..." aria-label="Only rows with these words" value={state.filter} onInput={(event) => store.set({ filter: event.currentTarget.value })} />
+        <span class="quiet">{exact(rows.length)} of {exact(table.rows.length)} rows</span>
+        <button type="button" onClick={copy}>Copy as CSV</button>
+        <span class="quiet" aria-live="polite">{copied}</span>
+      </div>
+      <div class="rows" ref={body} onScroll={() => setScroll({ top: body.current!.scrollTop, height: body.current!.clientHeight })}>
+        <table aria-rowcount={rows.length + 1}>
+          <thead>
+            <tr>
+              {table.columns.map((column) => {
+                const on = sort.replace(/^-/, '') === column.key;
+                return (
+                  <th key={column.key} scope="col" class={column.number ? 'number' : ''} aria-sort={on ? (sort.startsWith('-') ? 'descending' : 'ascending') : 'none'}>
+                    <button type="button" title={column.help} onClick={() => turn(column)}>{column.title}{on ? (sort.startsWith('-') ? ' ▾' : ' ▴') : ''}</button>
+                  </th>
+                );
+              })}
+            </tr>
+          </thead>
+          <tbody>
+            {first > 0 && <tr style={{ height: `${String(first * HEIGHT)}px` }} aria-hidden="true"><td colSpan={table.columns.length} /></tr>}
+            {rows.slice(first, last).map((row, i) => (
+              <tr
+                key={row}
+                data-row={row}
+                tabIndex={0}
+                aria-rowindex={first + i + 2}
+                aria-selected={table.isLit(row, lit)}
+                class={table.isLit(row, lit) ? 'lit' : ''}
+                onClick={() => store.select(table.selection(row))}
+                onKeyDown={(event) => move(event, row)}
+              >
+                {table.columns.map((column, c) => {
+                  const text = visible(column.text ? column.text(row) : String(column.value(row)), 200);
+                  const share = column.share?.(row);
+                  return (
+                    <td key={column.key} class={column.number ? 'number' : ''} title={share !== undefined && share > 0 ? `${percent(share)} of the whole` : undefined}>
+                      {share !== undefined && share > 0.001 && <i class="share" style={{ width: `${(Math.min(1, share) * 100).toFixed(1)}%` }} />}
+                      {c === 0 && tree && (
+                        <span style={{ paddingLeft: `${String(Math.min(12, table.depth!(row)) * 14)}px` }}>
+                          {table.children!(row) ? (
+                            <button type="button" class="fold" aria-label={closed.has(row) ? 'open' : 'close'} aria-expanded={!closed.has(row)} onClick={(event) => { event.stopPropagation(); toggle(row); }}>{closed.has(row) ? '▸' : '▾'}</button>
+                          ) : <span class="fold" />}
+                        </span>
+                      )}
+                      <bdi>{c === 0 && tree && row !== 0 ? lastPart(text) : text}</bdi>
+                    </td>
+                  );
+                })}
+              </tr>
+            ))}
+            {last < rows.length && <tr style={{ height: `${String((rows.length - last) * HEIGHT)}px` }} aria-hidden="true"><td colSpan={table.columns.length} /></tr>}
+          </tbody>
+        </table>
+      </div>
+    </div>
+  );
+}
+
+function lastPart(path: string): string {
+  return path.slice(path.lastIndexOf('.') + 1) || path;
+}

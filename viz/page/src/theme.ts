@@ -1,0 +1,61 @@
+// Colours that canvases draw with, from the style sheet's variables: light, dark or paper.
+export interface Theme {
+  text: string;
+  quiet: string;
+  back: string;
+  box: string;
+  inside: string[];
+  line: string;
+  edge: string;
+  accent: string;
+  dark: boolean;
+}
+
+export function theme(): Theme {
+  const style = getComputedStyle(document.documentElement);
+  const of = (name: string): string => style.getPropertyValue(`--${name}`).trim();
+  return {
+    text: of('text'), quiet: of('quiet'), back: of('back'), box: of('box'), inside: [of('inside0'), of('inside1')],
+    line: of('line'), edge: of('edge'), accent: of('accent'), dark: of('is-dark') === '1',
+  };
+}
+
+// Calls `redraw` when light turns dark or the other way round.
+function onThemeChange(redraw: () => void): () => void {
+  const query = window.matchMedia('(prefers-color-scheme: dark)');
+  const observer = new MutationObserver(redraw);
+  observer.observe(document.documentElement, { attributes: true, attributeFilter: ['data-theme'] });
+  query.addEventListener('change', redraw);
+  return () => {
+    observer.disconnect();
+    query.removeEventListener('change', redraw);
+  };
+}
+
+// A canvas as large as its box, in the screen's own pixels.
+export function fitCanvas(canvas: HTMLCanvasElement): { width: number; height: number; context: CanvasRenderingContext2D } {
+  const ratio = window.devicePixelRatio || 1;
+  const width = canvas.clientWidth;
+  const height = canvas.clientHeight;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+  }
+  const context = canvas.getContext('2d')!;
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  return { width, height, context };
+}
+
+// Draws again when the size or the colours change, as long as the element is in the page.
+export function onChange(element: Element, redraw: () => void): () => void {
+  const draw = (): void => {
+    if (element.isConnected) redraw();
+  };
+  const resized = new ResizeObserver(draw);
+  resized.observe(element);
+  const stop = onThemeChange(draw);
+  return () => {
+    resized.disconnect();
+    stop();
+  };
+}

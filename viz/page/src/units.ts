@@ -1,0 +1,88 @@
+// Numbers as people read them, and names as they can be shown: the same units as the tool's own text.
+
+export function bytes(value: number): string {
+  const sign = value < 0 ? '-' : '';
+  let size = Math.abs(value);
+  if (size < 1024) return `${sign}${size.toFixed(0)} B`;
+  const units = ['KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+  let unit = -1;
+  while (size >= 1024 && unit < units.length - 1) {
+    size /= 1024;
+    ++unit;
+  }
+  return `${sign}${size.toFixed(2)} ${units[unit]}`;
+}
+
+export function count(value: number): string {
+  const sign = value < 0 ? '-' : '';
+  let size = Math.abs(value);
+  if (size < 1000) return sign + (Number.isInteger(size) ? String(size) : size.toPrecision(3));
+  const units = ['K', 'M', 'G', 'T', 'P', 'E'];
+  let unit = -1;
+  while (size >= 1000 && unit < units.length - 1) {
+    size /= 1000;
+    ++unit;
+  }
+  return `${sign}${size.toFixed(2)} ${units[unit]}`;
+}
+
+export function flops(value: number): string {
+  const text = count(value);
+  return /[A-Z]$/.test(text) ? `${text}FLOP` : `${text} FLOP`;
+}
+
+export function seconds(value: number): string {
+  const size = Math.abs(value);
+  const sign = value < 0 ? '-' : '';
+  if (size === 0) return '0 s';
+  if (size < 1e-6) return `${sign}${(size * 1e9).toPrecision(3)} ns`;
+  if (size < 1e-3) return `${sign}${(size * 1e6).toPrecision(3)} us`;
+  if (size < 1) return `${sign}${(size * 1e3).toPrecision(3)} ms`;
+  if (size < 120) return `${sign}${size.toPrecision(3)} s`;
+  return `${sign}${(size / 60).toFixed(1)} min`;
+}
+
+export function exact(value: number): string {
+  return Math.round(value)
+    .toString()
+    .replace(/\B(?=(\d{3})+(?!\d))/g, ',');
+}
+
+export function percent(share: number): string {
+  return `${(share * 100).toFixed(1)} %`;
+}
+
+// The change from one figure to another: "+1.2 GiB (+10.3 %)".
+export function change(before: number, after: number, format: (value: number) => string): string {
+  const delta = after - before;
+  if (delta === 0) return 'same';
+  const sign = delta > 0 ? '+' : '';
+  const share = before !== 0 ? ` (${sign}${((delta / before) * 100).toFixed(1)} %)` : '';
+  return `${sign}${format(delta)}${share}`;
+}
+
+// Characters that are not seen, or that turn the text around them: controls, and the marks of writing direction.
+// eslint-disable-next-line no-control-regex
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+
+// `text` with such characters written out, cut in the middle if it is longer than `longest`.
+export function visible(text: string, longest = 400): string {
+  const cut =
+    text.length > longest
+      ? `${text.slice(0, Math.ceil(longest / 2))} ... ${text.slice(text.length - Math.floor(longest / 2))}`
+      : text;
+  return cut.replace(UNSEEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, '0')}`);
+}
+
+// A name cut to `longest` characters, with its end, by which layers are told apart.
+export function shortened(text: string, longest: number): string {
+  const shown = visible(text);
+  if (shown.length <= longest) return shown;
+  const head = Math.max(1, Math.ceil((longest - 1) / 2));
+  return `${shown.slice(0, head)}\u2026${shown.slice(shown.length - Math.max(1, longest - 1 - head))}`;
+}
+
+// One field of a comma-separated table, as RFC 4180 has it.
+export function csvField(text: string): string {
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}

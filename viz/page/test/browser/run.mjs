@@ -1,0 +1,282 @@
+// Opens pages in a real browser and uses them: node test/browser/run.mjs FOLDER [--pictures FOLDER] [--only NAME]
+// FOLDER holds NAME.html for each model, compare.html, and hostile.html, as scripts/check_page.sh writes them. Chromium is
+// $CHROMIUM or Debian's. Prints a line a check, then a line of figures a page, and fails if a check does.
+import { existsSync, mkdirSync, readdirSync } from 'node:fs';
+import { basename, join, resolve } from 'node:path';
+import puppeteer from 'puppeteer-core';
+
+const folder = resolve(process.argv[2]);
+const option = (name) => (process.argv.includes(name) ? process.argv[process.argv.indexOf(name) + 1] : undefined);
+const pictures = option('--pictures');
+const only = option('--only');
+if (pictures) mkdirSync(pictures, { recursive: true });
+
+const browser = await puppeteer.launch({
+  executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+  args: ['--no-sandbox', '--disable-gpu'],
+  headless: true,
+});
+let passed = 0;
+const failures = [];
+const figures = [];
+
+function check(what, good, seen = '') {
+  if (good) ++passed;
+  else {
+    failures.push(`${what} ${seen}`);
+    console.log(`FAILED ${what} ${seen}`);
+  }
+}
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+async function open(file, hash = '', width = 1280, height = 800, dark = false) {
+  const page = await browser.newPage();
+  page.faults = [];
+  page.asked = [];
+  await page.setViewport({ width, height });
+  if (dark) await page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value: 'dark' }]);
+  page.on('console', (message) => { if (['error', 'warn', 'warning'].includes(message.type())) page.faults.push(message.text()); });
+  page.on('pageerror', (error) => page.faults.push(error.message));
+  page.on('request', (request) => { if (!/^(file|data|blob):/.test(request.url())) page.asked.push(request.url()); });
+  page.client = await page.createCDPSession();
+  await page.client.send('Performance.enable', { timeDomain: 'threadTicks' });
+  await page.goto(`file://${file}${hash}`);
+  await page.waitForFunction('window.shadowgraph && window.shadowgraph.readyAfter > 0', { timeout: 60000 });
+  await settle(page);
+  return page;
+}
+
+// Until what was asked for is drawn.
+const FRAMES = `const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));`;
+const settle = (page) => page.evaluate(`(async () => { ${FRAMES} for (let i = 0; i < 5; ++i) await frame(); })()`);
+
+// Milliseconds that the page's thread works from an action until it is drawn: of its processor, so that a busy machine
+// does not count.
+async function worked(page) {
+  const { metrics } = await page.client.send('Performance.getMetrics');
+  return 1000 * metrics.find((m) => m.name === 'TaskDuration').value;
+}
+
+async function timed(page, action) {
+  await settle(page);
+  const start = await worked(page);
+  await page.evaluate(`(async () => { ${FRAMES} ${action}; await frame(); await frame(); })()`);
+  return (await worked(page)) - start;
+}
+
+const button = (text, within = '') => `[...document.querySelectorAll('${within} button')].find((b) => b.textContent.trim() === '${text}').click()`;
+const state = (page) => page.evaluate('JSON.parse(JSON.stringify(window.shadowgraph.store.state))');
+
+async function useModel(file) {
+  const name = basename(file, '.html');
+  const page = await open(file);
+  const ready = await page.evaluate('window.shadowgraph.readyAfter');
+  const work = await worked(page);
+  const painted = await page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1");
+  const clicks = {};
+  check(`${name}: overview has figures`, (await page.$$('.card')).length >= 4);
+
+  // Figures that the page works out for itself are those of the tool.
+  const sums = await page.evaluate(async () => {
+    const { after: g } = window.shadowgraph;
+    const p = g.header.profile;
+    const total = (c) => c.reduce((a, b) => a + b, 0);
+    return {
+      flops: total(g.matmul()), flopsOfTool: Object.values(p.flops ?? {}).reduce((a, b) => a + b, 0),
+      nodes: g.nodeCount, nodesOfTool: p.nodes,
+    };
+  });
+  check(`${name}: FLOPs of nodes add up to the tool's`, Math.abs(sums.flops - sums.flopsOfTool) <= 1e-9 * sums.flopsOfTool, JSON.stringify(sums));
+  check(`${name}: as many nodes`, sums.nodes === sums.nodesOfTool);
+
+  for (const view of ['Graph', 'Memory', 'Tables', 'Overview']) {
+    clicks[view] = await timed(page, button(view, 'nav'));
+    await settle(page);
+    check(`${name}: ${view} is shown`, (await state(page)).view === view.toLowerCase());
+  }
+
+  // Memory: the peak is the tool's, pointing and pressing work, and the list adds up.
+  await page.evaluate(button('Memory', 'nav'));
+  await settle(page);
+  const title = await page.$eval('.alive h2', (e) => e.textContent);
+  const peak = await page.evaluate('[window.shadowgraph.after.header.profile.peak.bytes, window.shadowgraph.after.header.profile.peak.node]');
+  check(`${name}: the memory view starts at the tool's peak`, title.includes(`n${peak[1]}`) && title.includes('the peak'), title);
+  const box = await (await page.$('.chart.areas canvas')).boundingBox();
+  await page.mouse.move(box.x + box.width * 0.4, box.y + box.height / 2);
+  await settle(page);
+  check(`${name}: pointing at a step lists what is alive`, (await page.$eval('.alive h2', (e) => e.textContent)) !== title);
+  await page.mouse.click(box.x + box.width * 0.4, box.y + box.height / 2);
+  await settle(page);
+  check(`${name}: pressing pins the step`, (await state(page)).step > 0);
+  const blocks = await (await page.$('.chart.blocks canvas')).boundingBox();
+  await page.mouse.click(blocks.x + blocks.width * 0.5, blocks.y + blocks.height * 0.85);
+  await settle(page);
+  check(`${name}: pressing a block selects a storage`, (await state(page)).selection?.kind === 'storage', JSON.stringify((await state(page)).selection));
+  check(`${name}: its panel says who made it`, /made by|from before|kept by/.test(await page.$eval('.panel', (e) => e.textContent)));
+
+  // The same thing lights up in the tables.
+  await page.evaluate(button('Tables', 'nav'));
+  await page.evaluate(button('Storages', '.tools'));
+  await settle(page);
+  check(`${name}: the storage's row is lit`, (await page.$$('.rows tr.lit')).length === 1);
+  clicks.sort = await timed(page, "document.querySelectorAll('.rows th button')[7].click()");
+  const kind = await page.evaluate('(() => { const g = window.shadowgraph.after; return g.header.storage_kinds[g.storageKind()[g.storageCount - 1]]; })()');
+  await page.type('.tables input[type=search]', kind);
+  await settle(page);
+  check(`${name}: the filter leaves rows with its words`, await page.$$eval('.rows tbody tr[data-row]', (rows, word) => rows.length > 0 && rows.every((r) => r.textContent.includes(word)), kind));
+  for (const table of ['Modules', 'Operators', 'Calls']) {
+    clicks[table] = await timed(page, button(table, '.tools'));
+    await settle(page);
+    check(`${name}: the table of ${table.toLowerCase()} has rows`, (await page.$$('.rows tbody tr[data-row]')).length > 0);
+  }
+
+  // The graph: find, open, colour, neighbourhood, way.
+  await page.evaluate('window.shadowgraph.store.set({ view: "graph", selection: undefined })');
+  await settle(page);
+  const boxesBefore = await page.evaluate('window.shadowgraph.drawing.picture.boxes.items.length');
+  check(`${name}: the graph has boxes`, boxesBefore > 3, String(boxesBefore));
+  const crowd = await page.evaluate('Math.max(...window.shadowgraph.drawing.picture.boxes.items.map((i) => i.children.length))');
+  check(`${name}: no box holds more than 120`, crowd <= 120, String(crowd));
+  const closed = await page.evaluate(`(() => {
+    const d = window.shadowgraph.drawing, { items } = d.picture.boxes;
+    const item = items.find((i) => !i.open && i.kind === 'cluster' && i.depth > 1) ?? items.find((i) => !i.open && i.kind !== 'node');
+    if (!item) return null;
+    d.show(item.index);
+    d.draw();
+    const r = document.querySelector('.drawing canvas').getBoundingClientRect();
+    const c = d.camera, l = d.picture.layout;
+    return { key: item.key, x: r.left + (l.x[item.index] + item.width - 14 - c.x) * c.zoom, y: r.top + (l.y[item.index] + 13 - c.y) * c.zoom };
+  })()`);
+  if (closed) {
+    await page.mouse.click(closed.x, closed.y);
+    await settle(page);
+    check(`${name}: a press on the sign opens a module`, (await page.evaluate(`window.shadowgraph.drawing.picture.boxes.items.find((i) => i.key === '${closed.key}')?.open`)) === true, JSON.stringify(closed));
+    clicks.open = await timed(page, `const s = window.shadowgraph.store, o = s.state.open; s.set({ open: o.filter((k) => k !== '${closed.key}') }); `);
+    clicks.backward = await timed(page, `const d = window.shadowgraph.drawing, s = window.shadowgraph.store; const b = d.picture.boxes.items.find((i) => i.depth === 1 && !i.open); if (b) s.set({ open: [...d.picture.options.open, b.key] });`);
+    await settle(page);
+  }
+  const wanted = await page.evaluate('(() => { const g = window.shadowgraph.after; let i = Math.floor(g.nodeCount * 0.4); while (g.target(i).builtin || g.target(i).view) ++i; return g.shortOp(i); })()');
+  await page.type('#search', wanted);
+  clicks.search = await timed(page, "document.querySelector('#search').dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))");
+  await settle(page);
+  const found = (await state(page)).selection;
+  check(`${name}: what is found is selected`, found?.kind === 'node', JSON.stringify(found));
+  check(`${name}: and is a box of its own`, await page.evaluate(`(() => { const p = window.shadowgraph.drawing.picture; const i = p.boxes.itemOf(${found?.id}); return i >= 0 && p.boxes.items[i].kind === 'node'; })()`));
+  check(`${name}: the panel has its schema`, (await page.$eval('.panel', (e) => e.textContent)).includes('schema'));
+  for (const mode of ['flops', 'bytes', 'time', 'saved', 'phase', 'device', 'op']) {
+    clicks[`colour ${mode}`] = await timed(page, `window.shadowgraph.store.set({ color: '${mode}' })`);
+    check(`${name}: colour by ${mode} has a legend`, (await page.$$('.legend .entry, .legend .scale, .legend .quiet')).length > 0);
+  }
+  clicks.around = await timed(page, button('Neighbourhood', '.panel'));
+  await settle(page);
+  check(`${name}: the neighbourhood is a part`, (await page.$('.part')) !== null && (await page.evaluate('window.shadowgraph.drawing.picture.options.only.length')) >= 1);
+  await page.evaluate(`window.shadowgraph.store.set({ around: undefined, path: { from: ${Math.max(0, (found?.id ?? 3) - 30)}, to: ${found?.id ?? 3} } })`);
+  await settle(page);
+  check(`${name}: a way between two nodes is shown or said not to be`, (await page.$('.part')) !== null);
+  await page.evaluate('window.shadowgraph.store.set({ path: undefined })');
+
+  // Keys.
+  await page.evaluate('document.activeElement.blur(); document.querySelector(".drawing canvas").focus()');
+  await page.keyboard.press('ArrowDown');
+  await page.keyboard.press('+');
+  await page.keyboard.press('0');
+  await settle(page);
+
+  // The address alone brings it all back.
+  await page.evaluate(`window.shadowgraph.store.set({ color: 'bytes' })`);
+  await pause(400);
+  const before = await state(page);
+  const other = await open(file, await page.evaluate('location.hash'));
+  check(`${name}: the link shows what its sender saw`, JSON.stringify(await state(other)) === JSON.stringify(before));
+  check(`${name}: nothing is asked of the network`, page.asked.length + other.asked.length === 0, String(page.asked));
+  check(`${name}: no error on the console`, page.faults.length + other.faults.length === 0, [...page.faults, ...other.faults].join('; '));
+  await other.close();
+  await page.close();
+  const slowest = Object.entries(clicks).sort((a, b) => b[1] - a[1])[0];
+  figures.push({ name, painted: Math.round(painted), ready: Math.round(ready), work: Math.round(work), slowest: `${slowest[0]} ${slowest[1].toFixed(0)} ms` });
+  if (!name.startsWith('million')) check(`${name}: painted within a second`, work < 1000, `${work.toFixed(0)} ms`);
+  if (!name.startsWith('million')) check(`${name}: every click within 100 ms`, slowest[1] < Number(process.env.CLICK_MS ?? 100), `${slowest[0]} ${slowest[1].toFixed(0)} ms`);
+  console.log(`${name}: ready after ${ready.toFixed(0)} ms, ${work.toFixed(0)} of work; ${Object.entries(clicks).map(([k, v]) => `${k} ${v.toFixed(0)}`).join(', ')} ms`);
+}
+
+async function useCompare(file) {
+  const name = basename(file, '.html');
+  const page = await open(file, '#compare');
+  check(`${name}: figures are compared`, (await page.$$('.compare-table tbody tr')).length > 3);
+  check(`${name}: both steps are drawn`, (await page.$$('.compare canvas')).length === 2);
+  await page.evaluate(button('Show in graph', '.compare'));
+  await settle(page);
+  check(`${name}: the graph is coloured by difference`, (await state(page)).color === 'difference' && (await page.$eval('.legend', (e) => e.textContent)).includes('same'));
+  await page.evaluate(button('before', '.sides'));
+  await settle(page);
+  check(`${name}: the other graph is there, too`, (await state(page)).side === 'before');
+  check(`${name}: no error on the console`, page.faults.length === 0, page.faults.join('; '));
+  await page.close();
+}
+
+async function useHostile(file) {
+  const name = basename(file, '.html');
+  const page = await open(file);
+  for (const view of ['Graph', 'Memory', 'Tables', 'Overview']) {
+    await page.evaluate(button(view, 'nav'));
+    await settle(page);
+  }
+  await page.evaluate(button('Tables', 'nav'));
+  await page.evaluate(button('Calls', '.tools'));
+  await settle(page);
+  await page.evaluate('window.shadowgraph.store.set({ selection: { kind: "node", id: 2 } })');
+  await settle(page);
+  check(`${name}: no name became a program`, (await page.evaluate('window.broken')) === undefined);
+  check(`${name}: no name became an element`, (await page.$$('main img, main script, .panel img, .panel script')).length === 0);
+  const text = await page.evaluate('document.body.innerText');
+  // eslint-disable-next-line no-control-regex
+  check(`${name}: what is not seen is written out`, !/[\u202e\u0007]/.test(text), '');
+  check(`${name}: no error on the console`, page.faults.length === 0, page.faults.join('; '));
+  await page.close();
+}
+
+async function takePictures(file, names) {
+  for (const [name, hash, width, height, dark, first] of names) {
+    const page = await open(file, hash, width, height, dark);
+    if (first) await page.evaluate(first);
+    await pause(500);
+    await page.screenshot({ path: join(pictures, name) });
+    await page.close();
+  }
+}
+
+for (const entry of readdirSync(folder).filter((n) => n.endsWith('.html')).sort()) {
+  const file = join(folder, entry);
+  const name = basename(entry, '.html');
+  if (only && only !== name) continue;
+  try {
+    if (name.startsWith('compare')) await useCompare(file);
+    else if (name.startsWith('hostile')) await useHostile(file);
+    else await useModel(file);
+  } catch (error) {
+    check(`${name}: works`, false, error.stack);
+  }
+}
+if (pictures) {
+  const resnet = join(folder, 'resnet50.html');
+  if (existsSync(resnet)) {
+    await takePictures(resnet, [
+      ['report-overview.png', '#overview', 1280, 900],
+      ['report-graph.png', '#graph', 1280, 800],
+      ['report-backward.png', '#graph?phases=0.1&color=time', 1280, 900, false, `(async () => {
+        const { drawing, store } = window.shadowgraph;
+        const backward = drawing.picture.boxes.items.find((item) => item.title === 'backward');
+        store.set({ open: ['c0', backward.key] });
+        await new Promise((done) => setTimeout(done, 300));
+        drawing.fit();
+      })()`],
+      ['report-memory.png', '#memory', 1280, 800],
+      ['report-phone.png', '#overview', 390, 844],
+      ['report-dark.png', '#memory', 1280, 800, true],
+    ]);
+  }
+}
+await browser.close();
+for (const row of figures) console.log(`figures ${row.name}: painted ${row.painted} ms, ready ${row.ready} ms, of work ${row.work} ms; slowest click ${row.slowest}`);
+console.log(`page in a browser: ${passed} passed, ${failures.length} failed`);
+process.exit(failures.length === 0 ? 0 : 1);

@@ -1,0 +1,92 @@
+// The page: one HTML file with its program, its style and its data in it, which asks nothing of any network.
+//
+// What comes from the captured program stands in the page compressed and in base64, so that no name in it can end a script
+// or open a tag; the title alone is text, and is escaped.
+#include "profiler/embedded_files.h"
+#include "shadowgraph/draw.h"
+#include "shadowgraph/profile.h"
+#include "shadowgraph/verify.h"
+#include "viz/page_data.h"
+
+namespace shadowgraph {
+namespace {
+
+std::string_view bundled(std::string_view name) {
+  for (const EmbeddedFile& file : page_files()) {
+    if (file.name == name) return file.text;
+  }
+  TORCH_INTERNAL_ASSERT(false, "no file ", name, " is compiled in");
+}
+
+constexpr size_t kLongestTitle = 200;
+
+// Text of an HTML element; what is no printable character becomes a space.
+std::string escape_html(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (out.size() > kLongestTitle) return out + " ...";
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        // The page itself shows the name in full; the title of its window does with ASCII.
+        out += c >= 0x20 && c < 0x7F ? c : ' ';
+    }
+  }
+  return out;
+}
+
+std::string title_of(const Profile& profile, const std::string& wanted) {
+  return wanted.empty() ? profile.model.value_or("graph") : wanted;
+}
+
+void add_data(std::string& html, const char* id, const std::string& text) {
+  html += "<script type=\"text/plain\" id=\"";
+  html += id;
+  html += "\">";
+  html += text;
+  html += "</script>\n";
+}
+
+}  // namespace
+
+std::string to_html(const Profile& profile, const HtmlOptions& options) {
+  const std::string title = title_of(profile, options.title);
+  std::string html =
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
+      "style-src 'unsafe-inline'; img-src data: blob:\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta name=\"generator\" content=\"shadowgraph " SHADOWGRAPH_VERSION "\">\n<title>";
+  html += escape_html(title) + " - shadowgraph</title>\n<style>";
+  html += bundled("page.css");
+  html +=
+      "</style>\n</head>\n<body>\n<div id=\"page\"><p class=\"waiting\">Reading the graph ...</p></div>\n"
+      "<noscript><p>This page draws with JavaScript, which is switched off here.</p></noscript>\n";
+  if (options.before == nullptr) {
+    add_data(html, "graph-data", packed(page_data(profile, {.title = title})));
+  } else {
+    const GraphDiff diff = GraphDiff::of(options.before->graph(), profile.graph());
+    add_data(html, "graph-data", packed(page_data(profile, {.title = title, .diff = &diff})));
+    add_data(
+        html, "before-data",
+        packed(page_data(*options.before,
+                         {.title = title_of(*options.before, options.before_title), .diff = &diff, .before = true})));
+  }
+  html += "<script>";
+  html += bundled("page.js");
+  html += "</script>\n</body>\n</html>\n";
+  return html;
+}
+
+}  // namespace shadowgraph
