@@ -4,8 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
+#include <ostream>
 
 #include "shadowgraph/error.h"
+#include "shadowgraph/sharding/assignment_files.h"
 #include "shadowgraph/sharding/shard.h"
 #include "shadowgraph/text.h"
 
@@ -43,6 +45,12 @@ void shard(const ShardRequest& request) {
   ShardOptions options{.compare = request.compare, .explain = request.explain};
   options.solve.time_limit = request.time_limit;
   options.solve.threads = request.threads;
+  if (!request.problem.empty()) {
+    options.problem = [&](const ShardingProblem& problem) {
+      write_file(request.problem,
+                 [&](std::ostream& out) { write_assignment(problem.assignment(), request.format, out); });
+    };
+  }
   const ShardingAnswer answer = shadowgraph::shard(loaded.graph, sharding, options);
   if (!request.output.empty()) write_file(request.output, to_json(answer.plan, loaded.graph).dump(1) + "\n");
   const std::string text = request.json ? to_json(answer).dump(2) + "\n" : to_text(answer, request.rows);

@@ -25,7 +25,7 @@ struct ShardRequest {
   int threads = 1;
   std::string output;           // plan as JSON; empty: none
   std::string problem;          // file to write the problem to; empty: none
-  std::string format = "json";  // of it: json, iopddl, lp, mps
+  std::string format = "json";  // of it: json, iopddl, lp
   int rows = 40;
   bool json = false;
 };
