@@ -14,6 +14,7 @@
 #include <system_error>
 #include <vector>
 
+#include "cli/assign.h"
 #include "cli/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/fit.h"
@@ -343,8 +344,25 @@ void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& reques
       ->capture_default_str();
   command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all devices, rank0.sg, rank1.sg, ...");
   command.add_option("--export", request.problem, "File to write the problem to, for other solvers");
-  command.add_option("--format", request.format, "Of --export: json, iopddl, lp or mps")
-      ->check(CLI::IsMember({"json", "iopddl", "lp", "mps"}))
+  command.add_option("--format", request.format, "Of --export: json, iopddl or lp")
+      ->check(CLI::IsMember({"json", "iopddl", "lp"}))
+      ->capture_default_str();
+  command.add_flag("--json", request.json, "As JSON");
+}
+
+void add_assign_options(CLI::App& command, shadowgraph::cli::AssignRequest& request) {
+  command.add_option("problem", request.problem, "File with the problem: written by --export, or of IOPDDL")
+      ->required();
+  command.add_option("--time-limit", request.time_limit, "Seconds for the solver")
+      ->check(positive_number)
+      ->capture_default_str();
+  command.add_option("--threads", request.threads, "Threads of the solver")
+      ->check(whole_number_from(1))
+      ->capture_default_str();
+  command.add_option("-o,--output", request.output, "File to write the solution to, as JSON");
+  command.add_option("--export", request.exported, "File to write the problem to, for other solvers");
+  command.add_option("--format", request.format, "Of --export: json, iopddl or lp")
+      ->check(CLI::IsMember({"json", "iopddl", "lp"}))
       ->capture_default_str();
   command.add_flag("--json", request.json, "As JSON");
 }
@@ -551,6 +569,10 @@ int run(int argc, char** argv) {
       "The least that backward of a training step has to compute again for a peak; the curve of all peaks");
   add_checkpoint_options(*checkpoint, checkpoint_request);
   add_capture_options(*checkpoint, checkpoint_request.capture, checkpoint_mode, nullptr);
+  shadowgraph::cli::AssignRequest assign_request;
+  auto* assign =
+      app.add_subcommand("assign", "Solve an assignment problem from a file: what 'shard' solves, or IOPDDL's");
+  add_assign_options(*assign, assign_request);
 
   bool compare_json = false;
   std::string compare_before, compare_after;
@@ -708,6 +730,7 @@ int run(int argc, char** argv) {
     set_mode(checkpoint_request.capture, checkpoint_mode);
     shadowgraph::cli::checkpoint(checkpoint_request);
   }
+  if (*assign) shadowgraph::cli::assign(assign_request);
   if (*compare) shadowgraph::cli::compare(compare_before, compare_after, compare_limit, compare_json);
   if (*calibrate) shadowgraph::cli::calibrate(calibrate_request);
   if (*devices) shadowgraph::cli::list_devices(json);

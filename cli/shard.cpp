@@ -5,8 +5,10 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <ostream>
 
 #include "shadowgraph/error.h"
+#include "shadowgraph/sharding/assignment_files.h"
 #include "shadowgraph/sharding/shard.h"
 #include "shadowgraph/text.h"
 
@@ -53,6 +55,12 @@ void shard(const ShardRequest& request) {
   if (!request.directory.empty()) std::filesystem::create_directories(folder);
   if (request.all_ranks && !request.directory.empty()) options.each_rank = write_rank;
   options.solve.threads = request.threads;
+  if (!request.problem.empty()) {
+    options.problem = [&](const ShardingProblem& problem) {
+      write_file(request.problem,
+                 [&](std::ostream& out) { write_assignment(problem.assignment(), request.format, out); });
+    };
+  }
   const ShardingAnswer answer = shadowgraph::shard(loaded.graph, sharding, options);
   if (!request.directory.empty()) {
     write_graph_file((folder / "graph.sg").string(), loaded.graph);

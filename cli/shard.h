@@ -27,7 +27,7 @@ struct ShardRequest {
   int64_t rank = 0;             // whose graph is written there
   bool all_ranks = false;       // every device\'s
   std::string problem;          // file to write the problem to; empty: none
-  std::string format = "json";  // of it: json, iopddl, lp, mps
+  std::string format = "json";  // of it: json, iopddl, lp
   int rows = 40;
   bool json = false;
 };

@@ -72,10 +72,17 @@ void DualAscent::pass(double cutoff) {
       std::vector<double>& out = message(half.edge, !half.first);
       const size_t others = out.size();
       fresh.assign(others, kInfinite);
+      const AllowedPairs& few = half.first ? table.allowed : table.allowed_transposed;
       const double* row = half.first ? table.costs.data() : table.transposed.data();
       for (size_t s = 0; s < states; ++s, row += others) {
         const double base = share_[v][s] - back[s];
-        for (size_t t = 0; t < others; ++t) fresh[t] = std::min(fresh[t], base + row[t]);
+        if (few.begin.empty()) {
+          for (size_t t = 0; t < others; ++t) fresh[t] = std::min(fresh[t], base + row[t]);
+        } else {
+          for (uint32_t i = few.begin[s]; i < few.begin[s + 1]; ++i) {
+            fresh[few.column[i]] = std::min(fresh[few.column[i]], base + few.cost[i]);
+          }
+        }
       }
       // The edge held the other end's share since the pass before; it goes back there.
       std::vector<double>& theirs = content_[half.other];

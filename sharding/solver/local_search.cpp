@@ -139,15 +139,24 @@ std::vector<std::pair<uint32_t, uint32_t>> LocalSearch::move_tree(uint32_t root,
   for (size_t i = nodes.size(); i-- > 1;) {
     const PairwiseModel::Edge& edge = model_.edges()[nodes[i].edge];
     std::vector<double>& above = costs[nodes[i].parent];
-    const double* row = edge.a == nodes[i].variable ? edge.table->transposed.data() : edge.table->costs.data();
+    const bool first = edge.a == nodes[i].variable;
+    const AllowedPairs& few = first ? edge.table->allowed_transposed : edge.table->allowed;
+    const double* row = first ? edge.table->transposed.data() : edge.table->costs.data();
     best[i].resize(above.size());
     for (size_t p = 0; p < above.size(); ++p, row += costs[i].size()) {
       double least = kInfinite;
       uint32_t at = 0;
-      for (uint32_t s = 0; s < costs[i].size(); ++s) {
-        if (costs[i][s] + row[s] >= least) continue;
-        least = costs[i][s] + row[s];
+      const auto look = [&](uint32_t s, double cost) {
+        if (cost >= least) return;
+        least = cost;
         at = s;
+      };
+      if (few.begin.empty()) {
+        for (uint32_t s = 0; s < costs[i].size(); ++s) look(s, costs[i][s] + row[s]);
+      } else {
+        for (uint32_t k = few.begin[p]; k < few.begin[p + 1]; ++k) {
+          look(few.column[k], costs[i][few.column[k]] + few.cost[k]);
+        }
       }
       above[p] += least;
       best[i][p] = at;

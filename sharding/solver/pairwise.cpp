@@ -12,6 +12,18 @@ namespace shadowgraph {
 
 namespace {
 
+AllowedPairs allowed_pairs(const std::vector<double>& costs, uint32_t columns) {
+  AllowedPairs pairs{.begin = {0}, .column = {}, .cost = {}};
+  for (size_t i = 0; i < costs.size(); ++i) {
+    if (costs[i] != kInfinite) {
+      pairs.column.push_back(static_cast<uint32_t>(i % columns));
+      pairs.cost.push_back(costs[i]);
+    }
+    if ((i + 1) % columns == 0) pairs.begin.push_back(static_cast<uint32_t>(pairs.column.size()));
+  }
+  return pairs;
+}
+
 void transpose(PairTable& table) {
   table.transposed.resize(table.costs.size());
   for (uint32_t i = 0; i < table.rows; ++i) {
@@ -19,6 +31,11 @@ void transpose(PairTable& table) {
       table.transposed[size_t{j} * table.rows + i] = table.costs[size_t{i} * table.columns + j];
     }
   }
+  table.allowed = table.allowed_transposed = {};
+  const auto finite = std::count_if(table.costs.begin(), table.costs.end(), [](double x) { return x != kInfinite; });
+  if (static_cast<size_t>(finite) * 4 > table.costs.size()) return;
+  table.allowed = allowed_pairs(table.costs, table.columns);
+  table.allowed_transposed = allowed_pairs(table.transposed, table.rows);
 }
 
 // Costs by rows of one end: those of the other end side by side.

@@ -15,11 +15,20 @@ namespace shadowgraph {
 // Costs are whole numbers in doubles, exact below 2^53; what is not allowed is infinite.
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
+// The entries of a table that are allowed, by rows of one end, where that is few of them.
+struct AllowedPairs {
+  std::vector<uint32_t> begin;  // by row, and one more; empty: not kept
+  std::vector<uint32_t> column;
+  std::vector<double> cost;
+};
+
 struct PairTable {
   uint32_t rows = 0;
   uint32_t columns = 0;
   std::vector<double> costs{};       // rows first
   std::vector<double> transposed{};  // columns first: both directions are walked along
+  AllowedPairs allowed{};            // rows first
+  AllowedPairs allowed_transposed{};
   double at(uint32_t i, uint32_t j) const { return costs[size_t{i} * columns + j]; }
 };
 

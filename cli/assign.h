@@ -1,0 +1,20 @@
+// `shadowgraph assign PROBLEM.json`: solves an assignment problem from a file, ours or one of IOPDDL.
+#pragma once
+
+#include <string>
+
+namespace shadowgraph::cli {
+
+struct AssignRequest {
+  std::string problem;     // file
+  double time_limit = 60;  // seconds
+  int threads = 1;
+  std::string output;           // solution as JSON; empty: none
+  std::string exported;         // file to write the problem to; empty: none
+  std::string format = "json";  // of it: json, iopddl, lp
+  bool json = false;
+};
+
+void assign(const AssignRequest& request);
+
+}  // namespace shadowgraph::cli

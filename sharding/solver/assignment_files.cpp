@@ -1,0 +1,627 @@
+#include "shadowgraph/sharding/assignment_files.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <ostream>
+
+#include "sharding/solver/node_usages.h"
+
+namespace shadowgraph {
+
+namespace {
+
+constexpr int kDeepest = 64;  // values in values that are skipped
+
+// Of the JSON that problems need: no number but whole ones is read, and nothing is kept that is not asked for. Files have
+// a hundred megabytes.
+class JsonReader {
+ public:
+  explicit JsonReader(std::string_view text) : text_(text) {}
+
+  [[noreturn]] void fail(const std::string& what) const {
+    const size_t end = std::min(at_, text_.size());
+    const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<int64_t>(end), '\n');
+    const size_t start = text_.substr(0, end).rfind('\n');
+    const size_t column = end - (start == std::string_view::npos ? 0 : start + 1) + 1;
+    throw ParseError(fmt::format("{}:{}: {}", line, column, what), static_cast<int>(line), static_cast<int>(column));
+  }
+
+  char peek() {
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) {
+      ++at_;
+    }
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
+
+  bool take(char c) {
+    if (peek() != c) return false;
+    ++at_;
+    return true;
+  }
+
+  void expect(char c) {
+    if (!take(c)) fail(fmt::format("'{}' is missing", c));
+  }
+
+  bool take_null() {
+    if (peek() != 'n') return false;
+    if (text_.substr(at_, 4) != "null") fail("no value");
+    at_ += 4;
+    return true;
+  }
+
+  int64_t number() {
+    peek();
+    int64_t value = 0;
+    const char* begin = text_.data() + at_;
+    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
+    if (error == std::errc::result_out_of_range) fail("the number has more than 64 bits");
+    if (error != std::errc()) fail("a whole number is missing");
+    at_ += static_cast<size_t>(end - begin);
+    const char next = at_ < text_.size() ? text_[at_] : '\0';
+    if (next == '.' || next == 'e' || next == 'E') fail("the number is not a whole one");
+    return value;
+  }
+
+  int64_t not_negative() {
+    const int64_t value = number();
+    if (value < 0) fail("the number is below 0");
+    return value;
+  }
+
+  std::string string() {
+    if (peek() != '"') fail("a text is missing");
+    const size_t begin = at_++;
+    while (at_ < text_.size() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2 : 1;
+    if (at_ >= text_.size()) fail("the text does not end");
+    ++at_;
+    const nlohmann::json parsed = nlohmann::json::parse(text_.substr(begin, at_ - begin), nullptr, false);
+    if (!parsed.is_string()) fail("the text has characters that it may not have");
+    return parsed.get<std::string>();
+  }
+
+  template <typename Each>
+  void array(const Each& each) {
+    expect('[');
+    if (take(']')) return;
+    do each();
+    while (take(','));
+    expect(']');
+  }
+
+  template <typename Each>
+  void object(const Each& each) {
+    expect('{');
+    if (take('}')) return;
+    do {
+      const std::string key = string();
+      expect(':');
+      each(key);
+    } while (take(','));
+    expect('}');
+  }
+
+  void skip(int depth = 0) {
+    if (depth > kDeepest) fail("values are nested too deeply");
+    const char c = peek();
+    if (c == '{') {
+      object([&](const std::string&) { skip(depth + 1); });
+    } else if (c == '[') {
+      array([&] { skip(depth + 1); });
+    } else if (c == '"') {
+      string();
+    } else {
+      const size_t begin = at_;
+      while (at_ < text_.size() && std::string_view(",]} \n\t\r").find(text_[at_]) == std::string_view::npos) ++at_;
+      if (!nlohmann::json::accept(text_.substr(begin, at_ - begin))) fail("no value");
+    }
+  }
+
+  void end() {
+    if (peek() != '\0' || at_ < text_.size()) fail("there is more behind the problem");
+  }
+
+ private:
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+std::vector<int64_t> read_figures(JsonReader& reader, bool may_be_forbidden) {
+  std::vector<int64_t> figures;
+  reader.array([&] { figures.push_back(may_be_forbidden && reader.take_null() ? kForbidden : reader.not_negative()); });
+  return figures;
+}
+
+uint32_t read_index(JsonReader& reader) {
+  const int64_t index = reader.not_negative();
+  if (index > std::numeric_limits<int32_t>::max()) reader.fail("the number is too large");
+  return static_cast<uint32_t>(index);
+}
+
+std::pair<uint32_t, uint32_t> read_pair(JsonReader& reader) {
+  std::vector<uint32_t> both;
+  reader.array([&] { both.push_back(read_index(reader)); });
+  if (both.size() != 2) reader.fail("there must be two");
+  return {both[0], both[1]};
+}
+
+// ---- IOPDDL
+
+void read_iopddl_nodes(JsonReader& reader, std::vector<AssignmentNode>& nodes) {
+  std::vector<std::vector<LiveInterval>> live;
+  std::vector<std::vector<int64_t>> costs;
+  std::vector<std::vector<int64_t>> usages;
+  reader.object([&](const std::string& key) {
+    if (key == "intervals") {
+      reader.array([&] {
+        std::vector<int64_t> ends;
+        reader.array([&] { ends.push_back(reader.number()); });
+        if (ends.size() != 2 && !ends.empty()) reader.fail("an interval has a begin and an end");
+        live.emplace_back();
+        if (ends.size() == 2 && ends[0] < ends[1]) live.back().push_back({.begin = ends[0], .end = ends[1]});
+      });
+    } else if (key == "costs") {
+      reader.array([&] { costs.push_back(read_figures(reader, false)); });
+    } else if (key == "usages") {
+      reader.array([&] { usages.push_back(read_figures(reader, false)); });
+    } else {
+      reader.skip();
+    }
+  });
+  if (live.size() != costs.size() || usages.size() != costs.size()) {
+    reader.fail(
+        fmt::format("nodes have {} intervals, {} costs and {} usages", live.size(), costs.size(), usages.size()));
+  }
+  for (size_t i = 0; i < costs.size(); ++i) {
+    nodes.push_back({.name = fmt::format("{}", i),
+                     .costs = std::move(costs[i]),
+                     .usages = std::move(usages[i]),
+                     .live = std::move(live[i])});
+  }
+}
+
+void read_iopddl_edges(JsonReader& reader, std::vector<std::pair<uint32_t, uint32_t>>& ends,
+                       std::vector<std::vector<int64_t>>& costs) {
+  reader.object([&](const std::string& key) {
+    if (key == "nodes") {
+      reader.array([&] { ends.push_back(read_pair(reader)); });
+    } else if (key == "costs") {
+      reader.array([&] { costs.push_back(read_figures(reader, false)); });
+    } else {
+      reader.skip();
+    }
+  });
+  if (ends.size() != costs.size()) reader.fail(fmt::format("{} edges have {} costs", ends.size(), costs.size()));
+}
+
+void read_iopddl(JsonReader& reader, AssignmentProblem& problem) {
+  std::vector<std::pair<uint32_t, uint32_t>> ends;
+  std::vector<std::vector<int64_t>> costs;
+  reader.object([&](const std::string& key) {
+    if (key == "name") {
+      problem.name = reader.string();
+    } else if (key == "nodes") {
+      read_iopddl_nodes(reader, problem.nodes);
+    } else if (key == "edges") {
+      read_iopddl_edges(reader, ends, costs);
+    } else if (key == "usage_limit") {
+      problem.usage_limit = reader.take_null() ? kNoLimit : reader.not_negative();
+    } else {
+      reader.skip();
+    }
+  });
+  for (size_t e = 0; e < ends.size(); ++e) {
+    const auto [a, b] = ends[e];
+    if (a >= problem.nodes.size() || b >= problem.nodes.size()) reader.fail(fmt::format("edge {} has no such node", e));
+    const auto rows = static_cast<uint32_t>(problem.nodes[a].costs.size());
+    const auto columns = static_cast<uint32_t>(problem.nodes[b].costs.size());
+    problem.matrices.push_back({.rows = rows, .columns = columns, .costs = std::move(costs[e]), .usages = {}});
+    problem.edges.push_back({.a = a, .b = b, .matrix = static_cast<uint32_t>(e)});
+  }
+}
+
+// ---- Ours
+
+std::vector<LiveInterval> read_live(JsonReader& reader) {
+  std::vector<LiveInterval> live;
+  reader.array([&] {
+    std::vector<int64_t> parts;
+    reader.array([&] { parts.push_back(reader.number()); });
+    if (parts.size() != 3) reader.fail("a live interval has begin, end and count");
+    live.push_back({.begin = parts[0], .end = parts[1], .count = parts[2]});
+  });
+  return live;
+}
+
+void read_node(JsonReader& reader, AssignmentNode& node) {
+  reader.object([&](const std::string& key) {
+    if (key == "name") {
+      node.name = reader.string();
+    } else if (key == "strategies") {
+      reader.array([&] { node.strategies.push_back(reader.string()); });
+    } else if (key == "costs") {
+      node.costs = read_figures(reader, true);
+    } else if (key == "usages") {
+      node.usages = read_figures(reader, false);
+    } else if (key == "live") {
+      node.live = read_live(reader);
+    } else if (key == "times") {
+      node.times = reader.number();
+    } else if (key == "pinned") {
+      node.pinned = static_cast<int32_t>(read_index(reader));
+    } else {
+      reader.skip();
+    }
+  });
+}
+
+void read_matrix(JsonReader& reader, CostMatrix& matrix) {
+  reader.object([&](const std::string& key) {
+    if (key == "rows") {
+      matrix.rows = read_index(reader);
+    } else if (key == "columns") {
+      matrix.columns = read_index(reader);
+    } else if (key == "costs") {
+      matrix.costs = read_figures(reader, true);
+    } else if (key == "usages") {
+      matrix.usages = read_figures(reader, false);
+    } else {
+      reader.skip();
+    }
+  });
+}
+
+void read_edge(JsonReader& reader, AssignmentEdge& edge) {
+  reader.object([&](const std::string& key) {
+    if (key == "nodes") {
+      std::tie(edge.a, edge.b) = read_pair(reader);
+    } else if (key == "matrix") {
+      edge.matrix = read_index(reader);
+    } else if (key == "times") {
+      edge.times = reader.number();
+    } else if (key == "live") {
+      edge.live = read_live(reader);
+    } else {
+      reader.skip();
+    }
+  });
+}
+
+// ---- Writing
+
+std::string text_of(AssignmentCost::Wide value) {
+  std::string digits;
+  const bool negative = value < 0;
+  do {
+    digits += static_cast<char>('0' + static_cast<int>(negative ? -(value % 10) : value % 10));
+    value /= 10;
+  } while (value != 0);
+  if (negative) digits += '-';
+  return {digits.rbegin(), digits.rend()};
+}
+
+int64_t multiplied(int64_t figure, int64_t times) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(figure, times, &product)) throw Error("a cost times its count has more than 64 bits");
+  return product;
+}
+
+template <typename Range, typename Each>
+void write_list(std::ostream& out, const Range& range, const Each& each) {
+  const char* separator = "";
+  out << '[';
+  for (const auto& item : range) {
+    out << separator;
+    each(item);
+    separator = ",";
+  }
+  out << ']';
+}
+
+void write_figures(std::ostream& out, std::span<const int64_t> figures) {
+  write_list(out, figures, [&](int64_t x) { x == kForbidden ? out << "null" : out << x; });
+}
+
+void write_live(std::ostream& out, std::span<const LiveInterval> live) {
+  write_list(out, live, [&](const LiveInterval& x) { out << '[' << x.begin << ',' << x.end << ',' << x.count << ']'; });
+}
+
+bool may_be(const AssignmentNode& node, uint32_t s) {
+  return node.costs[s] != kForbidden && (node.pinned < 0 || static_cast<uint32_t>(node.pinned) == s);
+}
+
+// Costs multiplied out, every edge between two nodes with a matrix of its own, one interval a node.
+AssignmentProblem plain(const AssignmentProblem& given) {
+  AssignmentProblem problem = has_edge_usages(given) ? with_node_usages(given).problem : given;
+  const size_t count = problem.nodes.size();
+  for (size_t i = 0; i < count; ++i) {
+    for (uint32_t s = 0; s < problem.nodes[i].costs.size(); ++s) {
+      int64_t& cost = problem.nodes[i].costs[s];
+      cost = may_be(problem.nodes[i], s) ? multiplied(cost, problem.nodes[i].times) : kForbidden;
+    }
+    problem.nodes[i].times = 1;
+    problem.nodes[i].pinned = -1;
+    if (problem.nodes[i].usages.empty()) {
+      problem.nodes[i].usages.assign(problem.nodes[i].costs.size(), 0);
+      problem.nodes[i].live.clear();
+    }
+    const AssignmentNode node = problem.nodes[i];
+    for (size_t k = 0; k < node.live.size(); ++k) {
+      AssignmentNode part{.name = node.name, .costs = std::vector<int64_t>(node.costs.size(), 0)};
+      for (const int64_t usage : node.usages) part.usages.push_back(multiplied(usage, node.live[k].count));
+      part.live = {{.begin = node.live[k].begin, .end = node.live[k].end}};
+      if (k == 0) {
+        problem.nodes[i].usages = std::move(part.usages);
+        problem.nodes[i].live = std::move(part.live);
+        continue;
+      }
+      const auto size = static_cast<uint32_t>(node.costs.size());
+      CostMatrix tie{.rows = size, .columns = size};
+      tie.costs.assign(size_t{size} * size, kForbidden);
+      for (uint32_t s = 0; s < size; ++s) tie.costs[size_t{s} * size + s] = 0;
+      problem.edges.push_back({.a = static_cast<uint32_t>(i),
+                               .b = static_cast<uint32_t>(problem.nodes.size()),
+                               .matrix = static_cast<uint32_t>(problem.matrices.size())});
+      problem.matrices.push_back(std::move(tie));
+      problem.nodes.push_back(std::move(part));
+    }
+  }
+  std::vector<AssignmentEdge> edges;
+  std::vector<CostMatrix> matrices;
+  for (const AssignmentEdge& edge : problem.edges) {
+    CostMatrix matrix = problem.matrices[edge.matrix];
+    for (int64_t& cost : matrix.costs) cost = cost == kForbidden ? kForbidden : multiplied(cost, edge.times);
+    if (edge.a == edge.b) {
+      for (uint32_t s = 0; s < matrix.rows; ++s) {
+        int64_t& cost = problem.nodes[edge.a].costs[s];
+        const int64_t more = matrix.at(s, s);
+        if (cost == kForbidden || more == kForbidden) {
+          cost = kForbidden;
+        } else if (__builtin_add_overflow(cost, more, &cost)) {
+          throw Error("a sum of costs has more than 64 bits");
+        }
+      }
+      continue;
+    }
+    edges.push_back({.a = edge.a, .b = edge.b, .matrix = static_cast<uint32_t>(matrices.size())});
+    matrices.push_back(std::move(matrix));
+  }
+  problem.edges = std::move(edges);
+  problem.matrices = std::move(matrices);
+  return problem;
+}
+
+// More than all that is allowed can cost together.
+int64_t forbidding_cost(const AssignmentProblem& problem) {
+  AssignmentCost::Wide sum = 1;
+  const auto add = [&](std::span<const int64_t> costs) {
+    int64_t most = 0;
+    for (const int64_t cost : costs) most = cost == kForbidden ? most : std::max(most, cost);
+    sum += most;
+  };
+  for (const AssignmentNode& node : problem.nodes) add(node.costs);
+  for (const CostMatrix& matrix : problem.matrices) add(matrix.costs);
+  if (sum > std::numeric_limits<int64_t>::max() / 4) throw Error("costs are too large to forbid anything by a cost");
+  return static_cast<int64_t>(sum);
+}
+
+}  // namespace
+
+AssignmentProblem read_assignment(std::string_view text) {
+  JsonReader reader(text);
+  AssignmentProblem problem;
+  bool is_ours = false;
+  bool has_problem = false;
+  reader.object([&](const std::string& key) {
+    if (key == "problem") {
+      if (has_problem) reader.fail("there are two problems");
+      has_problem = true;
+      read_iopddl(reader, problem);
+    } else if (key == "format") {
+      is_ours = reader.string() == "shadowgraph-assignment";
+      if (!is_ours) reader.fail("the format is another one");
+    } else if (key == "version" && is_ours) {
+      if (reader.number() != 1) reader.fail("only version 1 is known");
+    } else if (key == "name" && is_ours) {
+      problem.name = reader.string();
+    } else if (key == "nodes" && is_ours) {
+      reader.array([&] { read_node(reader, problem.nodes.emplace_back()); });
+    } else if (key == "matrices" && is_ours) {
+      reader.array([&] { read_matrix(reader, problem.matrices.emplace_back()); });
+    } else if (key == "edges" && is_ours) {
+      reader.array([&] { read_edge(reader, problem.edges.emplace_back()); });
+    } else if (key == "usage_limit" && is_ours) {
+      problem.usage_limit = reader.take_null() ? kNoLimit : reader.not_negative();
+    } else {
+      reader.skip();
+    }
+  });
+  reader.end();
+  if (!is_ours && !has_problem) reader.fail("there is no assignment problem: neither \"problem\" nor \"format\"");
+  if (is_ours && has_problem) reader.fail("there are two problems");
+  try {
+    problem.check();
+  } catch (const ParseError&) {
+    throw;
+  } catch (const Error& error) {
+    reader.fail(error.what());
+  }
+  return problem;
+}
+
+void write_iopddl(const AssignmentProblem& given, std::ostream& out) {
+  const AssignmentProblem problem = plain(given);
+  const int64_t forbidden = forbidding_cost(problem);
+  const auto costs_of = [&](std::span<const int64_t> costs) {
+    write_list(out, costs, [&](int64_t x) { out << (x == kForbidden ? forbidden : x); });
+  };
+  out << "{\"problem\":{\"name\":" << nlohmann::json(problem.name).dump() << ",\"nodes\":{\"intervals\":";
+  write_list(out, problem.nodes, [&](const AssignmentNode& node) {
+    node.live.empty() ? out << "[0,0]" : out << '[' << node.live[0].begin << ',' << node.live[0].end << ']';
+  });
+  out << ",\"costs\":";
+  write_list(out, problem.nodes, [&](const AssignmentNode& node) { costs_of(node.costs); });
+  out << ",\"usages\":";
+  write_list(out, problem.nodes, [&](const AssignmentNode& node) { write_figures(out, node.usages); });
+  out << "},\"edges\":{\"nodes\":";
+  write_list(out, problem.edges, [&](const AssignmentEdge& edge) { out << '[' << edge.a << ',' << edge.b << ']'; });
+  out << ",\"costs\":";
+  write_list(out, problem.edges, [&](const AssignmentEdge& edge) { costs_of(problem.matrices[edge.matrix].costs); });
+  out << "},\"usage_limit\":" << problem.usage_limit << "}}\n";
+}
+
+void write_assignment(const AssignmentProblem& problem, std::ostream& out) {
+  out << "{\"format\":\"shadowgraph-assignment\",\"version\":1,\"name\":" << nlohmann::json(problem.name).dump()
+      << ",\n\"usage_limit\":";
+  problem.usage_limit == kNoLimit ? out << "null" : out << problem.usage_limit;
+  out << ",\n\"nodes\":";
+  write_list(out, problem.nodes, [&](const AssignmentNode& node) {
+    out << "\n{\"name\":" << nlohmann::json(node.name).dump();
+    if (!node.strategies.empty()) out << ",\"strategies\":" << nlohmann::json(node.strategies).dump();
+    out << ",\"costs\":";
+    write_figures(out, node.costs);
+    if (!node.usages.empty()) {
+      out << ",\"usages\":";
+      write_figures(out, node.usages);
+    }
+    if (!node.live.empty()) {
+      out << ",\"live\":";
+      write_live(out, node.live);
+    }
+    if (node.times != 1) out << ",\"times\":" << node.times;
+    if (node.pinned >= 0) out << ",\"pinned\":" << node.pinned;
+    out << '}';
+  });
+  out << ",\n\"matrices\":";
+  write_list(out, problem.matrices, [&](const CostMatrix& matrix) {
+    out << "\n{\"rows\":" << matrix.rows << ",\"columns\":" << matrix.columns << ",\"costs\":";
+    write_figures(out, matrix.costs);
+    if (!matrix.usages.empty()) {
+      out << ",\"usages\":";
+      write_figures(out, matrix.usages);
+    }
+    out << '}';
+  });
+  out << ",\n\"edges\":";
+  write_list(out, problem.edges, [&](const AssignmentEdge& edge) {
+    out << "\n{\"nodes\":[" << edge.a << ',' << edge.b << "],\"matrix\":" << edge.matrix;
+    if (edge.times != 1) out << ",\"times\":" << edge.times;
+    if (!edge.live.empty()) {
+      out << ",\"live\":";
+      write_live(out, edge.live);
+    }
+    out << '}';
+  });
+  out << "}\n";
+}
+
+void write_lp(const AssignmentProblem& given, std::ostream& out) {
+  const AssignmentProblem problem = plain(given);
+  const auto each_pair = [&](size_t e, const auto& each) {
+    const CostMatrix& matrix = problem.matrices[problem.edges[e].matrix];
+    for (uint32_t i = 0; i < matrix.rows; ++i) {
+      for (uint32_t j = 0; j < matrix.columns; ++j) each(i, j, matrix.at(i, j));
+    }
+  };
+  out << "Minimize\n cost:";
+  for (size_t v = 0; v < problem.nodes.size(); ++v) {
+    for (size_t s = 0; s < problem.nodes[v].costs.size(); ++s) {
+      const int64_t cost = problem.nodes[v].costs[s];
+      out << "\n + " << (cost == kForbidden ? 0 : cost) << " x" << v << '_' << s;
+    }
+  }
+  for (size_t e = 0; e < problem.edges.size(); ++e) {
+    each_pair(e, [&](uint32_t i, uint32_t j, int64_t cost) {
+      if (cost != kForbidden && cost != 0) out << "\n + " << cost << " y" << e << '_' << i << '_' << j;
+    });
+  }
+  out << "\nSubject To\n";
+  for (size_t v = 0; v < problem.nodes.size(); ++v) {
+    out << " one" << v << ':';
+    for (size_t s = 0; s < problem.nodes[v].costs.size(); ++s) out << "\n + x" << v << '_' << s;
+    out << " = 1\n";
+  }
+  for (size_t e = 0; e < problem.edges.size(); ++e) {
+    const AssignmentEdge& edge = problem.edges[e];
+    const CostMatrix& matrix = problem.matrices[edge.matrix];
+    for (uint32_t i = 0; i < matrix.rows; ++i) {
+      out << " a" << e << '_' << i << ':';
+      for (uint32_t j = 0; j < matrix.columns; ++j) out << "\n + y" << e << '_' << i << '_' << j;
+      out << " - x" << edge.a << '_' << i << " = 0\n";
+    }
+    for (uint32_t j = 0; j < matrix.columns; ++j) {
+      out << " b" << e << '_' << j << ':';
+      for (uint32_t i = 0; i < matrix.rows; ++i) out << "\n + y" << e << '_' << i << '_' << j;
+      out << " - x" << edge.b << '_' << j << " = 0\n";
+    }
+  }
+  if (problem.usage_limit != kNoLimit) {
+    std::vector<int64_t> begins;
+    for (const AssignmentNode& node : problem.nodes) {
+      for (const LiveInterval& interval : node.live) begins.push_back(interval.begin);
+    }
+    std::sort(begins.begin(), begins.end());
+    begins.erase(std::unique(begins.begin(), begins.end()), begins.end());
+    for (size_t t = 0; t < begins.size(); ++t) {
+      std::string row;
+      for (size_t v = 0; v < problem.nodes.size(); ++v) {
+        const AssignmentNode& node = problem.nodes[v];
+        if (node.live.empty() || node.live[0].begin > begins[t] || node.live[0].end <= begins[t]) continue;
+        for (size_t s = 0; s < node.usages.size(); ++s) {
+          if (node.usages[s] > 0) row += fmt::format("\n + {} x{}_{}", node.usages[s], v, s);
+        }
+      }
+      if (!row.empty()) out << " usage" << t << ':' << row << " <= " << problem.usage_limit << '\n';
+    }
+  }
+  out << "Bounds\n";
+  for (size_t v = 0; v < problem.nodes.size(); ++v) {
+    for (size_t s = 0; s < problem.nodes[v].costs.size(); ++s) {
+      if (problem.nodes[v].costs[s] == kForbidden) out << " x" << v << '_' << s << " = 0\n";
+    }
+  }
+  for (size_t e = 0; e < problem.edges.size(); ++e) {
+    each_pair(e, [&](uint32_t i, uint32_t j, int64_t cost) {
+      if (cost == kForbidden) out << " y" << e << '_' << i << '_' << j << " = 0\n";
+    });
+  }
+  out << "Binary\n";
+  for (size_t v = 0; v < problem.nodes.size(); ++v) {
+    for (size_t s = 0; s < problem.nodes[v].costs.size(); ++s) {
+      if (problem.nodes[v].costs[s] != kForbidden) out << " x" << v << '_' << s << '\n';
+    }
+  }
+  out << "End\n";
+}
+
+void write_assignment(const AssignmentProblem& problem, std::string_view format, std::ostream& out) {
+  if (format == "json") {
+    write_assignment(problem, out);
+  } else if (format == "iopddl") {
+    write_iopddl(problem, out);
+  } else if (format == "lp") {
+    write_lp(problem, out);
+  } else {
+    throw Error(fmt::format("problems are written as json, iopddl or lp, not as {}", format));
+  }
+}
+
+nlohmann::json to_json(const AssignmentSolution& solution) {
+  nlohmann::json json{{"format", "shadowgraph-assignment-solution"},
+                      {"version", 1},
+                      {"feasible", solution.feasible},
+                      {"optimal", solution.optimal}};
+  json["choice"] = solution.choice;
+  json["cost"] = text_of(solution.cost);
+  json["lower_bound"] = text_of(solution.lower_bound);
+  json["peak"] = text_of(solution.peak);
+  json["peak_at"] = solution.peak_at;
+  if (!solution.why_infeasible.empty()) json["why_infeasible"] = solution.why_infeasible;
+  return json;
+}
+
+}  // namespace shadowgraph
