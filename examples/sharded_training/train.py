@@ -4,9 +4,9 @@
     python train.py --mesh dp=2,tp=2                       gloo, on this machine's CPU
     python train.py --mesh dp=2,tp=2 --backend nccl        the same code, a GPU for each process
 
-A small network is captured, `shadowgraph shard` finds a plan (a few tensors are pinned, or so small a network would stay
-on one device) and writes every rank's graph; each process replays its own on its parts of parameters and batch. What it
-is left with is compared with the parts of what one process computes from the whole graph.
+A small network is captured, `shadowgraph shard` finds a plan (a few tensors are pinned, or so small a network would
+stay on one device) and writes every rank's graph; each process replays its own on its parts of parameters and batch.
+What it is left with is compared with the parts of what one process computes from the whole graph.
 """
 
 import argparse
@@ -81,7 +81,8 @@ def plan(folder, mesh_text, tool):
     """Captures the step and writes graph.sg and rankN.sg."""
     mesh = mesh_of(mesh_text)
     step = sg.capture_training_step(lambda: Net().double(), {"batch": f"f64[{BATCH},{WIDTH}]"},
-                                    loss=lambda y: (y * y).sum(), optimizer=lambda p: torch.optim.SGD(p, lr=1e-3))  # fmt: skip
+                                    loss=lambda y: (y * y).sum(),
+                                    optimizer=lambda p: torch.optim.SGD(p, lr=1e-3))  # fmt: skip
     step.save(str(folder / "step.sg"))
     given = dict(PINS)
     for node in step:

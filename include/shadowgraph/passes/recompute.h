@@ -56,7 +56,7 @@ struct CheckpointStage {
 };
 
 struct CheckpointChainOptions {
-  CostOfNode cost = {};        // flops_and_bytes()
+  CostOfNode cost = {};      // flops_and_bytes()
   int64_t most_stages = 80;  // neighbours are taken together beyond that
   int64_t most_options = 8;  // of a stage
   // Bytes that a link to the host carries in a unit of cost, each way at once: kept tensors may then wait for backward on
