@@ -127,7 +127,11 @@ class LimitSearch {
       // Sums of prices are rounded: what they may be wrong by is given away.
       const double value = dual->bound() - worth - std::abs(worth) * 1e-10;
       if (!dual->is_exact()) {
-        // Prices ran away. From the last good ones, with amounts that are exact again.
+        // Prices ran away. From the last good ones, with amounts that are exact again; the choice may be good all the same.
+        if (best_ == kInfinite) {
+          local.set_prices(prices);
+          attempt(local, dual->rounded(), 40);
+        }
         dual.emplace(model_);
         for (double& price : best_prices) price *= 0.5;
         prices = best_prices;
