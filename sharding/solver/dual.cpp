@@ -5,6 +5,13 @@
 
 namespace shadowgraph {
 
+namespace {
+
+// Sums of a few of them are below 2^53.
+constexpr double kLargestExact = 0x1p50;
+
+}  // namespace
+
 DualAscent::DualAscent(const PairwiseModel& model) : model_(model) {
   const size_t count = model.size();
   place_.resize(count, 0);
@@ -24,6 +31,7 @@ DualAscent::DualAscent(const PairwiseModel& model) : model_(model) {
     gone_[v].resize(model.states(v), false);
     least_[v] = *std::min_element(content_[v].begin(), content_[v].end());
     bound_ += least_[v];
+    for (const double cost : content_[v]) is_exact_ = is_exact_ && cost <= kLargestExact;
     for (const uint32_t e : model.edges_of(v)) {
       const PairwiseModel::Edge& edge = model.edges()[e];
       halves_[v].push_back({.edge = e, .other = edge.a == v ? edge.b : edge.a, .first = edge.a == v});
@@ -38,6 +46,7 @@ void DualAscent::set_unary(uint32_t v, const std::vector<double>& costs) {
   for (size_t s = 0; s < costs.size(); ++s) {
     content[s] += costs[s] - unary_[v][s];
     least = std::min(least, content[s]);
+    if (std::abs(content[s]) > kLargestExact || std::abs(costs[s]) > kLargestExact) is_exact_ = false;
   }
   unary_[v] = costs;
   bound_ += least - least_[v];
@@ -45,8 +54,8 @@ void DualAscent::set_unary(uint32_t v, const std::vector<double>& costs) {
 }
 
 void DualAscent::pass(double cutoff) {
-  std::vector<double> weight;
   std::vector<double> fresh;
+  double largest = 0;
   for (size_t step = 0; step < order_.size(); ++step) {
     const uint32_t v = order_[forward_ ? step : order_.size() - 1 - step];
     std::vector<double>& content = content_[v];
@@ -91,6 +100,7 @@ void DualAscent::pass(double cutoff) {
       for (size_t t = 0; t < others; ++t) {
         theirs[t] += held[t] + fresh[t] - out[t];
         out[t] = fresh[t];
+        largest = std::max({largest, std::abs(theirs[t]), std::abs(fresh[t])});
         least = std::min(least, theirs[t]);
       }
       bound_ += least - least_[half.other];
@@ -102,6 +112,7 @@ void DualAscent::pass(double cutoff) {
     least_[v] = least;
   }
   forward_ = !forward_;
+  if (!(largest <= kLargestExact) || !(std::abs(bound_) <= kLargestExact)) is_exact_ = false;
 }
 
 void DualAscent::apply(PairwiseModel& model) const {

@@ -19,6 +19,8 @@ class DualAscent {
   // or more are marked in gone().
   void pass(double cutoff);
   double bound() const { return bound_; }
+  // False once an amount was so large that doubles do not hold it exactly: the bound and gone() mean nothing then.
+  bool is_exact() const { return is_exact_; }
   // Costs of single variables that are other ones now: whole numbers, none infinite.
   void set_unary(uint32_t v, const std::vector<double>& costs);
   // One state for each variable, by the messages of the last two passes: the order of the next pass, each next to those
@@ -51,6 +53,7 @@ class DualAscent {
   int64_t gone_count_ = 0;
   bool forward_ = true;
   double bound_ = 0;
+  bool is_exact_ = true;
 };
 
 }  // namespace shadowgraph

@@ -81,6 +81,7 @@ class MinimumSearch {
       dual.pass(cutoff());
       ++best_.passes;
       ++since;
+      if (!dual.is_exact()) return false;
       best_.bound = std::max(best_.bound, dual.bound());
       if (since % 5 == 0) {
         std::vector<uint32_t> rounded = dual.rounded();

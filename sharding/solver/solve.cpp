@@ -16,10 +16,13 @@ namespace {
 
 using Wide = AssignmentCost::Wide;
 
+// Costs above it count as it: bounds stay bounds, sums stay exact in doubles, and choices are weighed by evaluate().
+constexpr double kMostCost = 0x1p45;
+
 // Without the limit.
 PairwiseModel pairwise_model(const AssignmentProblem& problem) {
   const auto cost_of = [](int64_t cost, int64_t times) {
-    return cost == kForbidden ? kInfinite : static_cast<double>(cost) * static_cast<double>(times);
+    return cost == kForbidden ? kInfinite : std::min(static_cast<double>(cost) * static_cast<double>(times), kMostCost);
   };
   std::vector<std::vector<double>> unary(problem.nodes.size());
   for (size_t i = 0; i < unary.size(); ++i) {

@@ -40,6 +40,28 @@ TEST(Solver, AgreesWithBruteForce) {
   EXPECT_GE(optimal * 100, feasible * 99);
 }
 
+// Amounts that doubles cannot hold exactly must not make bounds that are none.
+TEST(Solver, BoundsHoldForHugeCosts) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    AssignmentProblem problem = random_assignment(seed);
+    const int64_t scale = int64_t{1} << (20 + seed % 30);
+    for (AssignmentNode& node : problem.nodes) {
+      for (int64_t& cost : node.costs) cost = cost == kForbidden ? cost : cost * scale + static_cast<int64_t>(seed % 7);
+    }
+    const AssignmentSolution solution = solve(problem);
+    const std::optional<int64_t> best = brute_force(problem);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    if (!best) {
+      EXPECT_FALSE(solution.feasible);
+      continue;
+    }
+    EXPECT_LE(static_cast<int64_t>(solution.lower_bound), *best);
+    if (solution.optimal) {
+      EXPECT_EQ(static_cast<int64_t>(solution.cost), *best);
+    }
+  }
+}
+
 TEST(Solver, FindsTheSameAgain) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const AssignmentProblem problem = random_assignment(seed);
