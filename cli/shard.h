@@ -21,7 +21,7 @@ struct ShardRequest {
   bool cut_random = false;
   bool compare = false;              // with plans as people write them
   std::vector<std::string> explain;  // placeholders or "n329"
-  double time_limit = 60;            // seconds
+  double time_limit = 20;            // seconds
   int threads = 1;
   std::string directory;        // for the graph, the plan and a device's graph; empty: none
   int64_t rank = 0;             // whose graph is written there

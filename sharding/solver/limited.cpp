@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "sharding/solver/dual.h"
 #include "sharding/solver/local_search.h"
@@ -93,7 +92,7 @@ class LimitSearch {
   }
 
   void price(const UsageModel& usage, LocalSearch& local) {
-    std::optional<DualAscent> dual(std::in_place, model_);
+    DualAscent dual(model_);
     const size_t points = usage.points();
     std::vector<double> prices(points, 0);
     std::vector<double> best_prices = prices;
@@ -104,8 +103,10 @@ class LimitSearch {
     double pace = 1;
     double mean_share = 0.3;
     int without_progress = 0;
-    for (int i = 0; i < 60 && !is_over(); ++i) dual->pass(kInfinite);
-    if (dual->is_exact()) result_.bound = std::max(result_.bound, dual->bound());
+    for (int i = 0; i < 60 && !is_over(); ++i) dual.pass(kInfinite);
+    if (dual.is_exact()) result_.bound = std::max(result_.bound, dual.bound());
+    // What the prices go by. It is a bound, too, as long as doubles held all amounts exactly; afterwards it only guides.
+    double guide = std::max(result_.bound, dual.bound());
     for (int iteration = 0; iteration < options_.iterations && !is_over(); ++iteration) {
       for (size_t i = 0; i < points; ++i) sums[i + 1] = sums[i] + prices[i];
       for (uint32_t v = 0; v < model_.size(); ++v) {
@@ -114,41 +115,29 @@ class LimitSearch {
         more.assign(costs.size(), 0);
         usage.add_price(v, sums, more);
         for (size_t s = 0; s < costs.size(); ++s) costs[s] += std::floor(std::max(more[s], 0.0));
-        dual->set_unary(v, costs);
+        dual.set_unary(v, costs);
       }
       for (int i = 0; i < 15; ++i) {
-        const double before = dual->bound();
-        for (int k = 0; k < 4; ++k) dual->pass(kInfinite);
+        const double before = dual.bound();
+        for (int k = 0; k < 4; ++k) dual.pass(kInfinite);
         if (options_.out_of_time()) break;
-        if (dual->bound() - before < 1e-4 * std::abs(dual->bound())) break;
+        if (dual.bound() - before < 1e-4 * std::abs(dual.bound())) break;
       }
       double worth = 0;
       for (const double price : prices) worth += price * usage.limit();
       // Sums of prices are rounded: what they may be wrong by is given away.
-      const double value = dual->bound() - worth - std::abs(worth) * 1e-10;
-      if (!dual->is_exact()) {
-        // Prices ran away. From the last good ones, with amounts that are exact again; the choice may be good all the same.
-        if (best_ == kInfinite) {
-          local.set_prices(prices);
-          attempt(local, dual->rounded(), 40);
-        }
-        dual.emplace(model_);
-        for (double& price : best_prices) price *= 0.5;
-        prices = best_prices;
-        mean_profile.clear();
-        pace = std::max(pace * 0.5, 1e-4);
-        continue;
-      }
-      if (value > result_.bound) {
+      const double value = dual.bound() - worth - std::abs(worth) * 1e-10;
+      if (dual.is_exact()) result_.bound = std::max(result_.bound, value);
+      if (value > guide) {
         without_progress = 0;
-        if (value > result_.bound * (1 + 1e-6)) best_prices = prices;
-        result_.bound = value;
+        if (value > guide * (1 + 1e-6)) best_prices = prices;
+        guide = value;
       } else if (++without_progress >= 20) {
         without_progress = 0;
         pace = std::max(pace * 0.7, 1e-4);
         prices = best_prices;
       }
-      const std::vector<uint32_t> states = dual->rounded();
+      const std::vector<uint32_t> states = dual.rounded();
       const std::vector<double> profile = usage.profile(states);
       if (mean_profile.empty()) mean_profile = profile;
       for (size_t i = 0; i < points; ++i) {
@@ -165,8 +154,8 @@ class LimitSearch {
         if (g > 0 || prices[i] > 0) norm += g * g;
       }
       if (norm == 0) continue;
-      const double target = best_ < kInfinite ? best_ : result_.bound * 1.1 + 1;
-      const double step = pace * std::max(target - value, result_.bound * 1e-5) / norm;
+      const double target = best_ < kInfinite ? best_ : guide * 1.1 + 1;
+      const double step = pace * std::max(target - value, guide * 1e-5) / norm;
       for (size_t i = 0; i < points; ++i) {
         prices[i] = std::max(0.0, prices[i] + step * (mean_profile[i] - usage.limit()));
       }
