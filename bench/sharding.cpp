@@ -49,23 +49,34 @@ void measure(const Graph& graph, const std::string& name, const char* mesh, cons
   std::fflush(stdout);
 }
 
-// A chain of linear layers with their backward, so many nodes long.
+// A chain of products and activations, so many nodes long.
 Graph chain(int64_t nodes) {
-  std::string text =
-      "shadowgraph graph 1\noperator aten::mm(Tensor self, Tensor mat2) -> Tensor\n"
-      "operator aten::relu(Tensor self) -> Tensor\n";
-  text += "%0 = sg::input(name=\"x\") : f32[64,64] @s0\n%1 = sg::parameter(name=\"w\") : f32[64,64] @s1\n";
-  int64_t last = 0;
-  for (int64_t i = 2; i < nodes; ++i) {
-    const long id = static_cast<long>(i);
-    const long from = static_cast<long>(last);
-    text += i % 2 == 0 ? "%" + std::to_string(id) + " = aten::mm(self=%" + std::to_string(from) + ", mat2=%1)"
-                       : "%" + std::to_string(id) + " = aten::relu(self=%" + std::to_string(from) + ")";
-    text += " : f32[64,64] @s" + std::to_string(id) + "\n";
-    last = i;
+  Graph graph;
+  const auto target = [&](const char* name) {
+    return graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, ""));
+  };
+  const TargetId mm = target("aten::mm");
+  const TargetId relu = target("aten::relu");
+  const int64_t sizes[] = {64, 64};
+  const int64_t strides[] = {64, 1};
+  const auto result = [&](NodeId n) {
+    const StorageId storage = graph.add_storage({.bytes = 16384, .born = n});
+    return graph.add_tensor_result(n, {.sizes = sizes, .strides = strides, .storage = storage});
+  };
+  const auto placeholder = [&](Builtin kind, const char* name) {
+    const Argument arguments[] = {graph.string_argument(name)};
+    return result(graph.append(target_of(kind), arguments));
+  };
+  const ValueId weight = placeholder(Builtin::kParameter, "w");
+  ValueId current = placeholder(Builtin::kInput, "x");
+  while (graph.node_count() < nodes) {
+    current = result(graph.append(mm, {Argument::of_value(current), Argument::of_value(weight)}));
+    current = result(graph.append(relu, {Argument::of_value(current)}));
   }
-  text += "sg::output(%" + std::to_string(last) + ")\n";
-  return parse(text);
+  const Argument value[] = {Argument::of_value(current)};
+  const Argument outputs[] = {graph.make_list(value)};
+  graph.append(target_of(Builtin::kOutput), outputs);
+  return graph;
 }
 
 void problem_of_a_chain(benchmark::State& state) {
