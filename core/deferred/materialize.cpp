@@ -202,7 +202,9 @@ class Batch {
       recipe->conj = fake.is_conj();
       recipe->neg = fake.is_neg();
     }
-    fake.become_real(on_storage(storage, fake, dtype).getIntrusivePtr(), std::move(recipe));
+    const at::Tensor real = on_storage(storage, fake, dtype);
+    const std::unique_lock lock(DeferredRecord::turning());
+    fake.become_real(real.getIntrusivePtr(), std::move(recipe));
   }
 
   std::string name_near(NodeId node) const {
@@ -354,6 +356,7 @@ void dematerialize(const at::Tensor& tensor) {
   const at::Tensor holder(fake);
   if (recipe->conj) holder._set_conj(true);
   if (recipe->neg) holder._set_neg(true);
+  const std::unique_lock swap(DeferredRecord::turning());
   impl->become_fake(*fake);
 }
 

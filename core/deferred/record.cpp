@@ -98,8 +98,18 @@ DeferredRecord::~DeferredRecord() {
 }
 
 std::shared_ptr<DeferredRecord> DeferredRecord::of(const FakeTensorImpl& fake) {
-  SessionLink* link = find_link(*fake.unsafe_storage().unsafeGetStorageImpl(), &is_deferred_link);
+  c10::Storage storage;
+  {
+    const std::shared_lock lock(turning());
+    storage = fake.unsafe_storage();
+  }
+  SessionLink* link = find_link(*storage.unsafeGetStorageImpl(), &is_deferred_link);
   return link != nullptr ? static_cast<DeferredLink*>(link)->record : nullptr;
+}
+
+std::shared_mutex& DeferredRecord::turning() {
+  static auto* mutex = new std::shared_mutex;
+  return *mutex;
 }
 
 bool DeferredRecord::is_recording() {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <mutex>
+#include <shared_mutex>
 
 #include "core/capture/recorder.h"
 #include "core/deferred/random_streams.h"
@@ -30,8 +31,10 @@ class DeferredRecord final : public CallObserver, public LastingMode {
  public:
   // In a mode that has just begun; it becomes the mode's observer.
   static c10::intrusive_ptr<DeferredLink> begin(std::shared_ptr<ModeState> mode);
-  // The record that describes `tensor`, nullptr if none does: O(1).
+  // The record that describes `tensor`, nullptr if none does: O(1). Another thread may be turning it real meanwhile.
   static std::shared_ptr<DeferredRecord> of(const FakeTensorImpl& fake);
+  // Held alone while a tensor changes its storage for another, so that who asks on another thread finds one of them whole.
+  static std::shared_mutex& turning();
   // Whether a program is being described on this thread: deferred_init then joins it.
   static bool is_recording();
 
