@@ -16,7 +16,7 @@ void assign(const AssignRequest& request) {
   if (!request.exported.empty()) {
     write_file(request.exported, [&](std::ostream& out) { write_assignment(problem, request.format, out); });
   }
-  SolveOptions options{.time_limit = request.time_limit, .threads = request.threads};
+  SolveOptions options{.time_limit = request.time_limit};
   options.iterations = 1000000;  // the time is what ends it
   const AssignmentSolution solution = solve(problem, options);
   const nlohmann::json json = to_json(solution);

@@ -6,9 +6,8 @@
 namespace shadowgraph::cli {
 
 struct AssignRequest {
-  std::string problem;     // file
-  double time_limit = 60;  // seconds
-  int threads = 1;
+  std::string problem;          // file
+  double time_limit = 60;       // seconds
   std::string output;           // solution as JSON; empty: none
   std::string exported;         // file to write the problem to; empty: none
   std::string format = "json";  // of it: json, iopddl, lp

@@ -284,6 +284,17 @@ void add_what_if_options(CLI::App& command, shadowgraph::cli::WhatIfRequest& req
   command.add_flag("--json", request.json, "As JSON");
 }
 
+// What `shard` and `assign` share: the time that may be taken, and the problem as a file.
+void add_solver_options(CLI::App& command, double& time_limit, std::string& exported, std::string& format) {
+  command.add_option("--time-limit", time_limit, "Seconds for the solver")
+      ->check(positive_number)
+      ->capture_default_str();
+  command.add_option("--export", exported, "File to write the problem to, for other solvers");
+  command.add_option("--format", format, "Of --export: json, iopddl or lp")
+      ->check(CLI::IsMember({"json", "iopddl", "lp"}))
+      ->capture_default_str();
+}
+
 void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& request, std::string& mode) {
   command
       .add_option(
@@ -327,12 +338,6 @@ void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& reques
                   "What else a parameter, input or node could be, and what that would cost: 'n329', "
                   "'layers.0.mlp.up_proj.weight'; repeat for several")
       ->take_all();
-  command.add_option("--time-limit", request.time_limit, "Seconds for the solver")
-      ->check(positive_number)
-      ->capture_default_str();
-  command.add_option("--threads", request.threads, "Threads of the solver")
-      ->check(whole_number_from(1))
-      ->capture_default_str();
   command.add_option("--rows", request.rows, "Most rows of a table (0: all)")
       ->check(whole_number_from(0))
       ->capture_default_str();
@@ -343,27 +348,15 @@ void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& reques
       ->check(whole_number_from(0))
       ->capture_default_str();
   command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all devices, rank0.sg, rank1.sg, ...");
-  command.add_option("--export", request.problem, "File to write the problem to, for other solvers");
-  command.add_option("--format", request.format, "Of --export: json, iopddl or lp")
-      ->check(CLI::IsMember({"json", "iopddl", "lp"}))
-      ->capture_default_str();
+  add_solver_options(command, request.time_limit, request.problem, request.format);
   command.add_flag("--json", request.json, "As JSON");
 }
 
 void add_assign_options(CLI::App& command, shadowgraph::cli::AssignRequest& request) {
   command.add_option("problem", request.problem, "File with the problem: written by --export, or of IOPDDL")
       ->required();
-  command.add_option("--time-limit", request.time_limit, "Seconds for the solver")
-      ->check(positive_number)
-      ->capture_default_str();
-  command.add_option("--threads", request.threads, "Threads of the solver")
-      ->check(whole_number_from(1))
-      ->capture_default_str();
   command.add_option("-o,--output", request.output, "File to write the solution to, as JSON");
-  command.add_option("--export", request.exported, "File to write the problem to, for other solvers");
-  command.add_option("--format", request.format, "Of --export: json, iopddl or lp")
-      ->check(CLI::IsMember({"json", "iopddl", "lp"}))
-      ->capture_default_str();
+  add_solver_options(command, request.time_limit, request.exported, request.format);
   command.add_flag("--json", request.json, "As JSON");
 }
 

@@ -54,7 +54,6 @@ void shard(const ShardRequest& request) {
   };
   if (!request.directory.empty()) std::filesystem::create_directories(folder);
   if (request.all_ranks && !request.directory.empty()) options.each_rank = write_rank;
-  options.solve.threads = request.threads;
   if (request.memory) options.solve.gap = 1e-3;
   if (!request.problem.empty()) {
     options.problem = [&](const ShardingProblem& problem) {

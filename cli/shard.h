@@ -22,12 +22,11 @@ struct ShardRequest {
   bool compare = false;              // with plans as people write them
   std::vector<std::string> explain;  // placeholders or "n329"
   double time_limit = 20;            // seconds
-  int threads = 1;
-  std::string directory;        // for the graph, the plan and a device's graph; empty: none
-  int64_t rank = 0;             // whose graph is written there
-  bool all_ranks = false;       // every device\'s
-  std::string problem;          // file to write the problem to; empty: none
-  std::string format = "json";  // of it: json, iopddl, lp
+  std::string directory;             // for the graph, the plan and a device's graph; empty: none
+  int64_t rank = 0;                  // whose graph is written there
+  bool all_ranks = false;            // every device\'s
+  std::string problem;               // file to write the problem to; empty: none
+  std::string format = "json";       // of it: json, iopddl, lp
   int rows = 40;
   bool json = false;
 };

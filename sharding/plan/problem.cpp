@@ -13,10 +13,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fnmatch.h>
 
 #include "profiler/module_tree.h"
-#include "shadowgraph/text.h"
+#include "sharding/plan/named_nodes.h"
 #include "sharding/plan/problem_builder.h"
 
 namespace shadowgraph {
@@ -553,32 +552,27 @@ CostMatrix ShardingProblemBuilder::cost_matrix(const MatrixKey& key) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Pins
 
-std::vector<NodeId> nodes_of_pin(const Graph& graph, const Numbering& numbering, const ShardingPin& pin,
-                                 const DeviceMesh& mesh) {
+namespace {
+
+std::vector<NodeId> nodes_of_pin(const Graph& graph, const ShardingPin& pin, const DeviceMesh& mesh) {
   if (pin.layout.size() != mesh.axes.size()) {
     throw Error(fmt::format("the pin {}={} is not of the mesh {}", pin.name, to_string(pin.layout), mesh.to_string()));
   }
-  std::vector<NodeId> nodes;
-  for (const NodeId node : graph.nodes()) {
-    if (!graph.is_placeholder(node)) break;
-    if (fnmatch(pin.name.c_str(), placeholder_name(graph, node).c_str(), 0) == 0) nodes.push_back(node);
-  }
-  for (const NodeId node : graph.nodes()) {
-    if (nodes.empty() && pin.name == fmt::format("n{}", numbering.of(node))) nodes.push_back(node);
-  }
+  std::vector<NodeId> nodes = nodes_named(graph, pin.name);
   if (nodes.empty()) {
     throw Error(fmt::format("the pin {}={}: no placeholder or node is called so", pin.name, to_string(pin.layout)));
   }
   return nodes;
 }
 
+}  // namespace
+
 // A pin of some of the nodes that are alike parts them from the others.
 void ShardingProblemBuilder::split_pinned_classes() {
   if (options_.pins.empty()) return;
-  const Numbering numbering = Numbering::of(graph_);
   for (const ShardingPin& pin : options_.pins) {
     std::map<uint32_t, uint32_t> split;
-    for (const NodeId node : nodes_of_pin(graph_, numbering, pin, options_.mesh)) {
+    for (const NodeId node : nodes_of_pin(graph_, pin, options_.mesh)) {
       const auto [at, is_new] = split.try_emplace(classes_.class_of[node], classes_.count);
       if (is_new) ++classes_.count;
       classes_.class_of[node] = at->second;
@@ -589,10 +583,9 @@ void ShardingProblemBuilder::split_pinned_classes() {
 AssignmentProblem ShardingProblem::pinned(std::span<const ShardingPin> pins) const {
   AssignmentProblem pinned = assignment_;
   if (pins.empty()) return pinned;
-  const Numbering numbering = Numbering::of(*graph_);
   std::map<NodeId, size_t> pin_of;
   for (size_t p = 0; p < pins.size(); ++p) {
-    for (const NodeId node : nodes_of_pin(*graph_, numbering, pins[p], mesh_)) pin_of[node] = p;
+    for (const NodeId node : nodes_of_pin(*graph_, pins[p], mesh_)) pin_of[node] = p;
   }
   std::map<uint32_t, size_t> last;  // by variable
   for (const auto& [node, p] : pin_of) {

@@ -6,12 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fnmatch.h>
 
-#include "profiler/module_tree.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/profile/units.h"
-#include "shadowgraph/text.h"
+#include "sharding/plan/named_nodes.h"
 #include "sharding/plan/node_classes.h"
 
 namespace shadowgraph {
@@ -54,17 +52,14 @@ std::vector<PlannedTraffic> traffic_of(const Graph& graph, const ShardingPlan& p
 
 Explanation explain(const Graph& graph, const ShardingProblem& problem, const ShardingAnswer& answer,
                     const std::string& name, const SolveOptions& solve_options) {
-  const Numbering numbering = Numbering::of(graph);
   std::optional<uint32_t> variable;
-  for (const NodeId node : graph.nodes()) {
-    const bool matches = graph.is_placeholder(node)
-                             ? fnmatch(name.c_str(), placeholder_name(graph, node).c_str(), 0) == 0
-                             : name == fmt::format("n{}", numbering.of(node));
-    if (matches && !variable) variable = problem.variable_of(node);
+  for (const NodeId node : nodes_named(graph, name)) {
+    if (!variable) variable = problem.variable_of(node);
   }
   if (!variable) throw Error(fmt::format("nothing to explain: no placeholder or node with tensors is called {}", name));
   const AssignmentNode& node = problem.assignment().nodes[*variable];
-  Explanation explanation{.name = node.name, .nodes = node.times};
+  Explanation explanation{.name = node.name == name ? name : fmt::format("{}, decided with {}", name, node.name),
+                          .nodes = node.times};
   for (uint32_t s = 0; s < node.costs.size(); ++s) {
     Alternative alternative{.strategy = s < node.strategies.size() ? node.strategies[s] : fmt::format("{}", s),
                             .chosen = answer.solution.choice[*variable] == s};

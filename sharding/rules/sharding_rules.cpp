@@ -449,6 +449,21 @@ int64_t outer_of(const NodeFactors& factors, FactorId factor, const TensorFactor
   return 0;
 }
 
+// Where the layouts say that an axis cuts a factor: the outer of the first tensor that does; 0 if none does.
+int64_t outer_of_cut(const NodeFactors& factors, FactorId factor, std::span<const Layout> operands,
+                     std::span<const Layout> results, size_t axis) {
+  for (const TensorFactors& tensor : factors.operands) {
+    if (tensor.operand < 0 || static_cast<size_t>(tensor.operand) >= operands.size()) continue;
+    const int64_t outer = outer_of(factors, factor, tensor, operands[static_cast<size_t>(tensor.operand)][axis]);
+    if (outer != 0) return outer;
+  }
+  for (size_t r = 0; r < factors.results.size() && r < results.size(); ++r) {
+    const int64_t outer = outer_of(factors, factor, factors.results[r], results[r][axis]);
+    if (outer != 0) return outer;
+  }
+  return 0;
+}
+
 std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> operands,
                                 std::span<const Layout> results, size_t axis, int64_t devices) {
   for (const AxisStrategy& strategy : call.strategies.axis) {
@@ -459,15 +474,7 @@ std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> o
     const Factor& factor = factors.factors[f];
     if (factor.whole || factor.extent % devices != 0) continue;
     const auto id = static_cast<FactorId>(f);
-    int64_t outer = 0;
-    for (const TensorFactors& tensor : factors.operands) {
-      if (outer == 0 && tensor.operand >= 0 && static_cast<size_t>(tensor.operand) < operands.size()) {
-        outer = outer_of(factors, id, tensor, operands[static_cast<size_t>(tensor.operand)][axis]);
-      }
-    }
-    for (size_t r = 0; r < factors.results.size() && r < results.size(); ++r) {
-      if (outer == 0) outer = outer_of(factors, id, factors.results[r], results[r][axis]);
-    }
+    const int64_t outer = outer_of_cut(factors, id, operands, results, axis);
     if (outer == 0 || factor.extent % outer != 0 || factor.extent / outer % devices != 0) continue;
     const std::optional<AxisStrategy> strategy = strategy_of(factors, id, outer);
     if (strategy && lies_as(*strategy, operands, results, axis)) return AxisCut{.factor = id, .devices = devices};
@@ -483,12 +490,7 @@ bool lies_independently(const NodeFactors& factors, std::span<const Layout> oper
     const Factor& factor = factors.factors[f];
     if (factor.whole || factor.extent % devices != 0) continue;
     const auto id = static_cast<FactorId>(f);
-    int64_t outer = 0;
-    for (const TensorFactors& tensor : factors.operands) {
-      if (outer == 0 && tensor.operand >= 0) {
-        outer = outer_of(factors, id, tensor, operands[static_cast<size_t>(tensor.operand)][axis]);
-      }
-    }
+    const int64_t outer = outer_of_cut(factors, id, operands, results, axis);
     if (outer == 0 || factor.extent % outer != 0 || factor.extent / outer % devices != 0) continue;
     const std::optional<AxisStrategy> strategy = strategy_of(factors, id, outer);
     if (!strategy) continue;

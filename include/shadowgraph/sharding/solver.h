@@ -9,7 +9,7 @@
 // one, and local search follows. With a limit, usages get prices at the points of time where they are too high
 // (Lagrange multipliers by subgradients); the dual value is the bound, and what is still too high is repaired by moves.
 //
-// The same for any machine and number of threads: amounts of work end the search, the clock only as a last resort.
+// One thread. The same on any machine: amounts of work end the search, the clock only as a last resort.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 struct SolveOptions {
   double time_limit = 60;                  // seconds, after which the best so far is given
-  int threads = 1;                         //
   double gap = 0;                          // good enough: cost above the bound, relative
   int64_t table_limit = int64_t{1} << 24;  // entries of a table; more: bounds instead of minima
   int iterations = 120;                    // of the prices
