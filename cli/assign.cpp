@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
+#include <limits>
 #include <ostream>
 
 #include "shadowgraph/sharding/assignment_files.h"
@@ -16,8 +17,12 @@ void assign(const AssignRequest& request) {
   if (!request.exported.empty()) {
     write_file(request.exported, [&](std::ostream& out) { write_assignment(problem, request.format, out); });
   }
-  SolveOptions options{.time_limit = request.time_limit};
-  options.iterations = 1000000;  // the time is what ends it
+  // The time is what ends it.
+  const SolveOptions options{.time_limit = request.time_limit,
+                             .gap = request.gap,
+                             .iterations = std::numeric_limits<int>::max(),
+                             .moves = std::numeric_limits<int64_t>::max(),
+                             .threads = request.threads};
   const AssignmentSolution solution = solve(problem, options);
   const nlohmann::json json = to_json(solution);
   if (!request.output.empty()) write_file(request.output, json.dump() + "\n");
@@ -36,6 +41,8 @@ void assign(const AssignRequest& request) {
                             ? 100 * (static_cast<double>(solution.cost) / static_cast<double>(solution.lower_bound) - 1)
                             : 100.0,
                         json["lower_bound"].get<std::string>()));
+  if (!solution.optimal)
+    fmt::print("stopped by {}\n", solution.stopped == "gap" ? "the gap that is good enough" : "time");
   if (problem.usage_limit != kNoLimit) {
     fmt::print("usage {} of {}, at point {}\n", json["peak"].get<std::string>(), problem.usage_limit, solution.peak_at);
   }

@@ -8,9 +8,11 @@ namespace shadowgraph::cli {
 struct AssignRequest {
   std::string problem;          // file
   double time_limit = 60;       // seconds
+  double gap = 0;               // relative, good enough
+  int threads = 1;              // 1 or 2
   std::string output;           // solution as JSON; empty: none
   std::string exported;         // file to write the problem to; empty: none
-  std::string format = "json";  // of it: json, iopddl, lp
+  std::string format = "json";  // of it: json, iopddl, lp, mps
   bool json = false;
 };
 

@@ -212,27 +212,4 @@ bool diff_graphs(const std::string& before, const std::string& after, size_t lim
   return true;
 }
 
-void draw(const DotRequest& request) {
-  const Graph graph = read_graph_file(request.file);
-  const Progress progress("drawing " + request.file);
-  ViewOptions options;
-  if (request.depth >= 0) options.depth = request.depth;
-  options.fold_repeats = !request.unfold;
-  if (request.all_phases) {
-    for (uint32_t i = 0; i < graph.phase_count(); ++i) options.phases.push_back(graph.phase_name(PhaseId(i)));
-  } else {
-    options.phases = request.phases;
-  }
-  options.show_views = request.views;
-  const ViewModel view = ViewModel::of(graph, options);
-  for (const std::string& note : view.notes) std::fputs(("shadowgraph: " + note + "\n").c_str(), stderr);
-  const std::string dot = write_dot(view);
-  const std::string text = request.svg ? render_svg(dot) : dot;
-  if (request.output.empty()) {
-    print_text(text);
-  } else {
-    write_file(request.output, text);
-  }
-}
-
 }  // namespace shadowgraph::cli

@@ -6,6 +6,7 @@
 
 #include "cli/size_sweep.h"
 #include "cli/source.h"
+#include "shadowgraph/draw.h"
 
 namespace shadowgraph::cli {
 
@@ -47,6 +48,13 @@ struct DotRequest {
   bool all_phases = false;
   std::vector<std::string> phases;  // which to draw; empty: forward alone if the graph is large
   bool views = false;               // draw views too
+  std::string around;               // what nodes_named() takes; empty: the whole graph
+  int radius = 2;
+  std::vector<std::string> path;  // two of those; empty: none
+  std::string color = "operator";
+  std::string before;      // a graph file to mark the differences from; empty: none
+  ProfileRequest profile;  // for colours: the device's figures
+  size_t rows = ViewOptions().most_rows;
 };
 
 struct OptimizeRequest {

@@ -290,8 +290,8 @@ void add_solver_options(CLI::App& command, double& time_limit, std::string& expo
       ->check(positive_number)
       ->capture_default_str();
   command.add_option("--export", exported, "File to write the problem to, for other solvers");
-  command.add_option("--format", format, "Of --export: json, iopddl or lp")
-      ->check(CLI::IsMember({"json", "iopddl", "lp"}))
+  command.add_option("--format", format, "Of --export: json, iopddl, lp or mps")
+      ->check(CLI::IsMember({"json", "iopddl", "lp", "mps"}))
       ->capture_default_str();
 }
 
@@ -329,6 +329,9 @@ void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& reques
       });
   command.add_option("--rules", request.rules, "File with sharding rules of your own, a line an operator");
   command.add_flag("--unfold", request.unfold, "Decide over layers that repeat one by one");
+  command.add_flag(
+      "--recompute", request.recompute,
+      "With --memory: also compute again in backward what is not kept, if that costs less than cutting more");
   command.add_flag("--cut-random", request.cut_random,
                    "Random operators may be cut: each device draws its own numbers");
   command.add_flag("--compare", request.compare,
@@ -357,6 +360,12 @@ void add_assign_options(CLI::App& command, shadowgraph::cli::AssignRequest& requ
       ->required();
   command.add_option("-o,--output", request.output, "File to write the solution to, as JSON");
   add_solver_options(command, request.time_limit, request.exported, request.format);
+  command.add_option("--gap", request.gap, "Relative distance to the bound that is good enough: 0.001")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--threads", request.threads, "Of the search; the result is the same")
+      ->check(CLI::Range(1, 2))
+      ->capture_default_str();
   command.add_flag("--json", request.json, "As JSON");
 }
 
@@ -636,6 +645,25 @@ int run(int argc, char** argv) {
   dot->add_flag("--all-phases", dot_request.all_phases, "Draw backward and optimizer too");
   dot->add_option("--phase", dot_request.phases, "Draw this phase (repeat for several): forward, backward, optimizer");
   dot->add_flag("--views", dot_request.views, "Draw views and other plumbing too");
+  dot->add_option("--around", dot_request.around,
+                  "Draw what is near this: a node (n12), a value (%7), a module's path, a parameter, an operator")
+      ->type_name("NODE");
+  dot->add_option("--radius", dot_request.radius, "With --around: steps along tensors, either way")
+      ->check(whole_number_from(0))
+      ->capture_default_str();
+  dot->add_option("--path", dot_request.path, "Draw the ways of tensors from one to the other")
+      ->type_name("FROM TO")
+      ->expected(2);
+  dot->add_option("--color", dot_request.color,
+                  "operator; flops, bytes (moved), allocated, memory (kept for backward), time; device, phase, module")
+      ->capture_default_str();
+  dot->add_option("--spec", dot_request.profile.spec, "With --color time: the device, as of 'profile'");
+  dot->add_option("--diff", dot_request.before, "Mark what differs from this graph file: added, removed, changed")
+      ->type_name("BEFORE");
+  dot->add_option("--rows", dot_request.rows,
+                  "Boxes below one another before the picture folds further by itself (0: any number)")
+      ->check(whole_number_from(0))
+      ->capture_default_str();
 
   auto* passes = app.add_subcommand("passes", "List the passes that opt can run");
   passes->add_flag("--json", json, "As JSON");

@@ -9,6 +9,7 @@
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/sharding/assignment_files.h"
+#include "shadowgraph/sharding/recompute.h"
 #include "shadowgraph/sharding/shard.h"
 #include "shadowgraph/text.h"
 
@@ -61,14 +62,26 @@ void shard(const ShardRequest& request) {
                  [&](std::ostream& out) { write_assignment(problem.assignment(), request.format, out); });
     };
   }
-  const ShardingAnswer answer = shadowgraph::shard(loaded.graph, sharding, options);
+  if (request.recompute && !request.memory) throw Error("--recompute makes a step fit: give --memory");
+  std::optional<RecomputedSharding> both;
+  std::optional<ShardingAnswer> alone;
+  if (request.recompute) {
+    both = shard_and_recompute(loaded.graph, sharding, {.shard = options});
+  } else {
+    alone = shadowgraph::shard(loaded.graph, sharding, options);
+  }
+  const ShardingAnswer& answer = both ? both->answer : *alone;
+  const Graph& planned = both ? both->graph : loaded.graph;
+  const nlohmann::json json = both ? to_json(*both) : to_json(answer);
   if (!request.directory.empty()) {
-    write_graph_file((folder / "graph.sg").string(), loaded.graph);
-    write_file((folder / "plan.json").string(), to_json(answer.plan, loaded.graph).dump(1) + "\n");
-    write_file((folder / "answer.json").string(), to_json(answer).dump(2) + "\n");
+    write_graph_file((folder / "graph.sg").string(), planned);
+    write_file((folder / "plan.json").string(), to_json(answer.plan, planned).dump(1) + "\n");
+    write_file((folder / "answer.json").string(), json.dump(2) + "\n");
     if (!request.all_ranks) write_rank(*answer.rank);
   }
-  const std::string text = request.json ? to_json(answer).dump(2) + "\n" : to_text(answer, request.rows);
+  const std::string text = request.json ? json.dump(2) + "\n"
+                           : both       ? to_text(*both, request.rows)
+                                        : to_text(answer, request.rows);
   std::fputs(text.c_str(), stdout);
 }
 

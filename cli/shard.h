@@ -19,6 +19,7 @@ struct ShardRequest {
   std::string rules;              // file of rules; empty: none
   bool unfold = false;
   bool cut_random = false;
+  bool recompute = false;            // compute again what does not fit
   bool compare = false;              // with plans as people write them
   std::vector<std::string> explain;  // placeholders or "n329"
   double time_limit = 20;            // seconds

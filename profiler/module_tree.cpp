@@ -10,13 +10,22 @@ constexpr uint32_t kDeepest = 64;
 
 class Builder {
  public:
-  explicit Builder(ModuleTree& tree) : tree_(tree) { tree_.modules.emplace_back(); }
+  // `names`: as many paths as will come, or more.
+  Builder(ModuleTree& tree, size_t names) : tree_(tree) {
+    tree_.modules.reserve(names + 1);
+    tree_.modules.emplace_back();
+    by_path_.reserve(names);
+  }
 
-  uint32_t module_at(const std::string& path) {
+  // `inside`: a module that it may be in.
+  uint32_t module_at(const std::string& path, uint32_t inside) {
     if (path.empty()) return 0;
-    if (const auto found = by_path_.find(path); found != by_path_.end()) return found->second;
-    uint32_t at = 0;
-    size_t end = 0;
+    // Looking for the containers from the top costs a search each.
+    const std::string& outer = tree_.modules[inside].path;
+    const bool begins = inside != 0 && tree_.modules[inside].depth < kDeepest && path.size() > outer.size() &&
+                        path[outer.size()] == '.' && path.starts_with(outer);
+    uint32_t at = begins ? inside : 0;
+    size_t end = begins ? outer.size() : 0;
     while (end != path.size()) {
       const uint32_t depth = tree_.modules[at].depth + 1;
       const size_t dot = depth < kDeepest ? path.find('.', end == 0 ? 0 : end + 1) : std::string::npos;
@@ -40,14 +49,28 @@ class Builder {
 }  // namespace
 
 ModuleTree ModuleTree::of(const Graph& graph) {
-  ModuleTree tree;
-  Builder builder(tree);
-  tree.of_region = IdMap<RegionId, uint32_t>(0);
+  ModuleTree tree{.modules = {}, .of_region = IdMap<RegionId, uint32_t>(0)};
+  uint32_t modules = 0;
+  for (uint32_t i = 0; i < graph.region_count(); ++i) {
+    modules += graph.region(RegionId(i)).kind == RegionKind::kModule ? 1 : 0;
+  }
+  Builder builder(tree, modules);
+  tree.of_region.reserve(graph.region_count());
+  IdMap<StringId, uint32_t> by_name(Module::kNone);
   for (uint32_t i = 0; i < graph.region_count(); ++i) {
     const RegionId id(i);
     const Region& region = graph.region(id);
     if (region.kind == RegionKind::kModule) {
-      const uint32_t at = builder.module_at(std::string(graph.text_or_empty(region.name)));
+      uint32_t at = 0;
+      if (region.name.valid()) {
+        uint32_t& known = by_name[region.name];
+        const bool has_parent = region.parent.valid() && region.parent.index < i;
+        if (known == Module::kNone) {
+          known = builder.module_at(std::string(graph.text_or_empty(region.name)),
+                                    has_parent ? tree.of_region[region.parent] : 0);
+        }
+        at = known;
+      }
       Module& module = tree.modules[at];
       ++module.calls;
       if (module.class_name.empty()) module.class_name = graph.text_or_empty(region.class_name);

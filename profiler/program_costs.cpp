@@ -14,13 +14,6 @@ std::vector<NodeId> in_order(const Graph& graph) {
   return nodes;
 }
 
-IdMap<NodeId, uint32_t> modules_of_nodes(const ModuleTree& tree, const Graph& graph) {
-  IdMap<NodeId, uint32_t> module_of(kNoGroup);
-  module_of.reserve(graph.node_capacity());
-  for (const NodeId node : graph.nodes()) module_of[node] = tree.of_node(graph, node);
-  return module_of;
-}
-
 }  // namespace
 
 ProgramCosts::ProgramCosts(const Graph& program, const MeasuredCalls* measured)
@@ -30,9 +23,17 @@ ProgramCosts::ProgramCosts(const Graph& program, const MeasuredCalls* measured)
       kinds(storage_kinds(program, order)),
       flops(Flops::of(program)),
       custom(CustomOperators::of(program)),
-      scratch(Scratch::of(program, measured)),
-      modules(ModuleTree::of(program)),
-      module_of(modules_of_nodes(modules, program)) {}
+      scratch(Scratch::of(program, measured)) {}
+
+const NodeModules& ProgramCosts::modules() const {
+  std::call_once(modules_once_, [&] {
+    modules_.tree = ModuleTree::of(graph);
+    modules_.of_node = IdMap<NodeId, uint32_t>(kNoGroup);
+    modules_.of_node.reserve(graph.node_capacity());
+    for (const NodeId node : nodes) modules_.of_node[node] = modules_.tree.of_node(graph, node);
+  });
+  return modules_;
+}
 
 const Traffic& ProgramCosts::traffic() const {
   std::call_once(traffic_once_, [&] { traffic_ = Traffic::of(graph); });

@@ -17,6 +17,11 @@ struct ProfileViews {
   std::vector<Finding> findings;
   MemoryPlan plan;
 };
+// The modules, and which one each node is charged to.
+struct NodeModules {
+  ModuleTree tree;
+  IdMap<NodeId, uint32_t> of_node;  // index into tree.modules
+};
 // Bytes of storages by the node that makes them, that they die at, and that is the first to keep them for backward (what
 // existed before is in none).
 struct NodeBytes {
@@ -36,20 +41,20 @@ class ProgramCosts {
   const Flops flops;
   const CustomOperators custom;
   const Scratch scratch;
-  const ModuleTree modules;
-  const IdMap<NodeId, uint32_t> module_of;  // index into modules.modules
   // Worked out when first asked for; from several threads, too.
   const Traffic& traffic() const;
   const NodeBytes& node_bytes() const;
+  const NodeModules& modules() const;
 
   // Live bytes of one device, or of all storages there are.
   MemoryTimeline timeline(std::optional<c10::Device> device) const;
   SummaryTable summary(const SummaryOptions& options) const;
 
  private:
-  mutable std::once_flag traffic_once_, node_bytes_once_;
+  mutable std::once_flag traffic_once_, node_bytes_once_, modules_once_;
   mutable NodeBytes node_bytes_;
   mutable Traffic traffic_;
+  mutable NodeModules modules_;
 };
 
 // The kinds of storages, by an order that is known already.

@@ -84,7 +84,8 @@ def page(rows, machine):
            "- **live**: bytes of live storages, without scratch inside kernels: what the graph alone says.",
            "- **peak**: with scratch, each distinct call measured once on this machine (`--measure`).",
            "- **real**: most bytes that libtorch's CPU allocator had given out during the first real step; with "
-           "checkpoints, of the rewritten graph as the interpreter runs it.", "",
+           "checkpoints, of the rewritten graph as the interpreter runs it. Of TorchScript files without the records "
+           "of source lines that a loaded file keeps (0.1 to 0.8 MiB; no tensors).", "",
            "## Peak memory, MiB", "",
            "| model | mode | dtype | live | | peak | | real | at |", "|---|---|---|---|---|---|---|---|---|"]
     low = high = 0.0
@@ -123,7 +124,8 @@ def page(rows, machine):
             f"a quarter apart, {100 * right / max(1, apart):.1f} % are estimated in their order.", ""]
     out += ["## On a GPU", "",
             "[accuracy-gpu.md](accuracy-gpu.md), by `make accuracy-gpu`. The model of the caching allocator is held "
-            "against PyTorch's parser of its settings and rules (caching_allocator_test.cpp).", ""]
+            "against PyTorch's parser of its settings, its rules (caching_allocator_test.cpp) and the sequences of "
+            "its own tests (allocator_history_test.cpp; its documentation and tests have no recorded snapshots).", ""]
     return "\n".join(out)
 
 

@@ -18,7 +18,7 @@ from check_includes import INCLUDE, layer_of_public
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/architecture.md"
-LAYERS = ["ir", "core", "passes", "profiler", "sharding", "viz", "models", "cli"]
+LAYERS = ["ir", "core", "passes", "kernels", "profiler", "sharding", "viz", "models", "cli"]
 BEGIN, END = "<!-- drawn by scripts/draw_architecture.py -->", "<!-- end of the drawing -->"
 
 

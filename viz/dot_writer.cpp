@@ -58,6 +58,34 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
+// Viewers without the font that Graphviz measures with take a wider one (DejaVu Sans by a sixth): a title then stands out
+// of its box, unless it was measured with as many spaces after it.
+std::string padded(std::string_view title) {
+  std::string text(title);
+  text.append(title.size() * 2 / 5, ' ');
+  return text;
+}
+
+struct MarkStyle {
+  ViewMark mark;
+  std::string_view color;
+  std::string_view style;  // beside "filled"
+  std::string_view label;
+};
+// Okabe and Ito's hues: the colour-blind tell them apart, and removed is dashed as well.
+constexpr MarkStyle kMarkStyles[] = {
+    {ViewMark::kNamed, "#0072b2", "bold", "asked for"},
+    {ViewMark::kAdded, "#009e73", "bold", "added"},
+    {ViewMark::kRemoved, "#d55e00", "dashed", "removed"},
+    {ViewMark::kChanged, "#b07800", "bold", "changed"},
+};
+const MarkStyle* style_of(ViewMark mark) {
+  for (const MarkStyle& style : kMarkStyles) {
+    if (style.mark == mark) return &style;
+  }
+  return nullptr;
+}
+
 class Writer {
  public:
   Writer(const ViewModel& model, const DotOptions& options) : model_(model), options_(options) {
@@ -76,7 +104,7 @@ class Writer {
          model_.boxes.size() > kManyBoxes ? ", splines=polyline, nslimit=2, nslimit1=2, mclimit=0.2, maxiter=2" : "");
     line(1,
          "node [shape=box, style=\"filled,rounded\", color=\"#5b6470\", penwidth=0.8, fontname=\"Helvetica\", "
-         "fontsize=10, margin=\"0.18,0.05\", height=0.2];");
+         "fontsize=10, margin=\"0.24,0.05\", height=0.2];");
     line(1, "edge [color=\"#5b6470\", arrowsize=0.6, fontname=\"Helvetica\", fontsize=8, fontcolor=\"#3c434c\"];");
     if (options_.legend) legend();
     if (!model_.clusters.empty()) contents(0, 1);
@@ -102,8 +130,9 @@ class Writer {
       line(indent, "subgraph cluster_{} {{", cluster.id);
       const char* style =
           cluster.phase ? "style=\"rounded,dashed\", color=\"#5b6470\"" : "style=\"rounded,filled\", color=\"#9aa5b1\"";
-      line(indent + 1, "graph [label=\"{}\\l{}\\l\", labeljust=l, tooltip=\"{}\", {}];", escape_dot(cluster.title, " "),
-           escape_dot(cluster.subtitle, " "), escape_dot(cluster.title, " "),
+      line(indent + 1, "graph [label=\"{}\\l{}\\l\", labeljust=l, tooltip=\"{}\", {}];",
+           escape_dot(padded(cluster.title), " "), escape_dot(padded(cluster.subtitle), " "),
+           escape_dot(cluster.title, " "),
            cluster.phase ? style : fmt::format("{}, fillcolor=\"{}\"", style, indent % 2 == 1 ? "#f7f9fb" : "#eef2f6"));
       contents(child, indent + 1);
       line(indent, "}}");
@@ -113,19 +142,42 @@ class Writer {
   void box(const ViewBox& box, int indent) {
     std::string label;
     for (size_t i = 0; i < box.lines.size(); ++i) label += (i > 0 ? "\\n" : "") + escape_dot(box.lines[i], " ");
-    const char* shape = box.category == OperatorCategory::kModule ? ", shape=box3d, style=filled" : "";
-    line(indent, "{} [label=\"{}\", tooltip=\"{}\", fillcolor=\"{}\"{}];", box.id, label, escape_dot(box.tooltip),
-         style_of(box.category).fill, shape);
+    if (box.omitted) {
+      line(indent,
+           "{} [label=\"{}\", tooltip=\"{}\", fillcolor=\"#fafafa\", color=\"#a0a8b0\", fontcolor=\"#6b7280\", "
+           "style=\"filled,rounded,dashed\"];",
+           box.id, label, escape_dot(box.tooltip));
+      return;
+    }
+    const bool module = box.category == OperatorCategory::kModule;
+    std::string look = fmt::format(", fillcolor=\"{}\"", box.fill.empty() ? style_of(box.category).fill : box.fill);
+    if (module) look += ", shape=box3d";
+    const MarkStyle* mark = style_of(box.mark);
+    if (mark != nullptr) {
+      look += fmt::format(", color=\"{}\", penwidth=2.5, style=\"filled,{}{}\"", mark->color, module ? "" : "rounded,",
+                          mark->style);
+    } else if (module) {
+      look += ", style=filled";
+    }
+    if (box.light_text) look += ", fontcolor=\"#ffffff\"";
+    line(indent, "{} [label=\"{}\", tooltip=\"{}\"{}];", box.id, label, escape_dot(box.tooltip), look);
   }
 
   void write_edge(const ViewEdge& edge) {
     // One pixel wide up to a megabyte, then thicker with the logarithm of the bytes.
     const int width =
         std::max(0, static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(edge.bytes, 1)))) - 20);
+    if (model_.boxes[edge.from].omitted || model_.boxes[edge.to].omitted) {
+      line(1, "{} -> {} [style=dashed, color=\"#a0a8b0\"];", model_.boxes[edge.from].id, model_.boxes[edge.to].id);
+      return;
+    }
+    const char* kind = edge.removed        ? ", style=dashed, color=\"#d55e00\""
+                       : edge.to_next_copy ? ", style=dashed, constraint=false"
+                                           : "";
     // Spaces keep the label off the line where the viewer's font is wider than the one measured with.
     line(1, "{} -> {} [label=\"  {}  \", tooltip=\"{}\", labeltooltip=\"{}\", penwidth={:.1f}{}];",
          model_.boxes[edge.from].id, model_.boxes[edge.to].id, escape_dot(edge.label, " "), escape_dot(edge.tooltip),
-         escape_dot(edge.tooltip), 1.0 + 0.2 * width, edge.to_next_copy ? ", style=dashed, constraint=false" : "");
+         escape_dot(edge.tooltip), 1.0 + 0.2 * width, kind);
   }
 
   // Dot puts a box without edges on the first row, and the clusters around it grow up to there: a batch norm's counter
@@ -152,19 +204,41 @@ class Writer {
 
   void legend() {
     std::array<bool, 64> used{};
-    for (const ViewBox& box : model_.boxes) used[static_cast<size_t>(box.category)] = true;
+    for (const ViewBox& box : model_.boxes) {
+      if (!box.omitted) used[static_cast<size_t>(box.category)] = true;
+    }
     line(1, "legend [shape=plaintext, style=\"\", tooltip=\"legend\", label=<");
     line(2, "<TABLE BORDER=\"0\" CELLBORDER=\"0\" CELLSPACING=\"2\" CELLPADDING=\"2\">");
     line(2, "<TR><TD ALIGN=\"LEFT\"><B>{}</B></TD></TR>", escape_html(model_.title.empty() ? "graph" : model_.title));
-    for (const CategoryStyle& style : category_styles()) {
-      if (!used[static_cast<size_t>(style.category)]) continue;
-      line(2, "<TR><TD ALIGN=\"LEFT\" BGCOLOR=\"{}\">{}</TD></TR>", style.fill, escape_html(style.name));
+    if (!model_.legend_title.empty()) {
+      line(2, "<TR><TD ALIGN=\"LEFT\">colour: {}</TD></TR>", escape_html(model_.legend_title));
+      for (const LegendEntry& entry : model_.legend) legend_row(entry);
+    } else {
+      for (const CategoryStyle& style : category_styles()) {
+        if (used[static_cast<size_t>(style.category)]) legend_row({std::string(style.name), std::string(style.fill)});
+      }
     }
+    for (const MarkStyle& style : kMarkStyles) {
+      const bool any =
+          std::any_of(model_.boxes.begin(), model_.boxes.end(), [&](const auto& b) { return b.mark == style.mark; });
+      if (any) {
+        line(2, "<TR><TD ALIGN=\"LEFT\" BORDER=\"2\" COLOR=\"{}\">{}</TD></TR>", style.color, escape_html(style.label));
+      }
+    }
+    const bool left_out =
+        std::any_of(model_.boxes.begin(), model_.boxes.end(), [](const auto& b) { return b.omitted; });
+    if (left_out) line(2, "<TR><TD ALIGN=\"LEFT\">grey, dashed: left out</TD></TR>");
     const bool copies =
         std::any_of(model_.edges.begin(), model_.edges.end(), [](const auto& e) { return e.to_next_copy; });
     if (copies) line(2, "<TR><TD ALIGN=\"LEFT\">dashed: into the next copy</TD></TR>");
     for (const std::string& note : model_.notes) line(2, "<TR><TD ALIGN=\"LEFT\">{}</TD></TR>", escape_html(note));
     line(2, "</TABLE>>];");
+  }
+
+  void legend_row(const LegendEntry& entry) {
+    const std::string label = escape_html(entry.label);
+    line(2, "<TR><TD ALIGN=\"LEFT\" BGCOLOR=\"{}\">{}</TD></TR>", entry.fill,
+         entry.light_text ? "<FONT COLOR=\"#ffffff\">" + label + "</FONT>" : label);
   }
 
   const ViewModel& model_;

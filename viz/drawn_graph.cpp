@@ -9,6 +9,8 @@
 
 #include "ir/text/words.h"
 #include "profiler/module_tree.h"
+#include "viz/graph_part.h"
+#include "viz/merged_graph.h"
 
 namespace shadowgraph {
 namespace {
@@ -20,7 +22,8 @@ constexpr uint32_t kDeepestModule = 64;  // what is deeper belongs to the last l
 std::vector<uint8_t> shown_phases(const Graph& graph, const ViewOptions& options) {
   std::vector<uint8_t> shown(graph.phase_count(), 0);
   if (options.phases.empty()) {
-    const bool all = graph.node_count() <= kMostNodesOfAllPhases;
+    const bool part = !options.around.empty() || options.path.has_value();
+    const bool all = part || graph.node_count() <= kMostNodesOfAllPhases;
     bool forward = false;
     for (NodeId node : graph.nodes()) {
       forward = forward || (graph.node(node).phase == Graph::kForward &&
@@ -46,7 +49,11 @@ std::vector<uint8_t> shown_phases(const Graph& graph, const ViewOptions& options
 class Selector {
  public:
   Selector(const Graph& graph, const ViewOptions& options, DrawnGraph& drawn)
-      : graph_(graph), options_(options), drawn_(drawn), shown_(shown_phases(graph, options)) {}
+      : graph_(graph),
+        options_(options),
+        drawn_(drawn),
+        named_(named_nodes(options)),
+        shown_(shown_phases(graph, options)) {}
 
   void select() {
     std::vector<int64_t> hidden(graph_.phase_count(), 0);
@@ -60,7 +67,7 @@ class Selector {
         pass_through(node);
         continue;
       }
-      if (!is_drawn(n.target)) {
+      if (std::as_const(named_)[node] == 0 && !is_drawn(n.target)) {
         pass_through(node);
         if (graph_.target(n.target).kind() != TargetKind::kBuiltin) ++drawn_.plumbing;
         continue;
@@ -99,6 +106,7 @@ class Selector {
   const Graph& graph_;
   const ViewOptions& options_;
   DrawnGraph& drawn_;
+  const IdMap<NodeId, uint8_t> named_;
   std::vector<uint8_t> shown_;
 };
 
@@ -201,13 +209,28 @@ class Clusters {
 
 }  // namespace
 
-DrawnGraph DrawnGraph::of(const Graph& graph, const ViewOptions& options) {
+DrawnGraph DrawnGraph::of(const Graph& graph, const ViewOptions& options, const MergedGraph* merged) {
   DrawnGraph drawn;
   Selector(graph, options, drawn).select();
+  std::vector<std::pair<ValueId, NodeId>> lost;
+  if (merged != nullptr) {
+    for (const MergedGraph::LostUse& use : merged->lost_uses) lost.emplace_back(use.value, use.user);
+  }
+  keep_part(graph, options, lost, drawn);
   Clusters(graph, drawn).build();
   drawn.stand_in.resize(drawn.nodes.size());
   for (uint32_t i = 0; i < drawn.stand_in.size(); ++i) drawn.stand_in[i] = i;
-  if (options.fold_repeats) fold_repeats(graph, drawn);
+  if (!options.fold_repeats) return drawn;
+  // What is named, and what differs, is like nothing else.
+  IdMap<NodeId, uint32_t> labels;
+  const auto named = named_nodes(options);
+  for (uint32_t i = 0; i < drawn.nodes.size(); ++i) {
+    const NodeId node = drawn.nodes[i];
+    if (merged != nullptr && merged->marks[node] != ViewMark::kNone)
+      labels[node] = static_cast<uint32_t>(merged->marks[node]);
+    if (named[node] != 0) labels[node] = static_cast<uint32_t>(ViewMark::kChanged) + 1 + i;
+  }
+  fold_repeats(graph, labels, drawn);
   return drawn;
 }
 

@@ -11,6 +11,8 @@
 
 namespace shadowgraph {
 
+struct MergedGraph;
+
 // A module call (or a phase, or a container that no region names) and what lies in it.
 struct ModuleCluster {
   static constexpr uint32_t kNone = 0xFFFFFFFFU;
@@ -39,19 +41,30 @@ struct DrawnGraph {
   // The value that a value is a view of, through nodes that are not drawn.
   IdMap<ValueId, ValueId> origin;
   std::vector<ModuleCluster> clusters;  // parents before children; [0] is the whole
+  // What is next to the nodes and was left out, of a part of a graph.
+  struct Omitted {
+    uint32_t node;  // index into `nodes`
+    bool makers;    // of what it reads, rather than users of what it makes
+    uint32_t count;
+    NodeId first;
+  };
+  std::vector<Omitted> omitted;
+  int64_t left_out = 0;  // nodes outside the part
   std::vector<std::string> hidden_phases;
   int64_t hidden_nodes = 0;  // of hidden phases
   int64_t plumbing = 0;      // views and the like that are drawn through
 
-  static DrawnGraph of(const Graph& graph, const ViewOptions& options);
+  // Of `merged.graph` if there is one.
+  static DrawnGraph of(const Graph& graph, const ViewOptions& options, const MergedGraph* merged = nullptr);
   ValueId origin_of(ValueId value) const {
     const ValueId source = origin[value];
     return source.valid() ? source : value;
   }
 };
 
-// Finds runs of equal numbered siblings and fills stands_for, run, repeats, span and stand_in.
-void fold_repeats(const Graph& graph, DrawnGraph& drawn);
+// Finds runs of equal numbered siblings and fills stands_for, run, repeats, span and stand_in. Nodes of different labels
+// are not equal.
+void fold_repeats(const Graph& graph, const IdMap<NodeId, uint32_t>& labels, DrawnGraph& drawn);
 
 // "f32[8,512,768]"
 std::string type_label(const Graph& graph, ValueId value);

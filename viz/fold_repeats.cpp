@@ -18,7 +18,8 @@ namespace {
 
 class Folder {
  public:
-  Folder(const Graph& graph, DrawnGraph& drawn) : drawn_(drawn), blocks_(graph) {}
+  Folder(const Graph& graph, const IdMap<NodeId, uint32_t>& labels, DrawnGraph& drawn)
+      : labels_(labels), drawn_(drawn), blocks_(graph) {}
 
   void fold() {
     std::vector<std::pair<uint32_t, uint32_t>> hidden;  // a copy and the sibling drawn for it, outermost first
@@ -84,7 +85,7 @@ class Folder {
     std::vector<NodeId> block;
     for (const uint32_t node : members(cluster)) block.push_back(drawn_.nodes[node]);
     const auto place = [&](NodeId node) {
-      uint64_t hash = 0;
+      uint64_t hash = labels_[node];
       for (uint32_t at = drawn_.cluster_of[std::as_const(drawn_.index)[node]]; at != cluster;
            at = drawn_.clusters[at].parent) {
         hash = mixed(mixed(hash, std::hash<std::string>()(drawn_.clusters[at].name)), drawn_.clusters[at].call);
@@ -94,12 +95,15 @@ class Folder {
     return blocks_.of(block, place, [&](ValueId v) { return drawn_.origin_of(v); });
   }
 
+  const IdMap<NodeId, uint32_t>& labels_;
   DrawnGraph& drawn_;
   BlockHashes blocks_;
 };
 
 }  // namespace
 
-void fold_repeats(const Graph& graph, DrawnGraph& drawn) { Folder(graph, drawn).fold(); }
+void fold_repeats(const Graph& graph, const IdMap<NodeId, uint32_t>& labels, DrawnGraph& drawn) {
+  Folder(graph, labels, drawn).fold();
+}
 
 }  // namespace shadowgraph

@@ -11,6 +11,7 @@
 #include <zlib.h>
 
 #include "ir/text/words.h"
+#include "profiler/memory/device_run.h"
 #include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/draw.h"
@@ -91,6 +92,7 @@ class PageData {
     nodes();
     values();
     storages();
+    reserved();
     clusters();
     regions();
     modules();
@@ -169,7 +171,8 @@ class PageData {
         text += "None";
         return false;
       case ArgumentKind::kValue:
-        text += "%" + std::to_string(number_of(argument.ref.value));
+        text += '%';
+        text += std::to_string(number_of(argument.ref.value));
         return false;
       case ArgumentKind::kInt:
         if (type == c10::TypeKind::ScalarTypeType && argument.i >= 0 && argument.i < 127) {
@@ -197,7 +200,9 @@ class PageData {
         append_quoted(text, graph_.text(argument.string));
         return true;
       case ArgumentKind::kOpaque:
-        text += "<" + graph_.text(argument.string) + ">";
+        text += '<';
+        text += graph_.text(argument.string);
+        text += '>';
         return true;
       case ArgumentKind::kDevice:
       case ArgumentKind::kGenerator:
@@ -248,6 +253,7 @@ class PageData {
     Column* kernel = time != nullptr ? &column("node.kernel") : nullptr;
     Column* bound = time != nullptr ? &column("node.bound") : nullptr;
     const Traffic& traffic = costs_.traffic();
+    const IdMap<NodeId, uint32_t>& module_of = costs_.modules().of_node;
     uint32_t next_value = 0;
     for (uint32_t i = 0; i < costs_.nodes.size(); ++i) {
       const NodeId id = costs_.nodes[i];
@@ -255,7 +261,7 @@ class PageData {
       target.add(target_number(node.target));
       phase.add(node.phase.index);
       category.add(static_cast<int64_t>(category_of(graph_, id)));
-      module.add(costs_.module_of[id]);
+      module.add(module_of[id]);
       region.add(node.region.valid() ? node.region.index : 0);
       const uint32_t of = number_of(node.forward);
       forward.add(of == kNoNumber || of >= i ? 0 : i - of);
@@ -392,6 +398,22 @@ class PageData {
       own.push_back({costs_.order[scratch.node], scratch.bytes, device_number(scratch.device)});
     }
     if (!own.empty()) header_["registered_scratch"] = std::move(own);
+  }
+
+  // What the caching allocator has reserved after each step, if it is the device's: of one step from nothing, before what
+  // is freed is taken again.
+  void reserved() {
+    if (!profile_.device_memory || costs_.nodes.empty() || costs_.nodes.size() > kMostPlannedStorages) return;
+    std::vector<uint32_t> ends(costs_.nodes.size());
+    for (uint32_t i = 0; i < ends.size(); ++i) ends[i] = i;
+    std::vector<AllocatorPeaks> peaks;
+    try {
+      peaks = allocator_peaks(costs_, profile_.device_memory->options, ends);
+    } catch (const OutOfMemoryError&) {
+      return;  // the profile says so
+    }
+    Column& bytes = delta("node.reserved");
+    for (const AllocatorPeaks& peak : peaks) bytes.add(peak.reserved);
   }
 
   // The module calls around every node, phase by phase, and which of them do the same as the one before.

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -9,22 +10,19 @@
 #include "profiler/module_tree.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
+#include "viz/box_labels.h"
 #include "viz/drawn_graph.h"
+#include "viz/graph_part.h"
+#include "viz/merged_graph.h"
+#include "viz/node_colors.h"
+#include "viz/tidy_clusters.h"
 
 namespace shadowgraph {
 namespace {
 
 constexpr uint32_t kNone = DrawnGraph::kNone;
-constexpr size_t kLongestLine = 40;  // characters of a label's line
-constexpr size_t kMostParameterLines = 3;
 constexpr size_t kMostTooltipLines = 12;
-
-std::string shortened(std::string text, size_t longest = kLongestLine) {
-  if (text.size() <= longest) return text;
-  size_t end = longest - 3;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // not inside a UTF-8 character
-  return text.substr(0, end) + "...";
-}
+constexpr size_t kFewBoxes = 8;  // a picture of less says nothing: rather a tall one
 
 // What the operators of a cluster and of all below it come to.
 struct Contents {
@@ -37,21 +35,37 @@ struct Contents {
 
 class ViewBuilder {
  public:
-  ViewBuilder(const Graph& graph, const ViewOptions& options)
-      : graph_(graph), options_(options), drawn_(DrawnGraph::of(graph, options)), flops_(Flops::of(graph)) {}
+  ViewBuilder(const Graph& graph, const ViewOptions& options, const MergedGraph* merged)
+      : graph_(graph),
+        options_(options),
+        merged_(merged),
+        drawn_(DrawnGraph::of(graph, options, merged)),
+        flops_(Flops::of(graph)),
+        named_(named_nodes(options)) {
+    sum_contents();
+  }
 
   ViewModel build() {
-    view_.title = graph_.metadata.model.value_or("graph");
-    sum_contents();
-    choose_depth();
-    collapse_crowds();
-    make_boxes();
-    make_clusters();
-    limit_boxes();
-    make_edges();
-    tidy_clusters();
-    write_notes();
-    return std::move(view_);
+    const std::vector<size_t> boxes = boxes_by_depth();
+    int depth = first_depth(boxes);
+    size_t rows = make(depth);
+    const bool wished = options_.depth.has_value() || is_part() || options_.most_rows == 0;
+    if (wished || rows <= options_.most_rows) return finished(boxes);
+    const size_t unfolded = rows;
+    // Closing modules is better than joining operators, as long as a picture is left.
+    while (depth > 0 && rows > options_.most_rows && boxes[static_cast<size_t>(depth) - 1] >= kFewBoxes)
+      rows = make(--depth);
+    if (rows > options_.most_rows) {
+      const size_t each = (rows + options_.most_rows - 1) / options_.most_rows;
+      join_runs(each, false);
+      unfold_hint_ = fmt::format(
+          "runs of up to {} boxes are joined: {} were below one another; rows 0 (--rows 0) unfolds", each, rows);
+      make_edges();
+    } else {
+      unfold_hint_ = fmt::format("folded from {} boxes below one another to {}; --depth {} opens more, --rows 0 all",
+                                 unfolded, rows, depth + 1);
+    }
+    return finished(boxes);
   }
 
  private:
@@ -112,23 +126,75 @@ class ViewBuilder {
     return boxes;
   }
 
-  void choose_depth() {
-    const auto boxes = boxes_by_depth();
+  bool is_part() const { return !options_.around.empty() || options_.path.has_value(); }
+
+  int first_depth(const std::vector<size_t>& boxes) const {
     const auto deepest = static_cast<int>(boxes.size()) - 1;
     const bool asked = options_.depth.has_value();
     const size_t limit = asked ? options_.most_boxes : std::min(options_.comfortable_boxes, options_.most_boxes);
-    const int wish = asked ? std::clamp(*options_.depth, 0, deepest) : deepest;
-    view_.depth = wish;
-    while (view_.depth > 0 && boxes[static_cast<size_t>(view_.depth)] > limit) --view_.depth;
-    if (asked && view_.depth < wish) {
-      view_.notes.push_back(
-          fmt::format("depth {} instead of {}: more than {} boxes", view_.depth, wish, options_.most_boxes));
-    } else if (!asked && view_.depth < deepest) {
-      view_.notes.push_back(fmt::format("modules below level {} are collapsed", view_.depth));
+    int depth = asked ? std::clamp(*options_.depth, 0, deepest) : deepest;
+    while (depth > 0 && boxes[static_cast<size_t>(depth)] > limit) --depth;
+    return depth;
+  }
+
+  // The picture with `depth` levels open, but for its clusters and notes. How many boxes stand below one another.
+  size_t make(int depth) {
+    ViewModel fresh;
+    fresh.depth = depth;
+    view_ = std::move(fresh);
+    titled_.clear();
+    crowded_ = 0;
+    joined_ = 0;
+    close_modules();
+    collapse_crowds();
+    make_boxes();
+    make_clusters();
+    if (options_.most_boxes > 0 && view_.boxes.size() > options_.most_boxes) {
+      boxes_before_joining_ = view_.boxes.size();
+      joined_ = (view_.boxes.size() + options_.most_boxes - 1) / options_.most_boxes;
+      join_runs(joined_, true);
     }
+    make_edges();
+    return rows();
+  }
+
+  ViewModel finished(const std::vector<size_t>& boxes) {
+    mark_boxes();
+    if (options_.colors != nullptr) color_boxes(view_, nodes_of_boxes(), *options_.colors);
+    add_omitted();
+    tidy_clusters(clusters(), titled_, view_);
+    write_notes(static_cast<int>(boxes.size()) - 1);
+    return std::move(view_);
+  }
+
+  // Boxes on the longest way down.
+  size_t rows() const {
+    std::vector<uint32_t> order(view_.edges.size());
+    for (uint32_t e = 0; e < order.size(); ++e) order[e] = e;
+    std::sort(order.begin(), order.end(),
+              [&](uint32_t a, uint32_t b) { return view_.edges[a].from < view_.edges[b].from; });
+    std::vector<size_t> row(view_.boxes.size(), 1);
+    size_t most = view_.boxes.empty() ? 0 : 1;
+    for (const uint32_t e : order) {
+      const ViewEdge& edge = view_.edges[e];
+      if (edge.to_next_copy || edge.to <= edge.from) continue;
+      row[edge.to] = std::max(row[edge.to], row[edge.from] + 1);
+      most = std::max(most, row[edge.to]);
+    }
+    return most;
+  }
+
+  void close_modules() {
     collapsed_.assign(clusters().size(), 0);
     for (uint32_t c = 1; c < clusters().size(); ++c) {
       collapsed_[c] = !clusters()[c].phase && clusters()[c].depth > static_cast<uint32_t>(view_.depth) ? 1 : 0;
+    }
+    if (options_.depth) return;
+    // What is asked for is seen.
+    for (uint32_t node = 0; node < drawn_.nodes.size(); ++node) {
+      if (named_[drawn_.nodes[node]] == 0) continue;
+      for (uint32_t c = drawn_.cluster_of[node]; c != 0 && collapsed_[c] != 0; c = clusters()[c].parent)
+        collapsed_[c] = 0;
     }
   }
 
@@ -140,15 +206,10 @@ class ViewBuilder {
     for (uint32_t c = 1; c < clusters().size(); ++c) {
       if (!is_hidden(c) && contents_[c].visible > 0) ++children[clusters()[c].parent];
     }
-    int64_t crowded = 0;
     for (uint32_t c = 1; c < clusters().size(); ++c) {
       if (collapsed_[c] != 0 || clusters()[c].phase || children[c] <= options_.most_children) continue;
       collapsed_[c] = 1;
-      ++crowded;
-    }
-    if (crowded > 0) {
-      view_.notes.push_back(
-          fmt::format("{} modules with more than {} boxes are collapsed", crowded, options_.most_children));
+      ++crowded_;
     }
     // The outermost collapsed cluster around each.
     box_of_cluster_.assign(clusters().size(), kNone);
@@ -195,7 +256,7 @@ class ViewBuilder {
         std::string name;
         for (uint32_t c = cluster; c != module; c = clusters()[c].parent) name = "." + clusters()[c].name + name;
         view_.boxes.back().lines.insert(view_.boxes.back().lines.begin(), shortened(display_name(module) + name));
-        named_.insert(box_of_node_[node]);
+        titled_.insert(box_of_node_[node]);
       } else {
         if (box_of_cluster_[module] == kNone) box_of_cluster_[module] = add_module_box(node, module);
         box_of_node_[node] = box_of_cluster_[module];
@@ -205,10 +266,18 @@ class ViewBuilder {
       box_of_node_[node] = box_of_node_[drawn_.stand_in[node]];
   }
 
+  // By the node's place in the graph that it is from.
+  std::string box_id(char letter, uint32_t node) const {
+    if (merged_ == nullptr) return fmt::format("{}{}", letter, drawn_.position[node]);
+    const NodeId id = drawn_.nodes[node];
+    const bool removed = merged_->marks[id] == ViewMark::kRemoved;
+    return fmt::format("{}{}{}", removed ? "before_" : "", letter, merged_->number[id]);
+  }
+
   uint32_t add_module_box(uint32_t first_node, uint32_t module) {
     ViewBox box;
     box.cluster = clusters()[module].parent;
-    box.id = fmt::format("m{}", drawn_.position[first_node]);
+    box.id = box_id('m', first_node);
     box.category = OperatorCategory::kModule;
     box.lines = {shortened(display_name(module)), shortened(summary(module))};
     if (contents_[module].bytes > 0) box.lines.push_back(human_bytes(contents_[module].bytes) + " allocated");
@@ -226,7 +295,7 @@ class ViewBuilder {
     const NodeId id = drawn_.nodes[node];
     ViewBox box;
     box.cluster = cluster;
-    box.id = fmt::format("n{}", drawn_.position[node]);
+    box.id = box_id('n', node);
     box.category = category_of(graph_, id);
     const Target& target = graph_.target(id);
     if (target.kind() == TargetKind::kBuiltin) {
@@ -235,76 +304,11 @@ class ViewBuilder {
       graph_.for_each_output(id, [&](ValueId value) { box.lines.push_back(shortened(type_label(graph_, value))); });
     } else {
       box.lines.push_back(std::string(short_name(target.name())));
-      if (!options_.show_parameters) add_parameters(id, box.lines);
+      if (!options_.show_parameters) add_parameters(graph_, drawn_, id, box.lines);
     }
-    box.tooltip = tooltip(id);
+    box.tooltip = box_tooltip(graph_, flops_, id);
     view_.boxes.push_back(std::move(box));
     return static_cast<uint32_t>(view_.boxes.size() - 1);
-  }
-
-  // "weight f32[64,3,7,7]", "weight, bias f32[64]": the parameters, buffers and constants that the node reads, directly
-  // or through views, those of one type on one line.
-  void add_parameters(NodeId id, std::vector<std::string>& lines) const {
-    const std::string module = module_path(graph_, id) + ".";
-    std::vector<ValueId> seen;
-    std::vector<std::pair<std::string, std::string>> names_by_type;
-    graph_.for_each_input(id, [&](ValueId value) {
-      const ValueId origin = drawn_.origin_of(value);
-      const NodeId producer = graph_.value(origin).producer;
-      if (!producer.valid() || graph_.is_erased(producer) || !is_placeholder(graph_.node(producer).target)) return;
-      if (graph_.node(producer).target == target_of(Builtin::kInput)) return;
-      if (std::find(seen.begin(), seen.end(), origin) != seen.end()) return;
-      seen.push_back(origin);
-      std::string name = placeholder_name(graph_, producer);
-      if (name.empty()) name = "constant";
-      if (module.size() > 1 && name.starts_with(module)) name = name.substr(module.size());
-      const std::string type = type_label(graph_, origin);
-      const auto same = std::find_if(names_by_type.begin(), names_by_type.end(),
-                                     [&](const auto& line) { return line.first == type; });
-      if (same == names_by_type.end()) {
-        names_by_type.emplace_back(type, name);
-      } else {
-        same->second += ", " + name;
-      }
-    });
-    for (size_t i = 0; i < names_by_type.size() && i < kMostParameterLines; ++i) {
-      const auto& [type, names] = names_by_type[i];
-      lines.push_back(shortened(names, std::max<size_t>(kLongestLine - std::min(type.size(), kLongestLine - 12), 12)) +
-                      " " + type);
-    }
-    if (names_by_type.size() > kMostParameterLines) {
-      lines.push_back(fmt::format("+{} more", names_by_type.size() - kMostParameterLines));
-    }
-  }
-
-  std::string tooltip(NodeId id) const {
-    const Target& target = graph_.target(id);
-    std::string text = target.name();
-    const auto formal = target.schema().arguments();
-    const auto actual = graph_.arguments(id);
-    for (size_t i = 0; i < formal.size() && i < actual.size(); ++i) {
-      std::string value;
-      if (actual[i].kind == ArgumentKind::kInt) value = std::to_string(actual[i].i);
-      if (actual[i].kind == ArgumentKind::kFloat) value = fmt::format("{}", actual[i].d);
-      if (actual[i].kind == ArgumentKind::kBool) value = actual[i].b ? "true" : "false";
-      if (actual[i].kind == ArgumentKind::kIntList)
-        value = fmt::format("[{}]", fmt::join(graph_.ints(actual[i]), ", "));
-      if (!value.empty()) text += fmt::format("\n{} = {}", formal[i].name(), value);
-    }
-    graph_.for_each_output(id, [&](ValueId value) {
-      text += "\n-> " + type_label(graph_, value);
-      if (graph_.value(value).kind != ValueKind::kTensor) return;
-      text += fmt::format(" stride [{}], {} bytes", fmt::join(graph_.strides(value), ","),
-                          exact_count(graph_.logical_bytes(value)));
-    });
-    const NodeFlops& flops = flops_.of(id);
-    if (flops.matmul > 0) text += fmt::format("\n{} FLOPs", exact_count(flops.matmul));
-    if (flops.elementwise > 0) text += fmt::format("\n{} elementwise", exact_count(flops.elementwise));
-    if (const std::string module = module_path(graph_, id); !module.empty()) text += "\nin " + module;
-    if (const auto source = graph_.text_or_empty(graph_.node(id).source); !source.empty()) {
-      text += fmt::format("\nat {}", source);
-    }
-    return text;
   }
 
   // Clusters of the picture: the open modules that are not hidden, under their indices in the module tree for now.
@@ -319,16 +323,17 @@ class ViewBuilder {
     }
   }
 
-  // More boxes than can be drawn although all modules are closed: neighbours in program order become one box.
-  void limit_boxes() {
+  // Runs of up to `each` neighbours in program order become one box: what is left where no modules can be closed.
+  void join_runs(size_t each, bool placeholders) {
     const size_t count = view_.boxes.size();
-    if (options_.most_boxes == 0 || count <= options_.most_boxes) return;
-    const size_t each = (count + options_.most_boxes - 1) / options_.most_boxes;
     std::vector<ViewBox> joined;
     std::vector<uint32_t> joined_into(count);
     size_t in_last = 0;
     for (size_t b = 0; b < count; ++b) {
-      const bool same_place = !joined.empty() && joined.back().cluster == view_.boxes[b].cluster;
+      const ViewBox& box = view_.boxes[b];
+      const bool same_place = !joined.empty() && joined.back().cluster == box.cluster &&
+                              (placeholders || (box.category != OperatorCategory::kPlaceholder &&
+                                                joined.back().category != OperatorCategory::kPlaceholder));
       if (!same_place || in_last == each) {
         joined.push_back(std::move(view_.boxes[b]));
         in_last = 1;
@@ -339,15 +344,13 @@ class ViewBuilder {
           last.category = OperatorCategory::kModule;
           last.tooltip.clear();
         }
-        last.lines[1] = "... " + view_.boxes[b].lines.front();
+        last.lines[1] = "... " + box.lines.front();
         last.lines[2] = fmt::format("{} boxes", in_last);
       }
       joined_into[b] = static_cast<uint32_t>(joined.size() - 1);
     }
-    view_.notes.push_back(
-        fmt::format("runs of up to {} boxes are joined: {} would be more than {}", each, count, options_.most_boxes));
     view_.boxes = std::move(joined);
-    named_.clear();
+    titled_.clear();
     for (uint32_t& box : box_of_node_) box = box == kNone ? kNone : joined_into[box];
   }
 
@@ -363,10 +366,11 @@ class ViewBuilder {
   }
 
   void make_edges() {
+    view_.edges.clear();
+    from_hidden_ = 0;
     std::map<std::tuple<uint32_t, uint32_t, bool>, uint32_t> edges;
     std::set<std::tuple<uint32_t, uint32_t, uint32_t, std::string>> seen;  // edge, producer, result, type
     std::vector<size_t> ways;
-    int64_t from_hidden = 0;
     for (uint32_t user = 0; user < drawn_.nodes.size(); ++user) {
       graph_.for_each_input(drawn_.nodes[user], [&](ValueId value) {
         const ValueId origin = drawn_.origin_of(value);
@@ -374,7 +378,7 @@ class ViewBuilder {
         if (!producer.valid() || graph_.is_erased(producer)) return;
         const uint32_t from_node = std::as_const(drawn_.index)[producer];
         if (from_node == kNone) {
-          if (graph_.target(producer).kind() != TargetKind::kBuiltin) ++from_hidden;
+          if (graph_.target(producer).kind() != TargetKind::kBuiltin && !is_part()) ++from_hidden_;
           return;
         }
         const uint32_t from = box_of_node_[from_node];
@@ -405,79 +409,122 @@ class ViewBuilder {
     for (size_t e = 0; e < ways.size(); ++e) {
       if (ways[e] > 1) view_.edges[e].label += fmt::format(" +{}", ways[e] - 1);
     }
-    if (from_hidden > 0) {
-      view_.notes.push_back(fmt::format("{} tensors that come from phases not shown have no edge", from_hidden));
+    if (merged_ != nullptr) add_lost_edges();
+  }
+
+  // What a node read before and reads no more.
+  void add_lost_edges() {
+    std::set<std::pair<uint32_t, uint32_t>> seen;
+    for (const MergedGraph::LostUse& use : merged_->lost_uses) {
+      const uint32_t from = box_of(graph_.value(drawn_.origin_of(use.value)).producer);
+      const uint32_t to = box_of(use.user);
+      if (from == kNone || to == kNone || from == to || !seen.emplace(from, to).second) continue;
+      const std::string type = type_label(graph_, use.value);
+      view_.edges.push_back({.from = from,
+                             .to = to,
+                             .label = shortened(type, 28),
+                             .tooltip = type + ", read before",
+                             .bytes = graph_.logical_bytes(use.value),
+                             .removed = true});
+    }
+  }
+  uint32_t box_of(NodeId node) const {
+    if (!node.valid() || graph_.is_erased(node)) return kNone;
+    const uint32_t at = std::as_const(drawn_.index)[node];
+    return at == kNone ? kNone : box_of_node_[at];
+  }
+
+  std::vector<std::vector<NodeId>> nodes_of_boxes() const {
+    std::vector<std::vector<NodeId>> nodes(view_.boxes.size());
+    for (uint32_t node = 0; node < drawn_.nodes.size(); ++node) {
+      if (is_shown(node) && box_of_node_[node] != kNone) nodes[box_of_node_[node]].push_back(drawn_.nodes[node]);
+    }
+    return nodes;
+  }
+
+  void mark_boxes() {
+    const auto nodes = nodes_of_boxes();
+    for (size_t b = 0; b < nodes.size(); ++b) {
+      ViewBox& box = view_.boxes[b];
+      std::array<size_t, 5> count{};
+      for (const NodeId node : nodes[b]) {
+        if (named_[node] != 0) box.mark = ViewMark::kNamed;
+        if (merged_ != nullptr) ++count[static_cast<size_t>(merged_->marks[node])];
+      }
+      const size_t added = count[static_cast<size_t>(ViewMark::kAdded)];
+      const size_t removed = count[static_cast<size_t>(ViewMark::kRemoved)];
+      const size_t changed = count[static_cast<size_t>(ViewMark::kChanged)];
+      const size_t all = nodes[b].size();
+      if (added + removed + changed == 0) continue;
+      box.mark = added == all ? ViewMark::kAdded : removed == all ? ViewMark::kRemoved : ViewMark::kChanged;
+      if (all == 1) continue;
+      std::vector<std::string> parts;
+      if (added > 0) parts.push_back(fmt::format("{} added", added));
+      if (removed > 0) parts.push_back(fmt::format("{} removed", removed));
+      if (changed > 0) parts.push_back(fmt::format("{} changed", changed));
+      box.lines.push_back(fmt::format("{}", fmt::join(parts, ", ")));
+    }
+    for (ViewEdge& edge : view_.edges) {
+      edge.removed = edge.removed || view_.boxes[edge.from].mark == ViewMark::kRemoved ||
+                     view_.boxes[edge.to].mark == ViewMark::kRemoved;
     }
   }
 
-  // Drops clusters without boxes, turns clusters of one box into a line of its label, joins a container with its only
-  // module, and numbers what is left.
-  void tidy_clusters() {
-    const auto count = static_cast<uint32_t>(view_.clusters.size());
-    std::vector<uint32_t> boxes(count, 0);
-    std::vector<uint32_t> children(count, 0);
-    std::vector<uint32_t> only_box(count, kNone);
-    std::vector<uint32_t> only_child(count, kNone);
-    std::vector<uint32_t> first(count, kNone);
-    std::vector<uint8_t> dropped(count, 0);
-    for (uint32_t b = 0; b < view_.boxes.size(); ++b) {
-      const uint32_t c = view_.boxes[b].cluster;
-      ++boxes[c];
-      only_box[c] = b;
-      first[c] = std::min(first[c], b);
+  // What is next to a part of a graph, in grey, one box for each side of a box.
+  void add_omitted() {
+    std::map<std::pair<uint32_t, bool>, uint32_t> boxes;
+    std::vector<std::pair<uint32_t, NodeId>> counts;
+    for (const DrawnGraph::Omitted& omitted : drawn_.omitted) {
+      if (!is_shown(omitted.node) || box_of_node_[omitted.node] == kNone) continue;
+      const auto [entry, added] =
+          boxes.try_emplace({box_of_node_[omitted.node], omitted.makers}, static_cast<uint32_t>(counts.size()));
+      if (added) counts.emplace_back(0, omitted.first);
+      counts[entry->second].first += omitted.count;
     }
-    for (uint32_t c = count; c-- > 1;) {
-      ViewCluster& cluster = view_.clusters[c];
-      const uint32_t parent = cluster.parent;
-      if (boxes[c] + children[c] == 0) {
-        dropped[c] = 1;
-        continue;
-      }
-      first[parent] = std::min(first[parent], first[c]);
-      if (boxes[c] == 1 && children[c] == 0 && !cluster.phase) {
-        dropped[c] = 1;
-        ViewBox& box = view_.boxes[only_box[c]];
-        box.cluster = parent;
-        if (!named_.insert(only_box[c]).second) {
-          box.lines.front() = shortened(cluster.title + "." + box.lines.front());
-        } else {
-          box.lines.insert(box.lines.begin(), cluster.title);
-        }
-        ++boxes[parent];
-        only_box[parent] = only_box[c];
-        continue;
-      }
-      if (boxes[c] == 0 && children[c] == 1 && clusters()[c].class_name.empty() && !cluster.phase) {
-        dropped[c] = 1;
-        ViewCluster& child = view_.clusters[only_child[c]];
-        child.title = cluster.title + "." + child.title;
-        child.parent = parent;
-        ++children[parent];
-        only_child[parent] = only_child[c];
-        continue;
-      }
-      ++children[parent];
-      only_child[parent] = c;
-    }
-    std::vector<ViewCluster> kept;
-    std::vector<uint32_t> place(count, 0);
-    for (uint32_t c = 0; c < count; ++c) {
-      if (dropped[c] != 0) continue;
-      place[c] = static_cast<uint32_t>(kept.size());
-      ViewCluster& cluster = view_.clusters[c];
-      cluster.parent = c == 0 ? ViewCluster::kNone : place[cluster.parent];
-      cluster.id = c == 0 ? "" : fmt::format("c{}", place[c]);
-      kept.push_back(std::move(cluster));
-    }
-    view_.clusters = std::move(kept);
-    for (ViewBox& box : view_.boxes) {
-      box.cluster = place[box.cluster];
-      // A module called relu whose only operator is relu.
-      if (box.lines.size() > 1 && box.lines[0] == box.lines[1]) box.lines.erase(box.lines.begin());
+    for (const auto& [key, index] : boxes) {
+      const auto& [box, makers] = key;
+      const auto& [count, first] = counts[index];
+      ViewBox stub;
+      stub.id = fmt::format("{}_{}", view_.boxes[box].id, makers ? "before" : "after");
+      stub.category = OperatorCategory::kView;
+      stub.omitted = true;
+      const std::string name = placeholder_name(graph_, first);
+      stub.lines = {count > 1 ? fmt::format("{} more", count)
+                              : shortened(name.empty() ? std::string(short_name(graph_.target(first).name())) : name)};
+      stub.tooltip =
+          fmt::format("left out: {} operators that {}", count, makers ? "make what it reads" : "read what it makes");
+      const auto at = static_cast<uint32_t>(view_.boxes.size());
+      view_.boxes.push_back(std::move(stub));
+      view_.edges.push_back({.from = makers ? at : box, .to = makers ? box : at});
     }
   }
 
-  void write_notes() {
+  void write_notes(int deepest) {
+    if (merged_ != nullptr) {
+      const bool any = merged_->added + merged_->removed + merged_->changed > 0;
+      view_.notes.push_back(any ? fmt::format("{} nodes added, {} removed, {} changed", merged_->added,
+                                              merged_->removed, merged_->changed)
+                                : "no node differs");
+    }
+    if (drawn_.left_out > 0) view_.notes.push_back(fmt::format("a part: {} operators are left out", drawn_.left_out));
+    if (options_.depth && view_.depth < std::min(*options_.depth, deepest)) {
+      view_.notes.push_back(fmt::format("depth {} instead of {}: more than {} boxes", view_.depth,
+                                        std::min(*options_.depth, deepest), options_.most_boxes));
+    } else if (!options_.depth && view_.depth < deepest) {
+      view_.notes.push_back(fmt::format("modules below level {} are collapsed", view_.depth));
+    }
+    if (!unfold_hint_.empty()) view_.notes.push_back(unfold_hint_);
+    if (crowded_ > 0) {
+      view_.notes.push_back(
+          fmt::format("{} modules with more than {} boxes are collapsed", crowded_, options_.most_children));
+    }
+    if (joined_ > 0) {
+      view_.notes.push_back(fmt::format("runs of up to {} boxes are joined: {} would be more than {}", joined_,
+                                        boxes_before_joining_, options_.most_boxes));
+    }
+    if (from_hidden_ > 0) {
+      view_.notes.push_back(fmt::format("{} tensors that come from phases not shown have no edge", from_hidden_));
+    }
     if (drawn_.hidden_nodes > 0) {
       view_.notes.push_back(fmt::format("{} operators of phases not shown: {}", drawn_.hidden_nodes,
                                         fmt::join(drawn_.hidden_phases, ", ")));
@@ -490,8 +537,10 @@ class ViewBuilder {
 
   const Graph& graph_;
   const ViewOptions& options_;
+  const MergedGraph* merged_;
   const DrawnGraph drawn_;
   const Flops flops_;
+  const IdMap<NodeId, uint8_t> named_;
   ViewModel view_;
   std::vector<Contents> contents_;
   std::vector<uint8_t> hidden_;           // clusters in a copy that is not drawn
@@ -499,11 +548,22 @@ class ViewBuilder {
   std::vector<uint32_t> collapsed_into_;  // the outermost such cluster around each
   std::vector<uint32_t> box_of_cluster_;
   std::vector<uint32_t> box_of_node_;
-  std::set<uint32_t> named_;  // boxes whose first line is a module's name
+  std::set<uint32_t> titled_;  // boxes whose first line is a module's name
+  std::string unfold_hint_;
+  int64_t crowded_ = 0;      // modules closed for having many boxes
+  int64_t from_hidden_ = 0;  // tensors from phases that are not shown
+  size_t joined_ = 0;        // boxes in a run that is drawn as one, for having too many
+  size_t boxes_before_joining_ = 0;
 };
 
 }  // namespace
 
-ViewModel ViewModel::of(const Graph& graph, const ViewOptions& options) { return ViewBuilder(graph, options).build(); }
+ViewModel ViewModel::of(const Graph& graph, const ViewOptions& options) {
+  std::optional<MergedGraph> merged;
+  if (options.before != nullptr) merged = MergedGraph::of(*options.before, graph);
+  ViewModel view = ViewBuilder(merged ? merged->graph : graph, options, merged ? &*merged : nullptr).build();
+  view.title = graph.metadata.model.value_or("graph");
+  return view;
+}
 
 }  // namespace shadowgraph

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shadowgraph/draw_colors.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
 
@@ -65,11 +66,26 @@ OperatorCategory category_of(const Target& target);
 //             operators, constant arguments, types and wiring agree, as in summaries (shadowgraph/profile.h). What flows
 //             from one copy to the next is a dashed edge; the edges of the whole run enter and leave the copy that is drawn.
 // - depth     Modules below `depth` levels are boxes with the number of operators, FLOPs and bytes inside. Without a
-//             wish, the deepest level that keeps the picture to 120 boxes.
+//             wish, the deepest level that keeps the picture to 120 boxes, and to 40 below one another: what is taller
+//             cannot be read. Where no modules are left to close, runs of operators are joined for that.
 // - limits    A module with more than 400 boxes directly in it is collapsed; more than 3,000 boxes in all are reduced
 //             by depth, and if need be by joining runs of operators. `notes` says what was left out and why.
 //
+// A part of a graph, `around` some nodes or on the `paths` between some, is drawn with all its phases, and its modules
+// open; what was left out next to it is grey. What is asked for is drawn whatever it is, views and parameters included.
+// With `before`, both graphs are one picture: what went stands where it was.
+//
 // A module with a single box is not a cluster: the box carries its name. Deterministic; nothing in it is an address.
+
+// All nodes that a reader may mean by `name`: "n12" and "%7" (the node that makes it), as in the text of the graph; a
+// module's path: its nodes, in forward if it has any there; the name of a parameter, buffer or input; an operator,
+// "aten::mm" or "mm". In program order. Throws Error, with names that are alike, if there is none.
+std::vector<NodeId> nodes_named(const Graph& graph, std::string_view name);
+
+// What lies on the ways of tensors from one of `from` to one of `to`.
+struct PathEnds {
+  std::vector<NodeId> from, to;
+};
 
 struct ViewOptions {
   std::optional<int> depth;         // levels of modules that are open, 0: none; empty: chosen
@@ -80,6 +96,24 @@ struct ViewOptions {
   size_t comfortable_boxes = 120;  // what the chosen depth aims at
   size_t most_boxes = 3000;
   size_t most_children = 400;  // boxes directly in one module
+  size_t most_rows = 40;       // boxes below one another, without a wish for a depth; 0: any number
+
+  // A part of the graph: what these say, together. Both empty: all of it.
+  std::vector<NodeId> around;  // and what is at most `radius` steps along tensors from them
+  int radius = 2;
+  std::optional<PathEnds> path;
+
+  const NodeColors* colors = nullptr;  // none: by the kind of operator
+  const Graph* before = nullptr;       // what to mark the differences from
+};
+
+// What is said of a box by its border.
+enum class ViewMark : uint8_t {
+  kNone,
+  kNamed,    // asked for by name
+  kAdded,    // only in the graph
+  kRemoved,  // only in the one before
+  kChanged,  // in both, not the same; or a module with any of these in it
 };
 
 struct ViewBox {
@@ -88,6 +122,10 @@ struct ViewBox {
   OperatorCategory category = OperatorCategory::kOther;
   std::vector<std::string> lines;  // of the label
   std::string tooltip;
+  std::string fill;         // "#rrggbb"; empty: that of the category
+  bool light_text = false;  // white is readable on `fill`, black is not
+  ViewMark mark = ViewMark::kNone;
+  bool omitted = false;  // not a box of the picture, but what was left out next to one
 };
 
 struct ViewEdge {
@@ -97,6 +135,7 @@ struct ViewEdge {
   std::string tooltip;        // all of them, in full
   int64_t bytes = 0;          // of the largest
   bool to_next_copy = false;  // from one copy of a folded module to the next
+  bool removed = false;       // only in the graph before
 };
 
 struct ViewCluster {
@@ -113,10 +152,12 @@ struct ViewModel {
   std::vector<ViewCluster> clusters;  // parents before children
   std::vector<ViewBox> boxes;         // in program order
   std::vector<ViewEdge> edges;
-  std::vector<std::string> notes;  // what is not shown, and why
-  int depth = 0;                   // levels of modules that are open
+  std::vector<std::string> notes;   // what is not shown, and why
+  int depth = 0;                    // levels of modules that are open
+  std::string legend_title;         // of `legend`, with its unit
+  std::vector<LegendEntry> legend;  // what fills mean; empty: the categories
 
-  // Throws Error if an option names a phase that the graph does not have.
+  // Throws Error if an option names a phase that the graph does not have, a node that is not shown, or ends without a path.
   static ViewModel of(const Graph& graph, const ViewOptions& options = {});
 };
 

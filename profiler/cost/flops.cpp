@@ -51,6 +51,7 @@ NodeFlops& NodeFlops::operator+=(const NodeFlops& other) {
 
 Flops Flops::of(const Graph& graph) {
   Flops flops;
+  flops.by_node_.reserve(graph.node_capacity());
   IdMap<TargetId, TargetFormulas> formulas;
   std::map<std::string, int64_t> uncovered;
   OperandReader reader(graph);

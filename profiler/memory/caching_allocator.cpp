@@ -45,8 +45,8 @@ struct CachingAllocator::State {
     bool expandable = false;
     bool mapped = true;
     bool allocated = false;
-    std::set<int32_t> other_streams;
-    int64_t age_base = 0;  // of its pool when it went in
+    bool elsewhere = false;  // used on other streams, too
+    int64_t age_base = 0;    // of its pool when it went in
     bool is_split() const { return previous != kNone || next != kNone; }
   };
   // Free blocks by stream, size, address; the rest of expandable segments by stream, address.
@@ -203,7 +203,7 @@ struct CachingAllocator::State {
   // ---- Expandable segments: one address range a stream and pool, backed page by page.
   int64_t page(bool small) const { return small ? kSmallSegment : settings.large_segment_size; }
 
-  bool is_room(uint32_t id) const { return id != kNone && !blocks[id].allocated && blocks[id].other_streams.empty(); }
+  bool is_room(uint32_t id) const { return id != kNone && !blocks[id].allocated && !blocks[id].elsewhere; }
   uint32_t expandable_candidate(bool small, int32_t stream, int64_t size) {
     Pool& pool = pools[small];
     for (auto at = pool.unmapped.lower_bound({stream, 0, 0}); at != pool.unmapped.end() && std::get<0>(*at) == stream;
@@ -425,10 +425,10 @@ struct CachingAllocator::State {
     block.allocated = false;
     add(stats.allocated, -block.size);
     note(Action::kFreeRequested, block.address, block.requested, block.stream, block.tag);
-    if (block.other_streams.empty()) {
-      finish_free(id);
-    } else {
+    if (block.elsewhere) {
       waiting.push_back(id);
+    } else {
+      finish_free(id);
     }
   }
   void finish_free(uint32_t id) {
@@ -446,7 +446,7 @@ struct CachingAllocator::State {
   }
   void finish_waiting() {
     for (const uint32_t id : std::exchange(waiting, {})) {
-      blocks[id].other_streams.clear();
+      blocks[id].elsewhere = false;
       finish_free(id);
     }
   }
@@ -481,7 +481,7 @@ void CachingAllocator::free(Handle handle) {
 void CachingAllocator::record_stream(Handle handle, int32_t stream) {
   if (!handle.valid()) return;
   State::Block& block = state_->blocks[handle.block];
-  if (block.stream != stream) block.other_streams.insert(stream);
+  if (block.stream != stream) block.elsewhere = true;
 }
 void CachingAllocator::synchronize() { state_->finish_waiting(); }
 void CachingAllocator::empty_cache() { state_->release_cached(); }
@@ -519,7 +519,7 @@ std::vector<CachingAllocator::SegmentInfo> CachingAllocator::snapshot() const {
         segment.small = block.small;
         segment.expandable = block.expandable;
       }
-      const bool active = block.allocated || !block.other_streams.empty();
+      const bool active = block.allocated || block.elsewhere;
       segment.bytes += block.size;
       segment.blocks.push_back(
           {block.address, block.size, active ? block.requested : 0, block.allocated, active, block.tag});

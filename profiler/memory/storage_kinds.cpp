@@ -40,6 +40,7 @@ IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<Node
   IdMap<StorageId, StorageKind> kinds(StorageKind::kTemporary);
   IdMap<StorageId, uint8_t> saved;
   IdMap<StorageId, uint8_t> gradient;
+  kinds.reserve(graph.storage_count());
   NodeId first_backward;
   for (NodeId id : graph.nodes()) {
     if (!first_backward.valid() && graph.node(id).phase == Graph::kBackward) first_backward = id;

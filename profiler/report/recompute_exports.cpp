@@ -166,7 +166,7 @@ class ModuleStatistics {
     nlohmann::json stats = nlohmann::json::array();
     nlohmann::json left_out = nlohmann::json::array();
     std::vector<uint32_t> in;
-    const auto& modules = costs_.modules.modules;
+    const auto& modules = costs_.modules().tree.modules;
     for (uint32_t m = 0; m < modules.size(); ++m) {
       if (m != 0 && modules[m].calls == 0) continue;  // a container that is not called
       if (forward_[m].empty || calls_[m].size() > 1) {
@@ -213,7 +213,7 @@ class ModuleStatistics {
 
  private:
   std::string name(const std::string& root, uint32_t module) const {
-    const std::string& path = costs_.modules.modules[module].path;
+    const std::string& path = costs_.modules().tree.modules[module].path;
     return path.empty() ? root : root + "." + path;
   }
 
@@ -245,7 +245,7 @@ class ModuleStatistics {
   LiveSorts before(uint32_t place) const { return place == 0 ? LiveSorts() : live_[place - 1]; }
 
   void find_spans() {
-    const auto& modules = costs_.modules.modules;
+    const auto& modules = costs_.modules().tree.modules;
     forward_.resize(modules.size());
     backward_.resize(modules.size());
     own_.resize(modules.size());
@@ -256,9 +256,9 @@ class ModuleStatistics {
       if (graph_.is_placeholder(n) || (phase != Graph::kForward && phase != Graph::kBackward)) continue;
       if (is_end(n)) continue;
       for (RegionId r = graph_.node(n).region; phase == Graph::kForward && r.valid(); r = graph_.region(r).parent) {
-        if (graph_.region(r).kind == RegionKind::kModule) calls_[costs_.modules.of_region[r]].insert(r.index);
+        if (graph_.region(r).kind == RegionKind::kModule) calls_[costs_.modules().tree.of_region[r]].insert(r.index);
       }
-      for (uint32_t m = costs_.module_of[n]; m != Module::kNone; m = modules[m].parent) {
+      for (uint32_t m = costs_.modules().of_node[n]; m != Module::kNone; m = modules[m].parent) {
         (phase == Graph::kForward ? forward_ : backward_)[m].add(at);
         own_[m].push_back(n);
       }
@@ -286,7 +286,7 @@ class ModuleStatistics {
   }
 
   nlohmann::json statistics(const std::string& root, uint32_t module, size_t segments) const {
-    const Module& of = costs_.modules.modules[module];
+    const Module& of = costs_.modules().tree.modules[module];
     const ModuleSpan& forward = forward_[module];
     const ModuleSpan& backward = backward_[module];
     double forward_ms = 0, backward_ms = 0;

@@ -61,18 +61,19 @@ std::optional<std::vector<OutputInfo>> outputs_of(const Graph& graph) {
 }
 
 std::vector<ModuleProfile> modules_of(const ProgramCosts& costs, const MemoryTimeline& timeline) {
-  const std::vector<Module>& tree = costs.modules.modules;
+  const std::vector<Module>& tree = costs.modules().tree.modules;
   const auto count = static_cast<uint32_t>(tree.size());
   std::vector<uint32_t> parents;
   for (const Module& module : tree) parents.push_back(module.parent);
-  auto figures = group_figures(costs.graph, costs.kinds, costs.flops, costs.module_of, count, parents);
+  auto figures = group_figures(costs.graph, costs.kinds, costs.flops, costs.modules().of_node, count, parents);
   for (uint32_t i = count; i-- > 1;) figures[parents[i]].add_disjoint(figures[i]);
   std::vector<ModuleProfile> modules;
   for (uint32_t i = 0; i < count; ++i) {
     modules.push_back({tree[i].path, tree[i].class_name, tree[i].calls, tree[i].children, figures[i]});
   }
+  const IdMap<NodeId, uint32_t>& of_node = costs.modules().of_node;
   for (uint32_t step = 0; step < timeline.steps(); ++step) {
-    const uint32_t own = costs.module_of[timeline.node(step)];
+    const uint32_t own = of_node[timeline.node(step)];
     if (own < count) modules[own].peak = std::max(modules[own].peak, timeline.total(step));
   }
   for (uint32_t i = count; i-- > 1;) modules[parents[i]].peak = std::max(modules[parents[i]].peak, modules[i].peak);

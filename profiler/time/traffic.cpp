@@ -87,6 +87,7 @@ NodeTraffic& NodeTraffic::operator+=(const NodeTraffic& other) {
 
 Traffic Traffic::of(const Graph& graph) {
   Traffic traffic;
+  traffic.by_node_.reserve(graph.node_capacity());
   TrafficOf one(graph);
   for (const NodeId node : graph.nodes()) {
     const NodeTraffic bytes = one.node(node);

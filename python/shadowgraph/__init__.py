@@ -53,6 +53,7 @@ from ._shadowgraph import (
     MaterializeError,
     ModeMismatchError,
     Node,
+    NoPlanError,
     NoRuleError,
     NotDeferredError,
     OperatorCall,
@@ -62,6 +63,7 @@ from ._shadowgraph import (
     RealTensorError,
     Region,
     ReplayError,
+    ShardingError,
     Storage,
     SymbolicError,
     SymbolicGraph,
@@ -73,6 +75,7 @@ from ._shadowgraph import (
     register_cost,
 )
 from ._shadowgraph import version as __version__
+from ._sharding import Sharding, shard
 from ._sweep import Sweep, SweepRow, fit, sweep
 from ._weights import (
     Checkpoint,

@@ -1,4 +1,4 @@
-"""shadowgraph: the tool, and its commands profile and capture for models in Python.
+"""shadowgraph: the tool, and its commands profile, capture and shard for models in Python.
 
     shadowgraph profile resnet50 --mode train                       what the tool knows: its models, .pt, .pt2 and .sg
     shadowgraph profile some.module:factory --input f32[8,16]       a function or class that makes a torch.nn.Module
@@ -9,23 +9,27 @@
 
 import argparse
 import contextlib
-import functools
 import importlib
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import traceback
 
-OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+from . import _shard_tool
+from ._training import OPTIMIZERS
+
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
-COMMANDS = {"profile": "memory, FLOPs and a summary by module", "capture": "writes the graph"}
+COMMANDS = {"profile": "memory, FLOPs and a summary by module", "capture": "writes the graph",
+            "shard": "layouts of all tensors on many devices"}  # fmt: skip
 ALSO_PYTHON = """\
-Models in Python, for profile and capture:
+Models in Python, for profile, capture and shard:
   shadowgraph profile some.module:factory --input 'f32[8,16]' --mode train
   shadowgraph profile some.module:factory --input 'f32[batch,16]' --batch 1..256 --memory 24GiB
   shadowgraph profile hf:CONFIG.json --batch 4 --seq 512 --mode train --optimizer adamw
+  shadowgraph shard hf:CONFIG.json --batch 16 --mode train --mesh dp=2,tp=4 --emit-python plan.py
   shadowgraph profile some.module:factory --help
 
 some.module is looked for as `import` does, in the current folder first; factory takes no arguments and makes a
@@ -36,6 +40,8 @@ torch.nn.Module. CONFIG.json is a configuration of transformers.
 def main(arguments=None):
     given = sys.argv[1:] if arguments is None else list(arguments)
     if not _is_for_python(given):
+        if given[:1] == ["shard"] and _shard_tool.asks_for_python(given):
+            return _emit_python(given[1:])
         return _run_tool(given, replace=arguments is None)
     given = _parsers()[0].parse_args(given)
     import shadowgraph as sg
@@ -43,6 +49,8 @@ def main(arguments=None):
     try:
         _check(sg, given)
         with _attention(given):
+            if given.command == "shard":
+                return _shard(sg, given)
             return _profile_batches(sg, given) if _is_range(given.batch) else _profile_or_capture(sg, given)
     except (sg.Error, OSError, ImportError, AttributeError) as error:
         print(f"shadowgraph: {error}", file=sys.stderr)
@@ -55,6 +63,31 @@ def main(arguments=None):
 
 
 # ---- The tool
+
+
+def _emit_python(arguments):
+    import shadowgraph as sg
+
+    try:
+        path, words = _shard_tool.without_emit(sg, arguments)
+        return _shard_tool.run(sg, lambda line: _run_tool(line, replace=False), words, path)
+    except (sg.Error, OSError) as error:
+        print(f"shadowgraph: {error}", file=sys.stderr)
+        return 1
+
+
+def _shard(sg, given):
+    from . import _capture
+
+    program, inputs = _source(sg, given)
+    graph, _ = _capture.of_model(program, inputs(given.batch), options=_options(sg, given), **_how(given))
+    if given.checkpoint:
+        graph.run_passes(f"checkpoint{{modules={given.checkpoint}}}")
+    with tempfile.TemporaryDirectory() as folder:
+        captured = os.path.join(folder, "captured.sg")
+        graph.save(captured)
+        words = [captured, *_shard_tool.passed_on(given)]
+        return _shard_tool.run(sg, lambda line: _run_tool(line, replace=False), words, given.emit_python)
 
 
 def _is_for_python(arguments):
@@ -116,7 +149,7 @@ def _parsers():
         command.add_argument("--batch", type=_batch if profile else _at_least(1), default=1, help="batch size" + more)
         command.add_argument("--seq", type=_at_least(1), default=512, help="sequence length")
         command.add_argument("--mode", choices=["infer", "train"], default="infer")
-        command.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
+        command.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
         command.add_argument("--steady-state", action="store_true", help="the second step, with optimizer state there")
         command.add_argument("--device", type=_device, default="cuda", help="cpu, cuda or cuda:i, pretended")
         command.add_argument("--dtype", choices=DTYPES, default="f32")
@@ -140,8 +173,10 @@ def _parsers():
                              "'transformer.h.*', or auto for numbered layers")  # fmt: skip
         command.add_argument("--debug", action="store_true", help="show where the program raised")
         command.add_argument("--json", action="store_true", help="the report, or the graph, as JSON")
-        command.add_argument("-o", "--output", required=not profile,
-                             help="a folder for graph and report" if profile else "the file")  # fmt: skip
+        command.add_argument("-o", "--output", required=name == "capture",
+                             help="the file" if name == "capture" else "a folder for graph and report")  # fmt: skip
+        if name == "shard":
+            _shard_tool.add_options(command)
         if profile:
             command.add_argument("--memory", type=_bytes, help="with a range of batches: memory of the device, 24GiB; "
                                  "the largest batch within it is named")  # fmt: skip
@@ -233,15 +268,10 @@ def _attention(given):
 def _how(given):
     import torch
 
-    train = given.mode == "train"
-    optimizer = getattr(torch.optim, OPTIMIZERS[given.optimizer]) if train else None
-    if train and given.optimizer == "sgd":
-        optimizer = functools.partial(torch.optim.SGD, lr=1e-2)
-
-    return dict(optimizer=optimizer, device=given.device, dtype=getattr(torch, DTYPES[given.dtype]), mode=given.mode,
-                steady_state=given.steady_state, autocast=given.autocast, accumulate=given.accumulate,
-                clip_grad_norm=given.clip_grad_norm, grad_scaler=given.grad_scaler, ema=given.ema,
-                zero_grads=given.zero_grads)  # fmt: skip
+    return dict(optimizer=given.optimizer if given.mode == "train" else None, device=given.device,
+                dtype=getattr(torch, DTYPES[given.dtype]), mode=given.mode, steady_state=given.steady_state,
+                autocast=given.autocast, accumulate=given.accumulate, clip_grad_norm=given.clip_grad_norm,
+                grad_scaler=given.grad_scaler, ema=given.ema, zero_grads=given.zero_grads)  # fmt: skip
 
 
 def _profile_or_capture(sg, given):

@@ -161,7 +161,7 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
     model: a torch.nn.Module, which stays as it is; a function that makes one; a transformers configuration or class.
     inputs: a tensor, a sequence of arguments or a dict of keyword arguments; a text "i64[4,512]" makes a tensor.
     loss: a function of what forward gave; without one, its `.loss`, or the mean of its first floating-point tensor.
-    optimizer: a class or function that takes parameters; None leaves the optimizer out.
+    optimizer: a class or function that takes parameters, or "sgd", "adam", "adamw"; None leaves the optimizer out.
     steady_state: record the second step, with the optimizer's state there.
     options: those of `Capture`, e.g. {"host_reads": "finite"}.
     training: what the loop does besides, by PyTorch's own pieces; all of it combines:

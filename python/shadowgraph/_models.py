@@ -11,7 +11,8 @@ def made(model, device, dtype):
     """The module that `model` stands for, made on `device` if it has to be made. Inside a mode.
 
     model: a torch.nn.Module; a function without arguments that gives one; a transformers configuration, or a class of
-        transformers' models, which gets its configuration's defaults.
+        transformers' models, which gets its configuration's defaults. What it leaves on the CPU is moved to `device`,
+        as .to(device) would: torch.Tensor(n) and torch.FloatTensor(n) make their tensors there whatever the default.
     """
     if isinstance(model, torch.nn.Module):
         return model
@@ -29,6 +30,9 @@ def made(model, device, dtype):
             )
     if not isinstance(module, torch.nn.Module):
         raise _C.Error(f"the function gave {type(module).__name__}, no torch.nn.Module")
+    wanted = torch.device(device)
+    if wanted.type != "cpu" and any(t.device.type == "cpu" for t in (*module.parameters(), *module.buffers())):
+        module._apply(lambda tensor: tensor.to(wanted) if tensor.device.type == "cpu" else tensor)
     return module if dtype is None else module.to(dtype)
 
 

@@ -142,7 +142,7 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
         transformers configuration, or the class of one of its models, with default configuration.
     inputs: a tensor, a sequence of arguments, or a dict of keyword arguments; "i64[4,512]" in place of a tensor.
     loss: a function of what forward gives, or ".loss"; without one, its `.loss` or the mean of its first output.
-    optimizer: a class or function that takes parameters.
+    optimizer: a class or function that takes parameters, or "sgd", "adam", "adamw" with usual settings.
     device: the pretended device, "cuda", "cuda:1" or "cpu".
     dtype: of floating-point parameters and inputs, e.g. torch.bfloat16.
     options: those of `Capture`, e.g. {"host_reads": "finite"}.

@@ -2,12 +2,20 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 
 import torch
 
 from . import _shadowgraph as _C
+
+# By the names that the tool knows.
+OPTIMIZERS = {
+    "sgd": functools.partial(torch.optim.SGD, lr=1e-2),
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
 
 
 @contextlib.contextmanager
@@ -69,6 +77,19 @@ class Training:
             yield field.name, "true" if value is True else str(value)
 
 
+def _made_optimizer(optimizer, parameters):
+    if isinstance(optimizer, str):
+        if optimizer not in OPTIMIZERS:
+            raise _C.Error(f"no optimizer {optimizer!r}: {', '.join(OPTIMIZERS)}, or a class or function of parameters")
+        optimizer = OPTIMIZERS[optimizer]
+    if not callable(optimizer):
+        raise _C.Error(f"optimizer is {type(optimizer).__name__}: give a class or function that takes parameters")
+    made = optimizer(parameters)
+    if not hasattr(made, "step"):
+        raise _C.Error(f"optimizer gave {type(made).__name__}: give a class or function that takes parameters")
+    return made
+
+
 class TrainingLoop:
     """zero_grad, then for every micro-batch forward, loss, backward, then the optimizer's step; gives the loss."""
 
@@ -76,11 +97,8 @@ class TrainingLoop:
         self._model, self._loss, self._training, self._device = model, loss, training, device
         self._optimizer = self._scaler = self._average = None
         if optimizer is not None:
-            self._optimizer = optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])
-            if not hasattr(self._optimizer, "step"):
-                raise _C.Error(
-                    f"optimizer gave {type(self._optimizer).__name__}: give a class or function that takes parameters"
-                )
+            parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            self._optimizer = _made_optimizer(optimizer, parameters)
         if training.grad_scaler:
             if self._optimizer is None:
                 raise _C.Error("a GradScaler steps an optimizer, and there is none: give optimizer=")

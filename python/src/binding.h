@@ -20,6 +20,7 @@ void bind_process(py::module_& m);
 void bind_modes(py::module_& m);
 void bind_capture(py::module_& m);
 void bind_graph(py::module_& m);
+void bind_pictures(py::module_& m);
 void bind_passes(py::module_& m);
 void bind_profile(py::module_& m);
 void bind_deferred(py::module_& m);
@@ -29,6 +30,7 @@ void bind_codegen(py::module_& m);
 void bind_sizes(py::module_& m);
 void bind_costs(py::module_& m);
 void bind_sources(py::module_& m);
+void bind_sharding(py::module_& m);
 
 // Around functions of the library that run operators (py::call_guard<CppCall>): their errors stay what they are in C++,
 // where the library catches some of them. Those of operators that Python calls itself go to Python at once.

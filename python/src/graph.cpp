@@ -112,17 +112,6 @@ PrintPreset preset_named(const std::string& name) {
   throw Error("preset='" + name + "'; it is canonical, short or fingerprint");
 }
 
-ViewOptions view_options(std::optional<int> depth, std::vector<std::string> phases, bool fold_repeats, bool views,
-                         bool parameters) {
-  ViewOptions options;
-  options.depth = depth;
-  options.phases = std::move(phases);
-  options.fold_repeats = fold_repeats;
-  options.show_views = views;
-  options.show_parameters = parameters;
-  return options;
-}
-
 void bind_parts(py::module_& m) {
   py::class_<PyNode>(m, "Node",
                      "One call of an operator, or a placeholder (parameter, buffer, input, constant, output).")
@@ -491,25 +480,6 @@ void bind_graph(py::module_& m) {
             return lines;
           },
           "What the path that the program took depended on, as observed.")
-      .def(
-          "dot",
-          [](const Graph& g, std::optional<int> depth, std::vector<std::string> phases, bool fold_repeats, bool views,
-             bool parameters) {
-            return write_dot(ViewModel::of(g, view_options(depth, std::move(phases), fold_repeats, views, parameters)));
-          },
-          "A picture in Graphviz' DOT language.", py::arg("depth") = std::nullopt,
-          py::arg("phases") = std::vector<std::string>(), py::arg("fold_repeats") = true, py::arg("views") = false,
-          py::arg("parameters") = false)
-      .def(
-          "svg",
-          [](const Graph& g, std::optional<int> depth, std::vector<std::string> phases, bool fold_repeats, bool views,
-             bool parameters) {
-            return render_svg(
-                write_dot(ViewModel::of(g, view_options(depth, std::move(phases), fold_repeats, views, parameters))));
-          },
-          "The picture as SVG. Needs Graphviz' library.", py::arg("depth") = std::nullopt,
-          py::arg("phases") = std::vector<std::string>(), py::arg("fold_repeats") = true, py::arg("views") = false,
-          py::arg("parameters") = false)
       .def("__str__", [](const Graph& g) { return to_text(g, PrintPreset::kShort); })
       .def("__repr__",
            [](const Graph& g) { return "<shadowgraph.Graph of " + std::to_string(g.node_count()) + " nodes>"; });

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_shadowgraph, m) {
   bind_process(m);
   bind_modes(m);
   bind_graph(m);
+  bind_pictures(m);
   bind_capture(m);
   bind_passes(m);
   bind_profile(m);
@@ -20,4 +21,5 @@ PYBIND11_MODULE(_shadowgraph, m) {
   bind_sizes(m);
   bind_costs(m);
   bind_sources(m);
+  bind_sharding(m);
 }

@@ -31,4 +31,16 @@ std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors&
 // What sg::input and its like, sg::alias and the nodes at the end may do on one axis: nothing, or cut a dimension.
 std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, const NodeTensors& tensors);
 
+// Some of a node's tensors that have nothing to do with the others: one place of the lists of _foreach_add_.
+struct NodePlace {
+  std::vector<uint32_t> operands, results;  // which of the node's
+};
+
+// Tensors that some strategy cuts together are one place; those that none cuts are one, too, the last.
+std::vector<NodePlace> places_of(const NodeTensors& tensors, std::span<const AxisStrategy> axis);
+// One for each operand.
+std::vector<NodePlace> places_of_output(const NodeTensors& tensors);
+// The strategies of one place, the first replicated.
+std::vector<AxisStrategy> strategies_at(std::span<const AxisStrategy> axis, const NodePlace& place);
+
 }  // namespace shadowgraph

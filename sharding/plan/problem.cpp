@@ -137,36 +137,47 @@ void ShardingProblemBuilder::make_variables() {
     const NodeTensors tensors = NodeTensors::of(graph_, node);
     if (tensors.size() == 0) continue;
     ++problem_.tensor_nodes_;
-    if (graph_.node(node).target == target_of(Builtin::kOutput)) {
-      problem_.variable_of_[node] = static_cast<uint32_t>(problem_.variables_.size()) + 1;
-      for (const ValueId operand : tensors.operands) make_output(node, operand);
-      continue;
+    const bool output = graph_.node(node).target == target_of(Builtin::kOutput);
+    if (output || strategies_of(node, tensors).independent) {
+      make_places(node, tensors);
+    } else {
+      uint32_t& variable = of_class[classes_.class_of[node]];
+      if (variable == 0) variable = make_variable(node, tensors);
+      problem_.variable_of_[node] = variable;
+      problem_.variables_[variable - 1].nodes.push_back(node);
     }
-    uint32_t& variable = of_class[classes_.class_of[node]];
-    if (variable == 0) variable = make_variable(node, tensors);
-    problem_.variable_of_[node] = variable;
-    problem_.variables_[variable - 1].nodes.push_back(node);
+    const std::vector<ShardingProblem::TensorOf> by = problem_.tensors_of(node);
+    for (size_t r = 0; r < tensors.results.size(); ++r) {
+      made_by_[tensors.results[r]] = by[tensors.operands.size() + r];
+    }
   }
   const uint32_t count = static_cast<uint32_t>(problem_.variables_.size());
   for (uint32_t v = 0; v < count; ++v) finish_variable(v);
 }
 
-// Of nodes like `node`; 1 + its number.
-uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& tensors) {
-  const bool builtin = graph_.target(node).kind() == TargetKind::kBuiltin;
+NodeStrategies ShardingProblemBuilder::strategies_of(NodeId node, const NodeTensors& tensors) const {
   NodeStrategies strategies;
-  if (builtin) {
+  if (graph_.target(node).kind() == TargetKind::kBuiltin) {
     strategies.source = RuleSource::kRule;
     strategies.axis = builtin_strategies(graph_, node, tensors);
   } else {
     strategies = rules_.strategies(graph_, node, factors_);
   }
   if (strategies.random && !options_.cut_random) strategies.axis.resize(1);
+  return strategies;
+}
+
+// Of nodes like `node`; 1 + its number.
+uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& tensors) {
+  return make_variable(node, tensors, strategies_of(node, tensors), time_.of(node));
+}
+
+uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& tensors,
+                                               const NodeStrategies& strategies, const NodeTime& time) {
   const std::vector<MeshStrategy> mesh = mesh_strategies(graph_, tensors, strategies.axis, options_.mesh);
   ShardingProblem::Variable variable{.operands = static_cast<uint32_t>(tensors.operands.size()),
                                      .results = static_cast<uint32_t>(tensors.results.size())};
   AssignmentNode made;
-  const NodeTime& time = time_.of(node);
   const double fixed = time.seconds - std::max(time.compute, time.memory);
   double whole_bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) whole_bytes += static_cast<double>(graph_.logical_bytes(tensors[i]));
@@ -188,6 +199,50 @@ uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& t
   return static_cast<uint32_t>(problem_.variables_.size());
 }
 
+// A variable for each place of a node whose tensors have little to do with one another; places that are alike, in this
+// node and in those like it, share one. What a place takes of the node's time goes by its bytes.
+void ShardingProblemBuilder::make_places(NodeId node, const NodeTensors& tensors) {
+  const bool output = graph_.node(node).target == target_of(Builtin::kOutput);
+  NodeStrategies all;
+  if (!output) all = strategies_of(node, tensors);
+  const std::vector<NodePlace> found = output ? places_of_output(tensors) : places_of(tensors, all.axis);
+  double bytes = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) bytes += static_cast<double>(graph_.logical_bytes(tensors[i]));
+  const NodeTime& time = time_.of(node);
+  const double fixed = time.seconds - std::max(time.compute, time.memory);
+  std::vector<ShardingProblem::Place>& places = problem_.places_[node];
+  for (const NodePlace& at : found) {
+    NodeTensors own;
+    double own_bytes = 0;
+    std::vector<uint64_t> key{options_.unfold || output ? node.index : classes_.class_of[node],
+                              options_.unfold ? places.size() : 0, at.operands.size(), at.results.size()};
+    for (const uint32_t i : at.operands) own.operands.push_back(tensors.operands[i]);
+    for (const uint32_t i : at.results) own.results.push_back(tensors.results[i]);
+    for (size_t i = 0; i < own.size(); ++i) {
+      own_bytes += static_cast<double>(graph_.logical_bytes(own[i]));
+      if (i >= own.operands.size()) continue;
+      const ShardingProblem::TensorOf of = std::as_const(made_by_)[own.operands[i]];
+      key.push_back(uint64_t{of.variable} << 32 | of.tensor);
+    }
+    const auto [known, is_new] = alike_.try_emplace(std::move(key), 0);
+    if (is_new) {
+      NodeStrategies strategies{.source = output ? RuleSource::kRule : all.source};
+      strategies.axis = output ? builtin_strategies(graph_, node, own) : strategies_at(all.axis, at);
+      const double share = bytes > 0 ? own_bytes / bytes : 1.0 / static_cast<double>(found.size());
+      NodeTime part = time;
+      part.compute *= share;
+      part.memory *= share;
+      part.seconds = std::max(part.compute, part.memory) + fixed / static_cast<double>(found.size());
+      known->second = make_variable(node, own, strategies, output ? NodeTime{} : part) - 1;
+    }
+    ShardingProblem::Variable& variable = problem_.variables_[known->second];
+    variable.nodes.push_back(node);
+    variable.places.push_back(static_cast<uint32_t>(places.size()));
+    places.push_back({.variable = known->second, .operands = at.operands, .results = at.results});
+  }
+  problem_.variable_of_[node] = places.front().variable + 1;
+}
+
 // "S(0),R R,R -> S(0),R"
 std::string ShardingProblemBuilder::name_of(const MeshStrategy& strategy, const NodeTensors& tensors) {
   std::string name;
@@ -197,22 +252,6 @@ std::string ShardingProblemBuilder::name_of(const MeshStrategy& strategy, const 
     name += to_string(strategy.layouts[i]);
   }
   return name;
-}
-
-// One operand of sg::output: whole or cut, as it is best, but no partial sum.
-void ShardingProblemBuilder::make_output(NodeId node, ValueId operand) {
-  const NodeTensors tensors{.operands = {operand}};
-  ShardingProblem::Variable variable{.nodes = {node}, .operands = 1};
-  AssignmentNode made;
-  for (const MeshStrategy& strategy :
-       mesh_strategies(graph_, tensors, builtin_strategies(graph_, node, tensors), options_.mesh)) {
-    variable.layouts.push_back(layout_number(strategy.layouts[0]));
-    made.costs.push_back(0);
-    made.strategies.push_back(to_string(strategy.layouts[0]));
-  }
-  sources_.push_back(RuleSource::kRule);
-  problem_.assignment_.nodes.push_back(std::move(made));
-  problem_.variables_.push_back(std::move(variable));
 }
 
 int64_t ShardingProblemBuilder::parts_of(const Layout& layout) const {
@@ -229,12 +268,15 @@ void ShardingProblemBuilder::finish_variable(uint32_t number) {
   const NodeId first = variable.nodes.front();
   node.times = static_cast<int64_t>(variable.nodes.size());
   node.name = node_name(first);
-  if (sources_[number] == RuleSource::kReplicated) {
-    problem_.coverage_.without_a_rule[graph_.target(first).name()] += node.times;
+  // A node in places counts once.
+  const int64_t nodes = variable.places.empty() ? node.times : std::ranges::count(variable.places, 0U);
+  if (!variable.places.empty()) node.name += fmt::format(" [{}]", variable.places.front());
+  if (sources_[number] == RuleSource::kReplicated && nodes > 0) {
+    problem_.coverage_.without_a_rule[graph_.target(first).name()] += nodes;
   }
-  problem_.coverage_.nodes += node.times;
-  if (sources_[number] == RuleSource::kRule) problem_.coverage_.by_rule += node.times;
-  if (sources_[number] == RuleSource::kClass) problem_.coverage_.by_class += node.times;
+  problem_.coverage_.nodes += nodes;
+  if (sources_[number] == RuleSource::kRule) problem_.coverage_.by_rule += nodes;
+  if (sources_[number] == RuleSource::kClass) problem_.coverage_.by_class += nodes;
   add_memory(number);
 }
 
@@ -246,13 +288,25 @@ void ShardingProblemBuilder::add_memory(uint32_t number) {
     std::vector<LiveInterval> live;
   };
   const std::vector<NodeId> nodes = problem_.variables_[number].nodes;
+  const std::vector<uint32_t> places = problem_.variables_[number].places;
   const uint32_t strategies = static_cast<uint32_t>(problem_.assignment_.nodes[number].costs.size());
-  const NodeTensors first = NodeTensors::of(graph_, nodes.front());
+  std::vector<NodeTensors> tensors_of_node;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    NodeTensors tensors = NodeTensors::of(graph_, nodes[i]);
+    if (!places.empty()) {
+      std::vector<ValueId> results;
+      for (const uint32_t r : problem_.places_.at(nodes[i])[places[i]].results) results.push_back(tensors.results[r]);
+      tensors.results = std::move(results);
+    }
+    tensors_of_node.push_back(std::move(tensors));
+  }
+  const NodeTensors& first = tensors_of_node.front();
   std::vector<Made> memory;
   for (uint32_t r = 0; r < first.results.size(); ++r) {
     Made made;
-    for (const NodeId node : nodes) {
-      const NodeTensors tensors = NodeTensors::of(graph_, node);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const NodeId node = nodes[i];
+      const NodeTensors& tensors = tensors_of_node[i];
       const StorageId storage = graph_.value(tensors.results[r]).storage;
       const auto shares = [&](ValueId v) { return graph_.value(v).storage == storage; };
       if (!storage.valid() || graph_.storage(storage).born != node ||
@@ -332,16 +386,14 @@ std::vector<LiveInterval> ShardingProblemBuilder::stacked(std::vector<LiveInterv
 
 void ShardingProblemBuilder::find_uses() {
   for (const NodeId node : memory_.nodes) {
-    const uint32_t variable = std::as_const(problem_.variable_of_)[node];
-    if (variable == 0) continue;
-    const bool output = graph_.node(node).target == target_of(Builtin::kOutput);
-    uint32_t slot = 0;
+    if (std::as_const(problem_.variable_of_)[node] == 0) continue;
+    const std::vector<ShardingProblem::TensorOf> tensors = problem_.tensors_of(node);
+    size_t slot = 0;
     graph_.for_each_input(node, [&](ValueId v) {
       if (graph_.value(v).kind != ValueKind::kTensor) return;
-      const uint32_t user = variable - 1 + (output ? slot : 0);
       uses_of_[v].push_back({.node = node,
-                             .variable = user,
-                             .slot = output ? 0 : slot,
+                             .variable = tensors[slot].variable,
+                             .slot = tensors[slot].tensor,
                              .phase = phase_of_copies(graph_, node),
                              .tied = memory_.is_tied(graph_, node, v)});
       ++slot;
@@ -358,11 +410,12 @@ void ShardingProblemBuilder::make_copies() {
   };
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> of_key;  // producer, result, phase
   for (const NodeId node : memory_.nodes) {
-    const uint32_t producer = std::as_const(problem_.variable_of_)[node];
-    if (producer == 0) continue;
-    uint32_t result = 0;
+    if (std::as_const(problem_.variable_of_)[node] == 0) continue;
+    const std::vector<ShardingProblem::TensorOf> tensors = problem_.tensors_of(node);
+    size_t next = NodeTensors::of(graph_, node).operands.size();
     graph_.for_each_output(node, [&](ValueId v) {
       if (graph_.value(v).kind != ValueKind::kTensor) return;
+      const auto [producer, result] = tensors[next++];
       std::map<uint32_t, std::vector<const Use*>> by_phase;
       for (const Use& use : std::as_const(uses_of_)[v]) {
         if (!use.tied) by_phase[use.phase.index].push_back(&use);
@@ -372,13 +425,12 @@ void ShardingProblemBuilder::make_copies() {
           return use->variable != uses[0]->variable || use->slot != uses[0]->slot || use->node != uses[0]->node;
         });
         if (!several) continue;
-        const auto [found, is_new] = of_key.try_emplace({producer - 1, result, phase}, 0);
-        if (is_new) found->second = make_copy(producer - 1, result, phase, v);
+        const auto [found, is_new] = of_key.try_emplace({producer, result, phase}, 0);
+        if (is_new) found->second = make_copy(producer, result, phase, v);
         uint32_t copy = found->second;
         for (const Use* use : uses) add_layouts(copy, use->variable, use->slot);
         copy_of_[{v, phase}] = copy;
       }
-      ++result;
     });
   }
 }
@@ -392,7 +444,7 @@ uint32_t ShardingProblemBuilder::make_copy(uint32_t producer, uint32_t result, u
   problem_.variables_.push_back(std::move(variable));
   problem_.assignment_.nodes.push_back(std::move(node));
   sources_.push_back(RuleSource::kRule);
-  add_layouts(number, producer, problem_.variables_[producer].operands + result);
+  add_layouts(number, producer, result);
   return number;
 }
 
@@ -412,18 +464,19 @@ void ShardingProblemBuilder::add_layouts(uint32_t copy, uint32_t variable, uint3
 
 void ShardingProblemBuilder::make_edges() {
   for (const NodeId node : memory_.nodes) {
-    const uint32_t producer = std::as_const(problem_.variable_of_)[node];
-    if (producer == 0) continue;
-    uint32_t result = problem_.variables_[producer - 1].operands;
+    if (std::as_const(problem_.variable_of_)[node] == 0) continue;
+    const std::vector<ShardingProblem::TensorOf> tensors = problem_.tensors_of(node);
+    size_t next = NodeTensors::of(graph_, node).operands.size();
     graph_.for_each_output(node, [&](ValueId v) {
       if (graph_.value(v).kind != ValueKind::kTensor) return;
+      const auto [producer, result] = tensors[next++];
       std::map<uint32_t, std::pair<int64_t, int64_t>> copies;  // by variable: from the first use to the last
       for (const Use& use : std::as_const(uses_of_)[v]) {
         const int64_t begin = memory_.position[use.node];
         const int64_t end = end_of_use(use.node, v);
         const auto copy = copy_of_.find({v, use.phase.index});
         if (use.tied || copy == copy_of_.end()) {
-          add_edge({producer - 1, result, use.variable, use.slot, use.tied}, v, {begin, end, 1});
+          add_edge({producer, result, use.variable, use.slot, use.tied}, v, {begin, end, 1});
           continue;
         }
         add_edge({copy->second, 0, use.variable, use.slot, false}, v, {begin, end, 1});
@@ -432,9 +485,8 @@ void ShardingProblemBuilder::make_edges() {
         span.second = std::max(span.second, end);
       }
       for (const auto& [copy, span] : copies) {
-        add_edge({producer - 1, result, copy, 0, false}, v, {span.first, span.second, 1});
+        add_edge({producer, result, copy, 0, false}, v, {span.first, span.second, 1});
       }
-      ++result;
     });
   }
   finish_edges();
@@ -635,6 +687,31 @@ std::optional<uint32_t> ShardingProblem::variable_of(NodeId node) const {
   return variable - 1;
 }
 
+std::vector<ShardingProblem::TensorOf> ShardingProblem::tensors_of(NodeId node) const {
+  std::vector<TensorOf> tensors;
+  const uint32_t number = variable_of_[node];
+  if (number == 0) return tensors;
+  const auto places = places_.find(node);
+  if (places == places_.end()) {
+    const Variable& variable = variables_[number - 1];
+    for (uint32_t i = 0; i < variable.operands + variable.results; ++i) tensors.push_back({number - 1, i});
+    return tensors;
+  }
+  size_t operands = 0;
+  for (const Place& place : places->second) operands += place.operands.size();
+  for (const Place& place : places->second) {
+    tensors.resize(std::max(tensors.size(), operands + place.results.size()));
+    const uint32_t own = static_cast<uint32_t>(place.operands.size());
+    for (uint32_t i = 0; i < own; ++i) tensors[place.operands[i]] = {place.variable, i};
+    for (uint32_t i = 0; i < place.results.size(); ++i) {
+      const size_t at = operands + place.results[i];
+      tensors.resize(std::max(tensors.size(), at + 1));
+      tensors[at] = {place.variable, own + i};
+    }
+  }
+  return tensors;
+}
+
 std::span<const NodeId> ShardingProblem::nodes_of(uint32_t variable) const { return variables_[variable].nodes; }
 
 ShardingPlan ShardingProblem::plan(std::span<const uint32_t> choice) const {
@@ -643,19 +720,72 @@ ShardingPlan ShardingProblem::plan(std::span<const uint32_t> choice) const {
   }
   ShardingPlan plan;
   plan.mesh = mesh_;
-  for (uint32_t v = 0; v < variables_.size(); ++v) {
-    const Variable& variable = variables_[v];
-    for (const NodeId node : variable.nodes) {
+  for (const NodeId node : graph_->nodes()) {
+    const std::vector<TensorOf> tensors = tensors_of(node);
+    const size_t operands = NodeTensors::of(*graph_, node).operands.size();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const auto [variable, tensor] = tensors[i];
       NodeLayouts& layouts = plan.nodes[node];
-      for (uint32_t i = 0; i < variable.operands; ++i) {
-        layouts.operands.push_back(layouts_[variable.layout(choice[v], i)]);
-      }
-      for (uint32_t i = 0; i < variable.results; ++i) {
-        layouts.results.push_back(layouts_[variable.layout(choice[v], variable.operands + i)]);
-      }
+      (i < operands ? layouts.operands : layouts.results)
+          .push_back(layouts_[variables_[variable].layout(choice[variable], tensor)]);
     }
   }
   return plan;
+}
+
+std::optional<std::vector<uint32_t>> ShardingProblem::choice_of(const ShardingPlan& plan) const {
+  std::vector<std::optional<uint32_t>> found(variables_.size());
+  for (const NodeId node : graph_->nodes()) {
+    const std::vector<TensorOf> tensors = tensors_of(node);
+    if (tensors.empty()) continue;
+    const NodeLayouts& layouts = plan.nodes[node];
+    const size_t operands = layouts.operands.size();
+    if (operands + layouts.results.size() != tensors.size()) return std::nullopt;
+    const auto lies = [&](size_t i) -> const Layout& {
+      return i < operands ? layouts.operands[i] : layouts.results[i - operands];
+    };
+    std::map<uint32_t, std::vector<size_t>> of_variable;  // its tensors
+    for (size_t i = 0; i < tensors.size(); ++i) of_variable[tensors[i].variable].push_back(i);
+    for (const auto& [v, own] : of_variable) {
+      const Variable& variable = variables_[v];
+      const auto fits = [&](uint32_t strategy) {
+        return std::ranges::all_of(
+            own, [&](size_t i) { return layouts_[variable.layout(strategy, tensors[i].tensor)] == lies(i); });
+      };
+      if (found[v]) {
+        if (!fits(*found[v])) return std::nullopt;
+        continue;
+      }
+      const uint32_t count = static_cast<uint32_t>(assignment_.nodes[v].costs.size());
+      for (uint32_t s = 0; s < count && !found[v]; ++s) {
+        if (assignment_.nodes[v].costs[s] != kForbidden && fits(s)) found[v] = s;
+      }
+      if (!found[v]) return std::nullopt;
+    }
+  }
+  // What is left follows from its neighbours: copies from who makes and takes them, other results from the first.
+  std::vector<std::vector<AssignmentCost::Wide>> costs(variables_.size());
+  for (size_t v = 0; v < found.size(); ++v) {
+    if (!found[v]) costs[v].assign(assignment_.nodes[v].costs.size(), 0);
+  }
+  for (const AssignmentEdge& edge : assignment_.edges) {
+    const CostMatrix& matrix = assignment_.matrices[edge.matrix];
+    for (const bool first : {true, false}) {
+      const uint32_t open = first ? edge.a : edge.b;
+      const uint32_t other = first ? edge.b : edge.a;
+      if (found[open] || !found[other]) continue;
+      for (uint32_t s = 0; s < costs[open].size(); ++s) {
+        const int64_t cost = first ? matrix.at(s, *found[other]) : matrix.at(*found[other], s);
+        costs[open][s] += AssignmentCost::Wide{cost} * edge.times;
+      }
+    }
+  }
+  std::vector<uint32_t> choice;
+  for (size_t v = 0; v < found.size(); ++v) {
+    choice.push_back(found[v] ? *found[v]
+                              : static_cast<uint32_t>(std::ranges::min_element(costs[v]) - costs[v].begin()));
+  }
+  return choice;
 }
 
 ShardingProblem::Cost ShardingProblem::cost(std::span<const uint32_t> choice) const {

@@ -72,7 +72,10 @@ class ShardingProblemBuilder {
   void split_pinned_classes();
   void make_variables();
   uint32_t make_variable(NodeId node, const NodeTensors& tensors);
-  void make_output(NodeId node, ValueId operand);
+  uint32_t make_variable(NodeId node, const NodeTensors& tensors, const NodeStrategies& strategies,
+                         const NodeTime& time);
+  void make_places(NodeId node, const NodeTensors& tensors);
+  NodeStrategies strategies_of(NodeId node, const NodeTensors& tensors) const;
   void finish_variable(uint32_t number);
   void add_memory(uint32_t number);
   void tie_memory();
@@ -104,6 +107,8 @@ class ShardingProblemBuilder {
   std::vector<std::pair<uint32_t, uint32_t>> ties_;  // variables, and those of their other results
   std::vector<RuleSource> sources_;
   std::unordered_map<std::string, size_t> layout_numbers_;
+  IdMap<ValueId, ShardingProblem::TensorOf> made_by_;
+  std::map<std::vector<uint64_t>, uint32_t> alike_;  // places that are, by what they are: their variable
   IdMap<ValueId, std::vector<Use>> uses_of_;
   std::map<std::pair<ValueId, uint32_t>, uint32_t> copy_of_;  // value, phase: variable
   std::map<EdgeKey, Edge> edges_;

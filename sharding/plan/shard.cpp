@@ -8,6 +8,8 @@
 #include <cmath>
 
 #include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/units.h"
 #include "sharding/plan/named_nodes.h"
 #include "sharding/plan/node_classes.h"
@@ -80,6 +82,22 @@ Explanation explain(const Graph& graph, const ShardingProblem& problem, const Sh
   return explanation;
 }
 
+// A plan that is given, as a solution; its memory may be above the limit.
+AssignmentSolution solution_of(const ShardingProblem& problem, const ShardingPlan& plan) {
+  const std::optional<std::vector<uint32_t>> choice = problem.choice_of(plan);
+  AssignmentSolution solution;
+  if (choice) {
+    const AssignmentCost cost = evaluate(problem.assignment(), *choice);
+    solution.choice = *choice;
+    solution.feasible = cost.allowed;
+    solution.cost = cost.cost;
+    solution.peak = cost.peak;
+    solution.peak_at = cost.peak_at;
+  }
+  if (!solution.feasible) solution.why_infeasible = "The plan that is given is none of this problem.";
+  return solution;
+}
+
 }  // namespace
 
 ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& options) {
@@ -100,7 +118,7 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   const ApplyOptions applying{
       .rules = sharding.rules, .planner = &problem.planner(), .random_parts = sharding.cut_random};
   for (int attempt = 0;; ++attempt) {
-    answer.solution = solve(assignment, options.solve);
+    answer.solution = options.plan == nullptr ? solve(assignment, options.solve) : solution_of(problem, *options.plan);
     if (!answer.solution.feasible) {
       throw NoPlanError(fmt::format(
           "{}: no plan {}. {}", answer.title,
@@ -111,7 +129,7 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
     answer.rank = apply(graph, answer.plan, options.rank, applying);
     answer.peak = peak_of_live_bytes(answer.rank->graph);
     answer.assumed_peak = static_cast<int64_t>(answer.solution.peak);
-    if (sharding.memory == kNoLimit || answer.peak <= sharding.memory) break;
+    if (sharding.memory == kNoLimit || answer.peak <= sharding.memory || options.plan != nullptr) break;
     if (attempt == 5) {
       throw NoPlanError(fmt::format("{}: the plan found holds {} a device, {} are allowed", answer.title,
                                     human_bytes(answer.peak), human_bytes(sharding.memory)));
@@ -134,9 +152,20 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   answer.compute = seconds_of(cost.compute);
   answer.communication = seconds_of(cost.communication);
   answer.bound = seconds_of(answer.solution.lower_bound);
-  const std::vector<uint32_t> whole(problem.assignment().nodes.size(), 0);
-  answer.alone = seconds_of(problem.cost(whole).compute);
+  const StepTime alone = StepTime::of(graph, *sharding.device);
+  for (const NodeId node : graph.nodes()) answer.alone += alone.of(node).seconds;
+  const Graph& local = answer.rank->graph;
+  const OverlappedStep step = OverlappedStep::of(
+      local, Communication::of(local, {.interconnect = sharding.interconnect}), StepTime::of(local, *sharding.device));
+  answer.overlapped = step.seconds();
+  answer.exposed = step.exposed();
   answer.placeholders = problem.placeholders(answer.plan);
+  if (sharding.unfold && options.plan == nullptr) {
+    ShardingOptions alike = sharding;
+    alike.unfold = false;
+    const AssignmentSolution folded = solve(ShardingProblem::of(graph, alike).assignment(), options.solve);
+    if (folded.feasible) answer.folded_seconds = seconds_of(folded.cost);
+  }
   answer.traffic = traffic_of(graph, answer.plan, problem);
   if (options.compare) {
     for (const HandPlan hand : hand_plans(sharding.mesh)) {
@@ -229,11 +258,22 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
       answer.title, devices, human_seconds(answer.seconds()), human_seconds(answer.compute),
       human_seconds(answer.communication), human_seconds(answer.alone),
       answer.seconds() > 0 ? answer.alone / answer.seconds() : 0.0);
-  const double gap = answer.seconds() > 0 ? 1 - answer.bound / answer.seconds() : 0;
-  text += fmt::format("no plan {}is below {}: {}\n", answer.folded ? "that treats layers alike " : "",
-                      human_seconds(answer.bound),
-                      answer.solution.optimal ? "this one is optimal"
-                                              : fmt::format("this one is within {:.3f} % of the best", gap * 100));
+  if (answer.communication > 0) {
+    text += fmt::format("{} where a second stream communicates meanwhile; {} of communication are not hidden\n",
+                        human_seconds(answer.overlapped), human_seconds(answer.exposed));
+  }
+  if (answer.bound > 0) {
+    const double gap = answer.seconds() > 0 ? 1 - answer.bound / answer.seconds() : 0;
+    text += fmt::format("no plan {}is below {}: {}\n", answer.folded ? "that treats layers alike " : "",
+                        human_seconds(answer.bound),
+                        answer.solution.optimal ? "this one is optimal"
+                                                : fmt::format("this one is within {:.3f} % of the best", gap * 100));
+  }
+  if (answer.folded_seconds) {
+    text +=
+        fmt::format("{} where layers are treated alike: that loses {:.3f} %\n", human_seconds(*answer.folded_seconds),
+                    answer.seconds() > 0 ? (*answer.folded_seconds / answer.seconds() - 1) * 100 : 0.0);
+  }
   text += fmt::format("{} nodes, {} variables, {} edges in {}; solved in {}\n", exact_count(answer.nodes),
                       exact_count(answer.variables), exact_count(answer.edges), human_seconds(answer.problem_seconds),
                       human_seconds(answer.solver_seconds));
@@ -250,7 +290,8 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
     for (const auto& [name, count] : answer.coverage.without_a_rule) text += fmt::format(" {} ({})", name, count);
     text += "\n";
   }
-  text += "\n" + placeholder_table(answer, rows);
+  text += "\n";
+  text += placeholder_table(answer, rows);
   std::vector<std::vector<std::string>> lines{{"PHASE", "STEP", "AXIS", "CALLS", "BYTES AFTER", "TIME"}};
   for (const PlannedTraffic& sum : answer.traffic) {
     lines.push_back({sum.phase, sum.kind, sum.axis, fmt::format("{}", sum.calls), human_bytes(sum.bytes),
@@ -295,6 +336,8 @@ nlohmann::json to_json(const ShardingAnswer& answer) {
                       {"compute_seconds", answer.compute},
                       {"communication_seconds", answer.communication},
                       {"one_device_seconds", answer.alone},
+                      {"overlapped_seconds", answer.overlapped},
+                      {"exposed_communication_seconds", answer.exposed},
                       {"lower_bound_seconds", answer.bound},
                       {"bound_is_of", answer.folded ? "plans that treat layers alike" : "all plans"},
                       {"optimal", answer.solution.optimal},
@@ -307,6 +350,7 @@ nlohmann::json to_json(const ShardingAnswer& answer) {
                       {"solver_seconds", answer.solver_seconds},
                       {"without_a_rule", answer.coverage.without_a_rule}};
   if (answer.memory != kNoLimit) json["memory_limit"] = answer.memory;
+  if (answer.folded_seconds) json["folded_seconds"] = *answer.folded_seconds;
   json["tensors"] = nlohmann::json::array();
   for (const PlannedTensor& tensor : answer.placeholders) {
     json["tensors"].push_back({{"name", tensor.name},

@@ -3,132 +3,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <charconv>
 #include <ostream>
 
-#include "sharding/solver/node_usages.h"
+#include "sharding/solver/json_reader.h"
+#include "sharding/solver/plain_problem.h"
 
 namespace shadowgraph {
 
 namespace {
-
-constexpr int kDeepest = 64;  // values in values that are skipped
-
-// Of the JSON that problems need: no number but whole ones is read, and nothing is kept that is not asked for. Files have
-// a hundred megabytes.
-class JsonReader {
- public:
-  explicit JsonReader(std::string_view text) : text_(text) {}
-
-  [[noreturn]] void fail(const std::string& what) const {
-    const size_t end = std::min(at_, text_.size());
-    const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<int64_t>(end), '\n');
-    const size_t start = text_.substr(0, end).rfind('\n');
-    const size_t column = end - (start == std::string_view::npos ? 0 : start + 1) + 1;
-    throw ParseError(fmt::format("{}:{}: {}", line, column, what), static_cast<int>(line), static_cast<int>(column));
-  }
-
-  char peek() {
-    while (at_ < text_.size() &&
-           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) {
-      ++at_;
-    }
-    return at_ < text_.size() ? text_[at_] : '\0';
-  }
-
-  bool take(char c) {
-    if (peek() != c) return false;
-    ++at_;
-    return true;
-  }
-
-  void expect(char c) {
-    if (!take(c)) fail(fmt::format("'{}' is missing", c));
-  }
-
-  bool take_null() {
-    if (peek() != 'n') return false;
-    if (text_.substr(at_, 4) != "null") fail("no value");
-    at_ += 4;
-    return true;
-  }
-
-  int64_t number() {
-    peek();
-    int64_t value = 0;
-    const char* begin = text_.data() + at_;
-    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
-    if (error == std::errc::result_out_of_range) fail("the number has more than 64 bits");
-    if (error != std::errc()) fail("a whole number is missing");
-    at_ += static_cast<size_t>(end - begin);
-    const char next = at_ < text_.size() ? text_[at_] : '\0';
-    if (next == '.' || next == 'e' || next == 'E') fail("the number is not a whole one");
-    return value;
-  }
-
-  int64_t not_negative() {
-    const int64_t value = number();
-    if (value < 0) fail("the number is below 0");
-    return value;
-  }
-
-  std::string string() {
-    if (peek() != '"') fail("a text is missing");
-    const size_t begin = at_++;
-    while (at_ < text_.size() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2 : 1;
-    if (at_ >= text_.size()) fail("the text does not end");
-    ++at_;
-    const nlohmann::json parsed = nlohmann::json::parse(text_.substr(begin, at_ - begin), nullptr, false);
-    if (!parsed.is_string()) fail("the text has characters that it may not have");
-    return parsed.get<std::string>();
-  }
-
-  template <typename Each>
-  void array(const Each& each) {
-    expect('[');
-    if (take(']')) return;
-    do each();
-    while (take(','));
-    expect(']');
-  }
-
-  template <typename Each>
-  void object(const Each& each) {
-    expect('{');
-    if (take('}')) return;
-    do {
-      const std::string key = string();
-      expect(':');
-      each(key);
-    } while (take(','));
-    expect('}');
-  }
-
-  void skip(int depth = 0) {
-    if (depth > kDeepest) fail("values are nested too deeply");
-    const char c = peek();
-    if (c == '{') {
-      object([&](const std::string&) { skip(depth + 1); });
-    } else if (c == '[') {
-      array([&] { skip(depth + 1); });
-    } else if (c == '"') {
-      string();
-    } else {
-      const size_t begin = at_;
-      while (at_ < text_.size() && std::string_view(",]} \n\t\r").find(text_[at_]) == std::string_view::npos) ++at_;
-      if (!nlohmann::json::accept(text_.substr(begin, at_ - begin))) fail("no value");
-    }
-  }
-
-  void end() {
-    if (peek() != '\0' || at_ < text_.size()) fail("there is more behind the problem");
-  }
-
- private:
-  std::string_view text_;
-  size_t at_ = 0;
-};
 
 std::vector<int64_t> read_figures(JsonReader& reader, bool may_be_forbidden) {
   std::vector<int64_t> figures;
@@ -304,12 +186,6 @@ std::string text_of(AssignmentCost::Wide value) {
   return {digits.rbegin(), digits.rend()};
 }
 
-int64_t multiplied(int64_t figure, int64_t times) {
-  int64_t product = 0;
-  if (__builtin_mul_overflow(figure, times, &product)) throw Error("a cost times its count has more than 64 bits");
-  return product;
-}
-
 template <typename Range, typename Each>
 void write_list(std::ostream& out, const Range& range, const Each& each) {
   const char* separator = "";
@@ -328,85 +204,6 @@ void write_figures(std::ostream& out, std::span<const int64_t> figures) {
 
 void write_live(std::ostream& out, std::span<const LiveInterval> live) {
   write_list(out, live, [&](const LiveInterval& x) { out << '[' << x.begin << ',' << x.end << ',' << x.count << ']'; });
-}
-
-bool may_be(const AssignmentNode& node, uint32_t s) {
-  return node.costs[s] != kForbidden && (node.pinned < 0 || static_cast<uint32_t>(node.pinned) == s);
-}
-
-// Costs multiplied out, every edge between two nodes with a matrix of its own, one interval a node.
-AssignmentProblem plain(const AssignmentProblem& given) {
-  AssignmentProblem problem = has_edge_usages(given) ? with_node_usages(given).problem : given;
-  const size_t count = problem.nodes.size();
-  for (size_t i = 0; i < count; ++i) {
-    for (uint32_t s = 0; s < problem.nodes[i].costs.size(); ++s) {
-      int64_t& cost = problem.nodes[i].costs[s];
-      cost = may_be(problem.nodes[i], s) ? multiplied(cost, problem.nodes[i].times) : kForbidden;
-    }
-    problem.nodes[i].times = 1;
-    problem.nodes[i].pinned = -1;
-    if (problem.nodes[i].usages.empty()) {
-      problem.nodes[i].usages.assign(problem.nodes[i].costs.size(), 0);
-      problem.nodes[i].live.clear();
-    }
-    const AssignmentNode node = problem.nodes[i];
-    for (size_t k = 0; k < node.live.size(); ++k) {
-      AssignmentNode part{.name = node.name, .costs = std::vector<int64_t>(node.costs.size(), 0)};
-      for (const int64_t usage : node.usages) part.usages.push_back(multiplied(usage, node.live[k].count));
-      part.live = {{.begin = node.live[k].begin, .end = node.live[k].end}};
-      if (k == 0) {
-        problem.nodes[i].usages = std::move(part.usages);
-        problem.nodes[i].live = std::move(part.live);
-        continue;
-      }
-      const auto size = static_cast<uint32_t>(node.costs.size());
-      CostMatrix tie{.rows = size, .columns = size};
-      tie.costs.assign(size_t{size} * size, kForbidden);
-      for (uint32_t s = 0; s < size; ++s) tie.costs[size_t{s} * size + s] = 0;
-      problem.edges.push_back({.a = static_cast<uint32_t>(i),
-                               .b = static_cast<uint32_t>(problem.nodes.size()),
-                               .matrix = static_cast<uint32_t>(problem.matrices.size())});
-      problem.matrices.push_back(std::move(tie));
-      problem.nodes.push_back(std::move(part));
-    }
-  }
-  std::vector<AssignmentEdge> edges;
-  std::vector<CostMatrix> matrices;
-  for (const AssignmentEdge& edge : problem.edges) {
-    CostMatrix matrix = problem.matrices[edge.matrix];
-    for (int64_t& cost : matrix.costs) cost = cost == kForbidden ? kForbidden : multiplied(cost, edge.times);
-    if (edge.a == edge.b) {
-      for (uint32_t s = 0; s < matrix.rows; ++s) {
-        int64_t& cost = problem.nodes[edge.a].costs[s];
-        const int64_t more = matrix.at(s, s);
-        if (cost == kForbidden || more == kForbidden) {
-          cost = kForbidden;
-        } else if (__builtin_add_overflow(cost, more, &cost)) {
-          throw Error("a sum of costs has more than 64 bits");
-        }
-      }
-      continue;
-    }
-    edges.push_back({.a = edge.a, .b = edge.b, .matrix = static_cast<uint32_t>(matrices.size())});
-    matrices.push_back(std::move(matrix));
-  }
-  problem.edges = std::move(edges);
-  problem.matrices = std::move(matrices);
-  return problem;
-}
-
-// More than all that is allowed can cost together.
-int64_t forbidding_cost(const AssignmentProblem& problem) {
-  AssignmentCost::Wide sum = 1;
-  const auto add = [&](std::span<const int64_t> costs) {
-    int64_t most = 0;
-    for (const int64_t cost : costs) most = cost == kForbidden ? most : std::max(most, cost);
-    sum += most;
-  };
-  for (const AssignmentNode& node : problem.nodes) add(node.costs);
-  for (const CostMatrix& matrix : problem.matrices) add(matrix.costs);
-  if (sum > std::numeric_limits<int64_t>::max() / 4) throw Error("costs are too large to forbid anything by a cost");
-  return static_cast<int64_t>(sum);
 }
 
 }  // namespace
@@ -519,85 +316,6 @@ void write_assignment(const AssignmentProblem& problem, std::ostream& out) {
   out << "}\n";
 }
 
-void write_lp(const AssignmentProblem& given, std::ostream& out) {
-  const AssignmentProblem problem = plain(given);
-  const auto each_pair = [&](size_t e, const auto& each) {
-    const CostMatrix& matrix = problem.matrices[problem.edges[e].matrix];
-    for (uint32_t i = 0; i < matrix.rows; ++i) {
-      for (uint32_t j = 0; j < matrix.columns; ++j) each(i, j, matrix.at(i, j));
-    }
-  };
-  out << "Minimize\n cost:";
-  for (size_t v = 0; v < problem.nodes.size(); ++v) {
-    for (size_t s = 0; s < problem.nodes[v].costs.size(); ++s) {
-      const int64_t cost = problem.nodes[v].costs[s];
-      out << "\n + " << (cost == kForbidden ? 0 : cost) << " x" << v << '_' << s;
-    }
-  }
-  for (size_t e = 0; e < problem.edges.size(); ++e) {
-    each_pair(e, [&](uint32_t i, uint32_t j, int64_t cost) {
-      if (cost != kForbidden && cost != 0) out << "\n + " << cost << " y" << e << '_' << i << '_' << j;
-    });
-  }
-  out << "\nSubject To\n";
-  for (size_t v = 0; v < problem.nodes.size(); ++v) {
-    out << " one" << v << ':';
-    for (size_t s = 0; s < problem.nodes[v].costs.size(); ++s) out << "\n + x" << v << '_' << s;
-    out << " = 1\n";
-  }
-  for (size_t e = 0; e < problem.edges.size(); ++e) {
-    const AssignmentEdge& edge = problem.edges[e];
-    const CostMatrix& matrix = problem.matrices[edge.matrix];
-    for (uint32_t i = 0; i < matrix.rows; ++i) {
-      out << " a" << e << '_' << i << ':';
-      for (uint32_t j = 0; j < matrix.columns; ++j) out << "\n + y" << e << '_' << i << '_' << j;
-      out << " - x" << edge.a << '_' << i << " = 0\n";
-    }
-    for (uint32_t j = 0; j < matrix.columns; ++j) {
-      out << " b" << e << '_' << j << ':';
-      for (uint32_t i = 0; i < matrix.rows; ++i) out << "\n + y" << e << '_' << i << '_' << j;
-      out << " - x" << edge.b << '_' << j << " = 0\n";
-    }
-  }
-  if (problem.usage_limit != kNoLimit) {
-    std::vector<int64_t> begins;
-    for (const AssignmentNode& node : problem.nodes) {
-      for (const LiveInterval& interval : node.live) begins.push_back(interval.begin);
-    }
-    std::sort(begins.begin(), begins.end());
-    begins.erase(std::unique(begins.begin(), begins.end()), begins.end());
-    for (size_t t = 0; t < begins.size(); ++t) {
-      std::string row;
-      for (size_t v = 0; v < problem.nodes.size(); ++v) {
-        const AssignmentNode& node = problem.nodes[v];
-        if (node.live.empty() || node.live[0].begin > begins[t] || node.live[0].end <= begins[t]) continue;
-        for (size_t s = 0; s < node.usages.size(); ++s) {
-          if (node.usages[s] > 0) row += fmt::format("\n + {} x{}_{}", node.usages[s], v, s);
-        }
-      }
-      if (!row.empty()) out << " usage" << t << ':' << row << " <= " << problem.usage_limit << '\n';
-    }
-  }
-  out << "Bounds\n";
-  for (size_t v = 0; v < problem.nodes.size(); ++v) {
-    for (size_t s = 0; s < problem.nodes[v].costs.size(); ++s) {
-      if (problem.nodes[v].costs[s] == kForbidden) out << " x" << v << '_' << s << " = 0\n";
-    }
-  }
-  for (size_t e = 0; e < problem.edges.size(); ++e) {
-    each_pair(e, [&](uint32_t i, uint32_t j, int64_t cost) {
-      if (cost == kForbidden) out << " y" << e << '_' << i << '_' << j << " = 0\n";
-    });
-  }
-  out << "Binary\n";
-  for (size_t v = 0; v < problem.nodes.size(); ++v) {
-    for (size_t s = 0; s < problem.nodes[v].costs.size(); ++s) {
-      if (problem.nodes[v].costs[s] != kForbidden) out << " x" << v << '_' << s << '\n';
-    }
-  }
-  out << "End\n";
-}
-
 void write_assignment(const AssignmentProblem& problem, std::string_view format, std::ostream& out) {
   if (format == "json") {
     write_assignment(problem, out);
@@ -605,8 +323,10 @@ void write_assignment(const AssignmentProblem& problem, std::string_view format,
     write_iopddl(problem, out);
   } else if (format == "lp") {
     write_lp(problem, out);
+  } else if (format == "mps") {
+    write_mps(problem, out);
   } else {
-    throw Error(fmt::format("problems are written as json, iopddl or lp, not as {}", format));
+    throw Error(fmt::format("problems are written as json, iopddl, lp or mps, not as {}", format));
   }
 }
 
@@ -615,6 +335,7 @@ nlohmann::json to_json(const AssignmentSolution& solution) {
                       {"version", 1},
                       {"feasible", solution.feasible},
                       {"optimal", solution.optimal}};
+  json["stopped"] = solution.stopped;
   json["choice"] = solution.choice;
   json["cost"] = text_of(solution.cost);
   json["lower_bound"] = text_of(solution.lower_bound);

@@ -3,12 +3,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sharding/solver/wide_vectors.h"
+
 namespace shadowgraph {
 
 namespace {
 
 // Sums of a few of them are below 2^53.
 constexpr double kLargestExact = 0x1p50;
+
+SHADOWGRAPH_SOLVER_LOOPS void lower(double* least, const double* row, double base, size_t size) {
+  for (size_t i = 0; i < size; ++i) least[i] = std::min(least[i], base + row[i]);
+}
 
 }  // namespace
 
@@ -22,6 +28,7 @@ DualAscent::DualAscent(const PairwiseModel& model) : model_(model) {
   unary_.resize(count);
   least_.resize(count, 0);
   messages_.resize(model.edges().size() * 2);
+  for (const PairwiseModel::Edge& edge : model.edges()) tables_.push_back(edge.table);
   for (uint32_t v = 0; v < count; ++v) {
     if (!model.is_left(v)) continue;
     place_[v] = static_cast<uint32_t>(order_.size());
@@ -53,6 +60,12 @@ void DualAscent::set_unary(uint32_t v, const std::vector<double>& costs) {
   least_[v] = least;
 }
 
+void DualAscent::set_pairs(uint32_t e, std::vector<double> costs) {
+  PairTable table{.rows = tables_[e]->rows, .columns = tables_[e]->columns, .costs = std::move(costs)};
+  complete(table);
+  tables_[e] = std::make_shared<const PairTable>(std::move(table));
+}
+
 void DualAscent::pass(double cutoff) {
   std::vector<double> fresh;
   double largest = 0;
@@ -76,7 +89,7 @@ void DualAscent::pass(double cutoff) {
     for (size_t s = 0; s < states; ++s) share_[v][s] = std::floor(content[s] / parts);
     for (const Half& half : halves_[v]) {
       if ((place_[half.other] > place_[v]) != forward_) continue;
-      const PairTable& table = *model_.edges()[half.edge].table;
+      const PairTable& table = *tables_[half.edge];
       const std::vector<double>& back = message(half.edge, half.first);
       std::vector<double>& out = message(half.edge, !half.first);
       const size_t others = out.size();
@@ -86,7 +99,7 @@ void DualAscent::pass(double cutoff) {
       for (size_t s = 0; s < states; ++s, row += others) {
         const double base = share_[v][s] - back[s];
         if (few.begin.empty()) {
-          for (size_t t = 0; t < others; ++t) fresh[t] = std::min(fresh[t], base + row[t]);
+          lower(fresh.data(), row, base, others);
         } else {
           for (uint32_t i = few.begin[s]; i < few.begin[s + 1]; ++i) {
             fresh[few.column[i]] = std::min(fresh[few.column[i]], base + few.cost[i]);
@@ -115,11 +128,10 @@ void DualAscent::pass(double cutoff) {
   if (!(largest <= kLargestExact) || !(std::abs(bound_) <= kLargestExact)) is_exact_ = false;
 }
 
-void DualAscent::apply(PairwiseModel& model) const {
-  // Each edge gives up its messages, and holds the share of the end that was passed first.
+std::vector<std::vector<double>> DualAscent::given() const {
   std::vector<std::vector<double>> given = messages_;
-  for (uint32_t e = 0; e < model.edges().size(); ++e) {
-    const PairwiseModel::Edge& edge = model.edges()[e];
+  for (uint32_t e = 0; e < model_.edges().size(); ++e) {
+    const PairwiseModel::Edge& edge = model_.edges()[e];
     if (!edge.table) continue;
     // forward_ is the direction of the next pass.
     const bool holds_a = (place_[edge.a] < place_[edge.b]) != forward_;
@@ -127,7 +139,58 @@ void DualAscent::apply(PairwiseModel& model) const {
     const std::vector<double>& share = share_[holds_a ? edge.a : edge.b];
     for (size_t s = 0; s < holder.size(); ++s) holder[s] -= share[s];
   }
-  model.reparametrize(content_, given);
+  return given;
+}
+
+double DualAscent::certified_bound() const {
+  // Whatever edges give to their ends, the sum of all minima is a bound of exact sums. Each of n additions loses at most
+  // 2^-53 of the largest partial sum.
+  constexpr double kLost = 0x1p-52;
+  const std::vector<std::vector<double>> gifts = given();
+  const auto largest_of = [](const std::vector<double>& amounts) {
+    double largest = 0;
+    for (const double x : amounts) largest = x == kInfinite ? largest : std::max(largest, std::abs(x));
+    return largest;
+  };
+  double bound = 0;
+  double lost = 0;
+  double sizes = 0;
+  std::vector<double> sum;
+  for (const uint32_t v : order_) {
+    sum = unary_[v];
+    double largest = largest_of(sum);
+    for (const Half& half : halves_[v]) {
+      const std::vector<double>& gift = gifts[2 * half.edge + (half.first ? 0 : 1)];
+      for (size_t s = 0; s < sum.size(); ++s) sum[s] += gift[s];
+      largest += largest_of(gift);
+    }
+    lost += kLost * largest * static_cast<double>(halves_[v].size() + 1);
+    bound += *std::min_element(sum.begin(), sum.end());
+    sizes += std::abs(bound);
+  }
+  for (uint32_t e = 0; e < model_.edges().size(); ++e) {
+    const PairwiseModel::Edge& edge = model_.edges()[e];
+    if (!edge.table) continue;
+    const std::vector<double>& to_a = gifts[2 * e];
+    const std::vector<double>& to_b = gifts[2 * e + 1];
+    double least = kInfinite;
+    double largest = 0;
+    const double* row = tables_[e]->costs.data();
+    for (size_t i = 0; i < to_a.size(); ++i, row += to_b.size()) {
+      for (size_t j = 0; j < to_b.size(); ++j) {
+        least = std::min(least, row[j] - to_a[i] - to_b[j]);
+        largest = row[j] == kInfinite ? largest : std::max(largest, row[j]);
+      }
+    }
+    lost += 3 * kLost * (largest + largest_of(to_a) + largest_of(to_b));
+    bound += least;
+    sizes += std::abs(bound);
+  }
+  return bound - 2 * (lost + kLost * sizes);
+}
+
+void DualAscent::apply(PairwiseModel& model) const {
+  model.reparametrize(content_, given());
   for (const uint32_t v : order_) {
     std::vector<uint32_t> keep;
     for (uint32_t s = 0; s < gone_[v].size(); ++s) {
@@ -148,7 +211,7 @@ std::vector<uint32_t> DualAscent::rounded() const {
         const std::vector<double>& in = message(half.edge, half.first);
         for (size_t s = 0; s < sum.size(); ++s) sum[s] += in[s];
       } else {
-        const PairTable& table = *model_.edges()[half.edge].table;
+        const PairTable& table = *tables_[half.edge];
         const double* row = half.first ? table.transposed.data() : table.costs.data();
         row += size_t{states[half.other]} * sum.size();
         for (size_t s = 0; s < sum.size(); ++s) sum[s] += row[s];

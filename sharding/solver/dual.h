@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "sharding/solver/pairwise.h"
@@ -19,10 +20,16 @@ class DualAscent {
   // or more are marked in gone().
   void pass(double cutoff);
   double bound() const { return bound_; }
-  // False once an amount was so large that doubles do not hold it exactly: the bound and gone() mean nothing then.
+  // False once an amount was so large that doubles do not hold it exactly: bound() only guides then, and gone() means
+  // nothing.
   bool is_exact() const { return is_exact_; }
+  // A bound whatever the amounts are: made anew from messages, less what its sums may have lost to rounding. As long as a
+  // pass.
+  double certified_bound() const;
   // Costs of single variables that are other ones now: whole numbers, none infinite.
   void set_unary(uint32_t v, const std::vector<double>& costs);
+  // Costs of pairs that are other ones now; bound() is one again after the next pass.
+  void set_pairs(uint32_t e, std::vector<double> costs);
   // One state for each variable, by the messages of the last two passes: the order of the next pass, each next to those
   // before it.
   std::vector<uint32_t> rounded() const;
@@ -40,7 +47,11 @@ class DualAscent {
   std::vector<double>& message(uint32_t edge, bool to_a) { return messages_[2 * edge + (to_a ? 0 : 1)]; }
   const std::vector<double>& message(uint32_t edge, bool to_a) const { return messages_[2 * edge + (to_a ? 0 : 1)]; }
 
+  // By edge, to a and to b: its messages, less the share of the end that was passed first, which it holds.
+  std::vector<std::vector<double>> given() const;
+
   const PairwiseModel& model_;
+  std::vector<std::shared_ptr<const PairTable>> tables_;
   std::vector<std::vector<double>> unary_;
   std::vector<uint32_t> order_;
   std::vector<uint32_t> place_;

@@ -2,14 +2,31 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <random>
+#include <thread>
 
+#include "sharding/solver/branches.h"
+#include "sharding/solver/compact_model.h"
 #include "sharding/solver/dual.h"
 #include "sharding/solver/local_search.h"
+#include "sharding/solver/prices.h"
+#include "sharding/solver/simplify.h"
 #include "sharding/solver/usage.h"
 
 namespace shadowgraph {
 
 namespace {
+
+constexpr double kPriceShare = 0.4;                  // of the time, for bounds; the rest is the search's
+constexpr double kLeastPace = 1e-4;                  // of steps of the prices
+constexpr double kSearchShare = 0.45;                // of the time, after which branches begin
+constexpr int64_t kSmallEntries = int64_t{1} << 21;  // of tables of a model whose branches are bounded
+constexpr double kMostPriceShare = 0.7;              // as long as the bound rises
+constexpr double kLittleOfGap = 0.01;
+constexpr int kChains = 2;                                // of the search, whatever the number of threads
+constexpr double kWeights[] = {1.0, 0.7, 0.4, 0.2, 0.0};  // of prices in a round of the search
+constexpr double kWorkOfPasses = 4e6;                     // entries of tables looked at between changes of prices
 
 class LimitSearch {
  public:
@@ -18,157 +35,271 @@ class LimitSearch {
 
   Limited run() {
     result_.bound = options_.bound;
-    model_.propagate();
-    if (model_.is_possible()) model_.merge_functional();
-    if (!model_.is_possible() || !drop_too_large()) {
+    if (!simplify_within_limit(problem_, model_)) {
       result_.possible = false;
       return result_;
     }
-    const UsageModel usage(problem_, model_);
-    LocalSearch local(model_, usage, 1);
-    for (const std::vector<uint32_t>& start : options_.starts) {
-      const std::vector<uint32_t> states = model_.states_of(start);
-      if (!states.empty()) attempt(local, states, 40);
-    }
-    price(usage, local);
+    usage_ = std::make_unique<UsageModel>(problem_, model_);
+    compact_ = std::make_unique<CompactModel>(model_, *usage_);
+    for (uint64_t k = 1; k <= kChains; ++k) chains_.push_back({LocalSearch(*compact_, k), std::mt19937_64(~k)});
+    prices_.assign(usage_->points(), 0);
+    begin();
+    find_prices();
+    for (const double price : prices_) result_.priced += price > 0 ? 1 : 0;
+    improve(is_small() ? kSearchShare : 1);
+    if (is_small()) branch();
     return result_;
   }
 
  private:
+  struct Chain {
+    LocalSearch search;
+    std::mt19937_64 noise;
+    int stale = 0;  // rounds without a better choice
+    double cost = kInfinite;
+    std::vector<uint32_t> best{};  // feasible
+  };
+
+  bool is_out_of_time() const { return options_.time_spent() >= 1; }
   bool is_over() const {
-    return (best_ < kInfinite && best_ - result_.bound <= std::max(options_.gap * best_, 0.5)) ||
-           options_.out_of_time();
+    return (best_ < kInfinite && best_ - result_.bound <= std::max(options_.gap * best_, 0.5)) || is_out_of_time();
   }
 
-  // States that use more than is left by the least that all others need, with what then follows.
-  bool drop_too_large() {
-    for (int round = 0; round < 8; ++round) {
-      const UsageModel usage(problem_, model_);
-      UsageTree least(usage.points());
-      std::vector<std::vector<double>> needs(model_.size());
-      for (uint32_t v = 0; v < model_.size(); ++v) {
-        for (const UsageItem& item : usage.items(v)) {
-          needs[v].push_back(*std::min_element(item.bytes.begin(), item.bytes.end()));
-          least.add(item.begin, item.end, needs[v].back());
-        }
-      }
-      if (least.highest() > usage.limit()) return false;
-      bool changed = false;
-      for (uint32_t v = 0; v < model_.size(); ++v) {
-        if (!model_.is_left(v)) continue;
-        std::vector<bool> gone(model_.states(v), false);
-        for (size_t i = 0; i < needs[v].size(); ++i) {
-          const UsageItem& item = usage.items(v)[i];
-          const double room = usage.limit() - least.highest(item.begin, item.end) + needs[v][i];
-          for (size_t s = 0; s < gone.size(); ++s) gone[s] = gone[s] || item.bytes[s] > room;
-        }
-        std::vector<uint32_t> keep;
-        for (uint32_t s = 0; s < gone.size(); ++s) {
-          if (!gone[s]) keep.push_back(s);
-        }
-        changed |= keep.size() < gone.size();
-        model_.restrict_to(v, keep);
-      }
-      if (!model_.is_possible()) return false;
-      if (!changed) break;
-      model_.propagate();
-      if (!model_.is_possible()) return false;
-    }
-    return true;
+  bool is_small() const { return model_.entries() <= kSmallEntries; }
+
+  // ---- Choices
+
+  void note(Chain& chain) const {
+    if (!chain.search.is_feasible() || chain.search.cost() >= chain.cost) return;
+    chain.cost = chain.search.cost();
+    chain.best = chain.search.states();
   }
 
-  void attempt(LocalSearch& local, const std::vector<uint32_t>& states, int trees) {
-    local.load(states);
-    if (local.cost() == kInfinite) return;
-    if (!local.is_feasible() && !local.repair(trees)) return;
-    local.descend();
-    local.move_trees(trees, 40);
-    if (local.cost() < best_ * 1.02) local.move_trees(trees * 2, 80);
-    local.descend();
-    if (local.is_feasible() && local.cost() < best_) {
-      best_ = std::min(best_, options_.take(model_.choice(local.states())));
-      best_states_ = local.states();
+  void take(const Chain& chain) {
+    if (chain.cost >= best_) return;
+    best_states_ = chain.best;
+    best_ = std::min(best_, options_.take(model_.choice(compact_->expanded(chain.best, model_.size()))));
+  }
+
+  void walk(Chain& chain, const std::vector<double>& row_prices, double weight, int64_t moves) const {
+    chain.search.set_prices(row_prices, weight);
+    for (int64_t i = 0; i < moves && (i % 64 != 0 || !is_out_of_time()); ++i) {
+      chain.search.step();
+      note(chain);
     }
   }
 
-  void price(const UsageModel& usage, LocalSearch& local) {
+  // The nearest choice to a feasible one, to go on from.
+  void keep_nearest(const LocalSearch& search) {
+    const std::pair distance(std::floor(search.cost() / CompactModel::kForbiddenCost), search.excess());
+    if (distance >= nearest_) return;
+    nearest_ = distance;
+    nearest_states_ = search.states();
+  }
+
+  void polish(std::span<const uint32_t> states) {
+    Chain& chain = chains_[0];
+    chain.search.load(states);
+    note(chain);
+    const int64_t moves = std::clamp<int64_t>(compact_->size(), 50, 20000);
+    walk(chain, row_prices_, 1, moves);
+    walk(chain, row_prices_, 0, moves / 4);
+    keep_nearest(chain.search);
+    take(chain);
+  }
+
+  void begin() {
+    row_prices_.assign(compact_->rows(), 0);
+    nearest_states_.assign(compact_->size(), 0);
+    // The least usage of each.
+    for (uint32_t v = 0; v < compact_->size(); ++v) {
+      std::vector<double> bytes(compact_->states(v), 0);
+      for (uint32_t k = compact_->item_first[v]; k < compact_->item_first[v + 1]; ++k) {
+        const CompactModel::Item& item = compact_->items[k];
+        for (size_t s = 0; s < bytes.size(); ++s) bytes[s] += compact_->bytes[item.bytes + s] * (item.end - item.begin);
+      }
+      nearest_states_[v] = static_cast<uint32_t>(std::min_element(bytes.begin(), bytes.end()) - bytes.begin());
+    }
+    for (const std::vector<uint32_t>& start : options_.starts) {
+      const std::vector<uint32_t> states = model_.states_of(start);
+      if (!states.empty()) polish(compact_->compact(states));
+    }
+  }
+
+  void set_row_prices(const std::vector<double>& prices) {
+    for (size_t r = 0; r < row_prices_.size(); ++r) row_prices_[r] = prices[compact_->point_of_row[r]];
+  }
+
+  // ---- Prices
+
+  void find_prices() {
     DualAscent dual(model_);
-    const size_t points = usage.points();
+    const size_t points = usage_->points();
+    bool rises = true;  // the bound, by more than little
+    double before = -kInfinite;
+    const auto is_over_here = [&] {
+      return is_over() || options_.time_spent() > (rises ? kMostPriceShare : kPriceShare);
+    };
     std::vector<double> prices(points, 0);
-    std::vector<double> best_prices = prices;
-    std::vector<double> sums(points + 1, 0);
     std::vector<double> mean_profile;
-    std::vector<double> costs;
-    std::vector<double> more;
-    double pace = 1;
-    double mean_share = 0.3;
+    double pace = 0.3;
+    const double mean_share = 0.3;
     int without_progress = 0;
-    for (int i = 0; i < 60 && !is_over(); ++i) dual.pass(kInfinite);
-    if (dual.is_exact()) result_.bound = std::max(result_.bound, dual.bound());
-    // What the prices go by. It is a bound, too, as long as doubles held all amounts exactly; afterwards it only guides.
-    double guide = std::max(result_.bound, dual.bound());
-    for (int iteration = 0; iteration < options_.iterations && !is_over(); ++iteration) {
-      for (size_t i = 0; i < points; ++i) sums[i + 1] = sums[i] + prices[i];
-      for (uint32_t v = 0; v < model_.size(); ++v) {
-        if (!model_.is_left(v) || usage.items(v).empty()) continue;
-        costs = model_.unary(v);
-        more.assign(costs.size(), 0);
-        usage.add_price(v, sums, more);
-        for (size_t s = 0; s < costs.size(); ++s) costs[s] += std::floor(std::max(more[s], 0.0));
-        dual.set_unary(v, costs);
-      }
-      for (int i = 0; i < 15; ++i) {
+    int converged = 0;
+    const int most_passes =
+        static_cast<int>(std::clamp(kWorkOfPasses / static_cast<double>(model_.entries() + 1), 2.0, 60.0));
+    for (int i = 0; i < 60 && !is_over_here(); ++i) dual.pass(kInfinite);
+    result_.bound = std::max(result_.bound, std::ceil(dual.certified_bound()));
+    // What the prices go by: no bound yet, since rounding is not accounted for.
+    double guide = dual.bound();
+    double certified = std::max(result_.bound, guide);
+    for (int iteration = 0; iteration < options_.iterations && !is_over_here(); ++iteration) {
+      round_prices(prices);
+      set_prices(dual, model_, *usage_, prices);
+      for (int i = 0; i < most_passes; i += 4) {
         const double before = dual.bound();
-        for (int k = 0; k < 4; ++k) dual.pass(kInfinite);
-        if (options_.out_of_time()) break;
-        if (dual.bound() - before < 1e-4 * std::abs(dual.bound())) break;
+        for (int k = 0; k < std::min(4, most_passes); ++k) dual.pass(kInfinite);
+        if (is_out_of_time() || dual.bound() - before < 1e-4 * std::abs(dual.bound())) break;
       }
-      double worth = 0;
-      for (const double price : prices) worth += price * usage.limit();
-      // Sums of prices are rounded: what they may be wrong by is given away.
-      const double value = dual.bound() - worth - std::abs(worth) * 1e-10;
-      if (dual.is_exact()) result_.bound = std::max(result_.bound, value);
+      const double worth = worth_of(prices, usage_->limit());
+      const double value = dual.bound() - worth;
+      const double target = best_ < kInfinite ? best_ : guide * 1.1 + 1;
       if (value > guide) {
         without_progress = 0;
-        if (value > guide * (1 + 1e-6)) best_prices = prices;
+        if (value > guide * (1 + 1e-6)) prices_ = prices;
         guide = value;
-      } else if (++without_progress >= 20) {
+        if (value > certified + 1e-2 * std::max(std::abs(best_ < kInfinite ? best_ - certified : certified), 1.0)) {
+          certified = value;
+          result_.bound = std::max(result_.bound, std::ceil(dual.certified_bound() - worth));
+        }
+        pace = std::min(pace * 1.1, 1.0);
+        converged = 0;
+      } else if (++without_progress >= 20 || guide - value > 0.1 * (target - guide)) {
+        // Too far: less of a step from the best ones.
         without_progress = 0;
-        pace = std::max(pace * 0.7, 1e-4);
-        prices = best_prices;
+        pace = std::max(pace * 0.7, kLeastPace);
+        prices = prices_;
+        if (pace <= kLeastPace && ++converged > 10) break;
       }
       const std::vector<uint32_t> states = dual.rounded();
-      const std::vector<double> profile = usage.profile(states);
+      const std::vector<double> profile = usage_->profile(model_, states);
       if (mean_profile.empty()) mean_profile = profile;
       for (size_t i = 0; i < points; ++i) {
         mean_profile[i] = (1 - mean_share) * mean_profile[i] + mean_share * profile[i];
       }
-      if (iteration % 10 == 9 || (best_ == kInfinite && iteration % 3 == 2)) {
-        local.set_prices(prices);
-        attempt(local, states, 40);
-        if (iteration % 30 == 29 && !best_states_.empty()) attempt(local, std::vector<uint32_t>(best_states_), 200);
+      if (iteration % 10 == 9) {
+        rises = guide - before > kLittleOfGap * (target - guide);
+        before = guide;
+      }
+      if (iteration % 25 == 3) {
+        set_row_prices(prices);
+        polish(compact_->compact(states));
       }
       double norm = 0;
       for (size_t i = 0; i < points; ++i) {
-        const double g = mean_profile[i] - usage.limit();
+        const double g = mean_profile[i] - usage_->limit();
         if (g > 0 || prices[i] > 0) norm += g * g;
       }
       if (norm == 0) continue;
-      const double target = best_ < kInfinite ? best_ : guide * 1.1 + 1;
-      const double step = pace * std::max(target - value, guide * 1e-5) / norm;
+      const double step = pace * std::max(target - guide, guide * 1e-5) / norm;
       for (size_t i = 0; i < points; ++i) {
-        prices[i] = std::max(0.0, prices[i] + step * (mean_profile[i] - usage.limit()));
+        prices[i] = std::max(0.0, prices[i] + step * (mean_profile[i] - usage_->limit()));
       }
     }
-    for (const double p : prices) result_.priced += p > 0 ? 1 : 0;
+    round_prices(prices_);
+    set_prices(dual, model_, *usage_, prices_);
+    for (int i = 0; i < 4; ++i) dual.pass(kInfinite);
+    result_.bound = std::max(result_.bound, std::ceil(dual.certified_bound() - worth_of(prices_, usage_->limit())));
+  }
+
+  void branch() {
+    const BranchSearch search{.model = model_,
+                              .usage = *usage_,
+                              .iterations = options_.iterations,
+                              .best = [&] { return best_; },
+                              .is_over =
+                                  [&](double bound) {
+                                    result_.bound = std::max(result_.bound, bound);
+                                    return is_over();
+                                  },
+                              .is_out_of_time = [&] { return is_out_of_time(); },
+                              .polish =
+                                  [&](std::span<const uint32_t> states, const std::vector<double>& prices) {
+                                    set_row_prices(prices);
+                                    polish(compact_->compact(states));
+                                  }};
+    result_.bound = std::max(result_.bound, bound_by_branches(search, result_.bound, prices_));
+  }
+
+  // ---- Search
+
+  // Prices that differ from the best ones by stretches of time, the more the longer nothing better was found.
+  std::vector<double> noisy_prices(Chain& chain) const {
+    std::vector<double> prices = row_prices_;
+    const double amount = std::min(1.5, 0.1 * chain.stale);
+    const auto uniform = [&] { return static_cast<double>(chain.noise() >> 11) * 0x1p-53; };
+    const double scale = std::exp2(4 * uniform() - 2);
+    for (size_t r = 0; r < prices.size();) {
+      const auto length = static_cast<size_t>(1 + std::exp2(uniform() * std::log2(static_cast<double>(prices.size()))));
+      const double factor = scale * std::exp(amount * (2 * uniform() - 1));
+      for (const size_t end = std::min(r + length, prices.size()); r < end; ++r) prices[r] *= factor;
+    }
+    return prices;
+  }
+
+  // Usages are dear at the beginning and free at the end.
+  void round(Chain& chain, double scale, int64_t length) const {
+    if (chain.stale > 0 && chain.noise() % 2 == 0) {
+      chain.search.force(static_cast<int>(1 + chain.noise() % 3));
+      walk(chain, row_prices_, 1, length);
+      walk(chain, row_prices_, 0.4, length);
+      chain.search.release();
+    } else if (chain.stale > 0) {
+      // Somewhere else: prices alone say what may be used.
+      chain.search.set_bounded(false);
+      walk(chain, noisy_prices(chain), 1, length);
+      chain.search.set_bounded(true);
+    }
+    for (const double weight : kWeights) walk(chain, row_prices_, weight * (chain.stale > 0 ? 1 : scale), length);
+  }
+
+  void improve(double share) {
+    set_row_prices(prices_);
+    const int64_t length = std::clamp<int64_t>(compact_->size() / 4, 100, 4000);
+    const std::vector<uint32_t>& from = best_states_.empty() ? nearest_states_ : best_states_;
+    for (Chain& chain : chains_) chain.search.load(from);
+    for (int64_t moves = 0; !is_over() && options_.time_spent() < share && moves < options_.moves;) {
+      if (options_.threads > 1) {
+        std::thread other([&] { round(chains_[1], 0.3, length); });
+        round(chains_[0], 1, length);
+        other.join();
+      } else {
+        round(chains_[0], 1, length);
+        round(chains_[1], 0.3, length);
+      }
+      moves += length * static_cast<int64_t>(std::size(kWeights)) * kChains;
+      const double before = best_;
+      for (const Chain& chain : chains_) take(chain);
+      for (Chain& chain : chains_) {
+        chain.stale = best_ < before ? 0 : chain.stale + 1;
+        if (!best_states_.empty()) chain.search.load(best_states_);
+      }
+    }
   }
 
   const AssignmentProblem& problem_;
   const LimitedOptions& options_;
   PairwiseModel model_;
+  std::unique_ptr<UsageModel> usage_;
+  std::unique_ptr<CompactModel> compact_;
+  std::vector<Chain> chains_;
+  std::vector<double> prices_;      // by point, those of the best bound
+  std::vector<double> row_prices_;  // by row of the compact model
   Limited result_;
   double best_;
   std::vector<uint32_t> best_states_;
+  std::vector<uint32_t> nearest_states_;
+  std::pair<double, double> nearest_{kInfinite, kInfinite};
 };
 
 }  // namespace

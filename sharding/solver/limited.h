@@ -15,7 +15,9 @@ struct LimitedOptions {
   double gap = 0;
   double bound = 0;                                          // known already
   int iterations = 0;                                        // of the prices
-  std::function<bool()> out_of_time;                         //
+  int64_t moves = 0;                                         // of the search that follows
+  int threads = 1;                                           // 1 or 2
+  std::function<double()> time_spent;                        // of what there is: 1 ends it
   std::function<double(const std::vector<uint32_t>&)> take;  // a feasible choice; the least cost so far
   std::vector<std::vector<uint32_t>> starts;                 // choices to begin with
   double best = kInfinite;                                   // cost of the best choice so far
@@ -27,7 +29,7 @@ struct Limited {
   int priced = 0;        // points with prices
 };
 
-// `problem` has no usages of edges, `model` is of it.
+// `model` is of `problem`.
 Limited search_within_limit(const AssignmentProblem& problem, PairwiseModel model, const LimitedOptions& options);
 
 }  // namespace shadowgraph

@@ -1,292 +1,365 @@
 #include "sharding/solver/local_search.h"
 
 #include <algorithm>
-#include <tuple>
+#include <limits>
+
+#include "sharding/solver/wide_vectors.h"
 
 namespace shadowgraph {
 
 namespace {
 
-constexpr uint32_t kNoParent = std::numeric_limits<uint32_t>::max();
+constexpr uint32_t kOutside = std::numeric_limits<uint32_t>::max();
+constexpr int64_t kPenaltyInterval = 64;     // moves between prices of rows that are exceeded
+constexpr int64_t kRefreshInterval = 20000;  // moves after which sums are made anew, against drift
+constexpr uint32_t kHubDegree = 200;         // a variable with more neighbours is seldom walked through
+constexpr uint32_t kTreeSizes[] = {2, 8, 16, 32, 64, 200};
 
-struct TreeNode {
-  uint32_t variable = 0;
-  uint32_t parent = kNoParent;  // in the tree
-  uint32_t edge = 0;            // to it
-};
+SHADOWGRAPH_SOLVER_LOOPS void lower_to(uint32_t state, double* least, uint32_t* best, const double* row, double base,
+                                       size_t size) {
+  for (size_t i = 0; i < size; ++i) {
+    const double sum = base + row[i];
+    const bool better = sum < least[i];
+    best[i] = better ? state : best[i];
+    least[i] = better ? sum : least[i];
+  }
+}
 
 }  // namespace
 
-LocalSearch::LocalSearch(const PairwiseModel& model, const UsageModel& usage, uint64_t seed)
-    : model_(model), usage_(usage), random_(seed), stamp_(model.size(), 0) {
-  for (uint32_t v = 0; v < model.size(); ++v) {
-    if (model.is_left(v) && model.states(v) > 1) variables_.push_back(v);
-  }
-  prices_.assign(usage.points(), 0);
-  sums_.assign(usage.points() + 1, 0);
+LocalSearch::LocalSearch(const CompactModel& model, uint64_t seed) : model_(model), random_(seed) {
+  prices_.assign(model.rows(), 0);
+  penalty_.assign(model.rows(), 0);
+  price_sums_.assign(model.rows() + 1, 0);
+  change_.assign(model.rows() + 1, 0);
+  place_.assign(model.size(), kOutside);
+  is_forced_.assign(model.size(), false);
+  adjacency_.assign(model.size(), 0);
+  adjacent_edge_.assign(model.size(), 0);
+  double costs = 0;
+  double bytes = 0;
+  for (const double cost : model.cost) costs = cost < CompactModel::kForbiddenCost / 2 ? std::max(costs, cost) : costs;
+  for (const double amount : model.bytes) bytes = std::max(bytes, amount);
+  price_unit_ = bytes > 0 ? 1e-4 * (costs + 1) / bytes : 0;
 }
 
 void LocalSearch::load(std::span<const uint32_t> states) {
   states_.assign(states.begin(), states.end());
-  cost_ = model_.cost(states_);
-  tree_ = usage_.tree(states_);
+  conditional_ = model_.cost;
+  cost_ = 0;
+  for (uint32_t v = 0; v < model_.size(); ++v) cost_ += model_.cost[model_.first[v] + states_[v]];
+  for (uint32_t e = 0; e < model_.edges.size(); ++e) {
+    const auto& [a, b, rows_of_a, rows_of_b] = model_.edges[e];
+    const double* from_a = model_.row(e, a, states_[a]);
+    const double* from_b = model_.row(e, b, states_[b]);
+    cost_ += from_a[states_[b]];
+    double* at_a = conditional_.data() + model_.first[a];
+    double* at_b = conditional_.data() + model_.first[b];
+    for (uint32_t s = 0; s < model_.states(a); ++s) at_a[s] += from_b[s];
+    for (uint32_t s = 0; s < model_.states(b); ++s) at_b[s] += from_a[s];
+  }
+  std::fill(change_.begin(), change_.end(), 0);
+  for (uint32_t v = 0; v < model_.size(); ++v) {
+    for (uint32_t k = model_.item_first[v]; k < model_.item_first[v + 1]; ++k) {
+      const CompactModel::Item& item = model_.items[k];
+      const double bytes = model_.bytes[item.bytes + states_[v]];
+      change_[item.begin] += bytes;
+      change_[item.end] -= bytes;
+    }
+  }
+  for (uint32_t e = 0; e < model_.edges.size(); ++e) {
+    const CompactModel::Edge& edge = model_.edges[e];
+    const size_t at = model_.pair_at(edge, states_[edge.a], states_[edge.b]);
+    for (uint32_t k = model_.pair_first[e]; k < model_.pair_first[e + 1]; ++k) {
+      const CompactModel::Item& item = model_.pair_items[k];
+      change_[item.begin] += model_.bytes[item.bytes + at];
+      change_[item.end] -= model_.bytes[item.bytes + at];
+    }
+  }
+  next_ = states_;
+  excess_.resize(model_.rows());
+  excess_sum_ = 0;
+  double usage = 0;
+  for (size_t r = 0; r < model_.rows(); ++r) {
+    usage += change_[r];
+    excess_[r] = usage - model_.row_limit[r];
+    excess_sum_ += std::max(0.0, excess_[r]);
+  }
+  std::fill(change_.begin(), change_.end(), 0);
 }
 
-void LocalSearch::set_prices(std::span<const double> prices) {
+void LocalSearch::set_prices(std::span<const double> prices, double weight) {
   prices_.assign(prices.begin(), prices.end());
-  for (size_t i = 0; i < prices_.size(); ++i) sums_[i + 1] = sums_[i] + prices_[i];
+  weight_ = weight;
+  if (excess_sum_ == 0 || !bounded_) std::fill(penalty_.begin(), penalty_.end(), 0);
+  sum_prices();
 }
 
-void LocalSearch::costs_of(uint32_t v, std::vector<double>& costs) const {
-  costs = model_.unary(v);
-  for (const uint32_t e : model_.edges_of(v)) {
-    const PairwiseModel::Edge& edge = model_.edges()[e];
-    const bool first = edge.a == v;
-    const double* row = first ? edge.table->transposed.data() : edge.table->costs.data();
-    row += size_t{states_[first ? edge.b : edge.a]} * costs.size();
-    for (size_t s = 0; s < costs.size(); ++s) costs[s] += row[s];
+void LocalSearch::sum_prices() {
+  double sum = 0;
+  for (size_t r = 0; r < prices_.size(); ++r) {
+    price_sums_[r] = sum;
+    sum += prices_[r] * weight_ + penalty_[r];
+  }
+  price_sums_.back() = sum;
+}
+
+void LocalSearch::raise_prices() {
+  // A byte too much costs more each time that it is still there.
+  double dearest = 0;
+  for (const double price : prices_) dearest = std::max(dearest, price);
+  const double unit = std::max(dearest * 0.05, price_unit_);
+  for (size_t r = 0; r < excess_.size(); ++r)
+    penalty_[r] = excess_[r] > 0 ? penalty_[r] * 1.1 + unit : penalty_[r] * 0.95;
+  sum_prices();
+}
+
+void LocalSearch::grow(uint32_t root, uint32_t size) {
+  tree_.clear();
+  parent_.clear();
+  parent_edge_.clear();
+  frontier_.clear();
+  touched_.clear();
+  const auto add = [&](uint32_t v, uint32_t parent, uint32_t edge) {
+    place_[v] = static_cast<uint32_t>(tree_.size());
+    tree_.push_back(v);
+    parent_.push_back(parent);
+    parent_edge_.push_back(edge);
+    const uint32_t begin = model_.incident_first[v];
+    const uint32_t end = model_.incident_first[v + 1];
+    for (uint32_t k = begin; k < end; ++k) {
+      const auto [e, other] = model_.incident[k];
+      if (place_[other] != kOutside || adjacency_[other]++ > 0) continue;
+      touched_.push_back(other);
+      adjacent_edge_[other] = e;
+      if (end - begin <= kHubDegree || draw(end - begin) < kHubDegree) frontier_.push_back(other);
+    }
+  };
+  add(root, kOutside, 0);
+  while (tree_.size() < size && !frontier_.empty()) {
+    std::swap(frontier_[draw(static_cast<uint32_t>(frontier_.size()))], frontier_.back());
+    const uint32_t v = frontier_.back();
+    frontier_.pop_back();
+    // A second edge to the tree would close a circle.
+    if (adjacency_[v] != 1 || place_[v] != kOutside || is_forced_[v]) continue;
+    if (model_.incident_first[v + 1] - model_.incident_first[v] > kHubDegree && draw(8) != 0) continue;
+    const CompactModel::Edge& edge = model_.edges[adjacent_edge_[v]];
+    add(v, place_[edge.a == v ? edge.b : edge.a], adjacent_edge_[v]);
   }
 }
 
-void LocalSearch::set(uint32_t v, uint32_t state) {
-  usage_.move(tree_, v, states_[v], state);
+void LocalSearch::change(uint32_t v, uint32_t state) {
+  const uint32_t before = states_[v];
+  cost_ += conditional_[model_.first[v] + state] - conditional_[model_.first[v] + before];
   states_[v] = state;
-}
-
-uint32_t LocalSearch::random_variable() { return variables_[random_() % variables_.size()]; }
-
-void LocalSearch::descend() {
-  std::vector<double> costs;
-  for (int round = 0; round < 10; ++round) {
-    bool changed = false;
-    for (const uint32_t v : variables_) {
-      costs_of(v, costs);
-      const uint32_t before = states_[v];
-      const double now = costs[before];
-      uint32_t best = before;
-      for (uint32_t s = 0; s < costs.size(); ++s) {
-        if (costs[s] >= costs[best]) continue;
-        bool fits = true;
-        for (const UsageItem& item : usage_.items(v)) {
-          const double more = item.bytes[s] - item.bytes[before];
-          if (more > 0 && tree_.highest(item.begin, item.end) + more > usage_.limit()) fits = false;
-        }
-        if (fits) best = s;
-      }
-      if (best == before) continue;
-      set(v, best);
-      if (tree_.highest() > usage_.limit()) {
-        set(v, before);
-        continue;
-      }
-      cost_ += costs[best] - now;
-      changed = true;
-    }
-    if (!changed) break;
+  for (uint32_t k = model_.incident_first[v]; k < model_.incident_first[v + 1]; ++k) {
+    const auto [e, other] = model_.incident[k];
+    const double* was = model_.row(e, v, before);
+    const double* is = model_.row(e, v, state);
+    double* sums = conditional_.data() + model_.first[other];
+    const uint32_t size = model_.states(other);
+    for (uint32_t s = 0; s < size; ++s) sums[s] += is[s] - was[s];
   }
 }
 
-std::vector<std::pair<uint32_t, uint32_t>> LocalSearch::move_tree(uint32_t root, uint32_t size, double scale) {
-  ++stamps_;
-  std::vector<TreeNode> nodes{{.variable = root}};
-  std::vector<TreeNode> frontier;
-  const auto other = [&](uint32_t e, uint32_t v) {
-    const PairwiseModel::Edge& edge = model_.edges()[e];
-    return edge.a == v ? edge.b : edge.a;
-  };
-  const auto reach = [&](uint32_t at) {
-    stamp_[nodes[at].variable] = stamps_;
-    for (const uint32_t e : model_.edges_of(nodes[at].variable)) {
-      const uint32_t u = other(e, nodes[at].variable);
-      if (stamp_[u] != stamps_ && model_.states(u) > 1) frontier.push_back({.variable = u, .parent = at, .edge = e});
-    }
-  };
-  reach(0);
-  while (!frontier.empty() && nodes.size() < size) {
-    std::swap(frontier[random_() % frontier.size()], frontier.back());
-    const TreeNode next = frontier.back();
-    frontier.pop_back();
-    if (stamp_[next.variable] == stamps_) continue;
-    int inside = 0;
-    for (const uint32_t e : model_.edges_of(next.variable)) {
-      inside += stamp_[other(e, next.variable)] == stamps_ ? 1 : 0;
-    }
-    if (inside != 1) continue;
-    nodes.push_back(next);
-    reach(static_cast<uint32_t>(nodes.size() - 1));
+void LocalSearch::force(int count) {
+  for (int i = 0; i < count && !model_.edges.empty(); ++i) {
+    // By edge: what many depend on is forced more often.
+    const CompactModel::Edge& edge = model_.edges[draw(static_cast<uint32_t>(model_.edges.size()))];
+    const uint32_t v = draw(2) == 0 ? edge.a : edge.b;
+    if (is_forced_[v]) continue;
+    is_forced_[v] = true;
+    forced_.push_back(v);
+    states_[v] = (states_[v] + 1 + draw(model_.states(v) - 1)) % model_.states(v);
   }
-  // Up: what each state of a node costs with the best of all below it.
-  std::vector<std::vector<double>> costs(nodes.size());
-  std::vector<std::vector<uint32_t>> best(nodes.size());
-  std::vector<double> priced;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const uint32_t v = nodes[i].variable;
-    costs[i] = model_.unary(v);
-    for (const uint32_t e : model_.edges_of(v)) {
-      const uint32_t u = other(e, v);
-      if (stamp_[u] == stamps_) continue;
-      const PairwiseModel::Edge& edge = model_.edges()[e];
-      const double* row = edge.a == v ? edge.table->transposed.data() : edge.table->costs.data();
-      row += size_t{states_[u]} * costs[i].size();
-      for (size_t s = 0; s < costs[i].size(); ++s) costs[i][s] += row[s];
-    }
-    if (scale > 0 && !usage_.items(v).empty()) {
-      priced.assign(costs[i].size(), 0);
-      usage_.add_price(v, sums_, priced);
-      for (size_t s = 0; s < priced.size(); ++s) costs[i][s] += scale * priced[s];
-    }
-  }
-  for (size_t i = nodes.size(); i-- > 1;) {
-    const PairwiseModel::Edge& edge = model_.edges()[nodes[i].edge];
-    std::vector<double>& above = costs[nodes[i].parent];
-    const bool first = edge.a == nodes[i].variable;
-    const AllowedPairs& few = first ? edge.table->allowed_transposed : edge.table->allowed;
-    const double* row = first ? edge.table->transposed.data() : edge.table->costs.data();
-    best[i].resize(above.size());
-    for (size_t p = 0; p < above.size(); ++p, row += costs[i].size()) {
-      double least = kInfinite;
-      uint32_t at = 0;
-      const auto look = [&](uint32_t s, double cost) {
-        if (cost >= least) return;
-        least = cost;
-        at = s;
-      };
-      if (few.begin.empty()) {
-        for (uint32_t s = 0; s < costs[i].size(); ++s) look(s, costs[i][s] + row[s]);
-      } else {
-        for (uint32_t k = few.begin[p]; k < few.begin[p + 1]; ++k) {
-          look(few.column[k], costs[i][few.column[k]] + few.cost[k]);
-        }
-      }
-      above[p] += least;
-      best[i][p] = at;
-    }
-  }
-  std::vector<std::pair<uint32_t, uint32_t>> before;
-  std::vector<uint32_t> chosen(nodes.size());
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const uint32_t v = nodes[i].variable;
-    if (i == 0) {
-      const auto least = std::min_element(costs[0].begin(), costs[0].end());
-      if (*least == kInfinite) return {};
-      chosen[0] = *least < costs[0][states_[v]] ? static_cast<uint32_t>(least - costs[0].begin()) : states_[v];
-    } else {
-      chosen[i] = best[i][chosen[nodes[i].parent]];
-    }
-    if (chosen[i] != states_[v]) before.emplace_back(v, states_[v]);
-  }
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (chosen[i] != states_[nodes[i].variable]) set(nodes[i].variable, chosen[i]);
-  }
-  return before;
+  load(std::vector<uint32_t>(states_));
 }
 
-void LocalSearch::move_trees(int count, uint32_t size) {
-  if (variables_.empty()) return;
-  // What the moved variables and their edges cost, now or with other states.
-  std::vector<uint32_t> seen(model_.edges().size(), 0);
-  uint32_t round = 0;
-  const auto cost_around = [&](const std::vector<std::pair<uint32_t, uint32_t>>& moved) {
-    ++round;
-    double sum = 0;
-    for (const auto& [v, state] : moved) {
-      sum += model_.unary(v)[states_[v]];
-      for (const uint32_t e : model_.edges_of(v)) {
-        if (seen[e] == round) continue;
-        seen[e] = round;
-        const PairwiseModel::Edge& edge = model_.edges()[e];
-        sum += edge.table->at(states_[edge.a], states_[edge.b]);
-      }
-    }
-    return sum;
-  };
-  for (int i = 0; i < count; ++i) {
-    const double scale = scale_ * (0.5 + static_cast<double>(random_() % 1024) / 1024.0);
-    const auto before = move_tree(random_variable(), size, i % 4 == 0 ? 0 : scale);
-    if (before.empty()) continue;
-    const double after_cost = cost_around(before);
-    std::vector<std::pair<uint32_t, uint32_t>> after;
-    for (const auto& [v, state] : before) after.emplace_back(v, states_[v]);
-    const bool fits = tree_.highest() <= usage_.limit();
-    for (const auto& [v, state] : before) set(v, state);
-    const double before_cost = cost_around(before);
-    if (i % 4 != 0) scale_ = std::clamp(scale_ * (fits ? 0.97 : 1.03), 0.05, 20.0);
-    if (!fits || after_cost >= before_cost) continue;
-    for (const auto& [v, state] : after) set(v, state);
-    cost_ += after_cost - before_cost;
-  }
+void LocalSearch::release() {
+  for (const uint32_t v : forced_) is_forced_[v] = false;
+  forced_.clear();
 }
 
-bool LocalSearch::lower_highest() {
-  const uint32_t at = tree_.highest_at();
-  const double highest = tree_.highest();
-  struct Candidate {
-    double score = 0;
-    uint32_t variable = 0;
-    uint32_t state = 0;
-  };
-  std::vector<Candidate> candidates;
-  std::vector<double> costs;
-  std::vector<double> bytes;
-  for (const uint32_t v : variables_) {
-    bool alive = false;
-    for (const UsageItem& item : usage_.items(v)) alive |= item.begin <= at && at < item.end;
-    if (!alive) continue;
-    bytes.assign(model_.states(v), 0);
-    for (const UsageItem& item : usage_.items(v)) {
-      if (item.begin > at || at >= item.end) continue;
-      for (size_t s = 0; s < bytes.size(); ++s) bytes[s] += item.bytes[s];
+bool LocalSearch::is_exceeded_at(uint32_t v) const {
+  for (uint32_t k = model_.item_first[v]; k < model_.item_first[v + 1]; ++k) {
+    const CompactModel::Item& item = model_.items[k];
+    const uint32_t stride = std::max(1U, (item.end - item.begin) / 8);
+    for (uint32_t r = item.begin; r < item.end; r += stride) {
+      if (excess_[r] > 0) return true;
     }
-    const uint32_t now = states_[v];
-    if (*std::min_element(bytes.begin(), bytes.end()) >= bytes[now]) continue;
-    costs_of(v, costs);
-    Candidate best{.score = kInfinite};
-    for (uint32_t s = 0; s < costs.size(); ++s) {
-      const double saved = std::min(bytes[now] - bytes[s], highest - usage_.limit());
-      if (saved <= 0 || costs[s] == kInfinite) continue;
-      const double score = std::max(costs[s] - costs[now], 0.0) / saved;
-      if (score < best.score) best = {.score = score, .variable = v, .state = s};
-    }
-    if (best.score < kInfinite) candidates.push_back(best);
-  }
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& x, const Candidate& y) {
-    return std::tie(x.score, x.variable) < std::tie(y.score, y.variable);
-  });
-  for (const Candidate& candidate : candidates) {
-    const uint32_t now = states_[candidate.variable];
-    set(candidate.variable, candidate.state);
-    if (tree_.highest() <= highest) return true;
-    set(candidate.variable, now);
   }
   return false;
 }
 
-bool LocalSearch::repair(int trees) {
-  if (variables_.empty()) return is_feasible();
-  const std::vector<double> kept = prices_;
-  // Trees at prices that rise where too much is used.
-  double mean = 0;
-  size_t priced = 0;
-  for (const double price : prices_) {
-    mean += price;
-    priced += price > 0 ? 1 : 0;
+uint32_t LocalSearch::draw_root() {
+  uint32_t root = draw(model_.size());
+  for (int attempt = 0; attempt < 20 && excess_sum_ > 0 && !is_exceeded_at(root); ++attempt) root = draw(model_.size());
+  return root;
+}
+
+// What pairs of that state of v use, at prices, by state of the other end.
+void LocalSearch::add_pair_prices(uint32_t e, uint32_t v, uint32_t state, double* to) const {
+  const CompactModel::Edge& edge = model_.edges[e];
+  const bool first = edge.a == v;
+  const uint32_t columns = model_.states(edge.b);
+  const uint32_t others = first ? columns : model_.states(edge.a);
+  for (uint32_t k = model_.pair_first[e]; k < model_.pair_first[e + 1]; ++k) {
+    const CompactModel::Item& item = model_.pair_items[k];
+    const double price = price_sums_[item.end] - price_sums_[item.begin];
+    if (price <= 0) continue;
+    const double* bytes = model_.bytes.data() + item.bytes + (first ? size_t{state} * columns : state);
+    const size_t stride = first ? 1 : columns;
+    for (uint32_t s = 0; s < others; ++s) to[s] += price * bytes[s * stride];
   }
-  mean = priced > 0 ? mean / static_cast<double>(priced) : std::max(cost_, 1.0) / std::max(usage_.limit(), 1.0);
-  for (int i = 0; i < trees && tree_.highest() > usage_.limit(); ++i) {
-    prices_[tree_.highest_at()] += mean * 0.2;
-    if (i % 8 == 0) set_prices(std::vector<double>(prices_));
-    const double highest = tree_.highest();
-    const auto before = move_tree(random_variable(), 60, 1);
-    if (tree_.highest() <= highest) continue;
-    for (const auto& [v, state] : before) set(v, state);
+}
+
+// The best states for the tree into chosen_, what it has already if that is as good.
+void LocalSearch::optimise_tree() {
+  const size_t size = tree_.size();
+  if (sums_.size() < size) {
+    sums_.resize(size);
+    best_.resize(size);
   }
-  set_prices(kept);
-  const size_t steps = std::min<size_t>(variables_.size(), 2000);
-  for (size_t i = 0; i < steps && tree_.highest() > usage_.limit(); ++i) {
-    if (!lower_highest()) break;
+  // Costs next to what is outside: pairs in the tree are taken out.
+  for (size_t i = 0; i < size; ++i) {
+    const uint32_t v = tree_[i];
+    const double* conditional = conditional_.data() + model_.first[v];
+    std::vector<double>& sums = sums_[i];
+    sums.assign(conditional, conditional + model_.states(v));
+    for (uint32_t k = model_.item_first[v]; k < model_.item_first[v + 1]; ++k) {
+      const CompactModel::Item& item = model_.items[k];
+      const double price = price_sums_[item.end] - price_sums_[item.begin];
+      if (price <= 0) continue;
+      const double* bytes = model_.bytes.data() + item.bytes;
+      for (size_t s = 0; s < sums.size(); ++s) sums[s] += price * bytes[s];
+    }
+    for (uint32_t k = model_.incident_first[v]; k < model_.incident_first[v + 1]; ++k) {
+      const auto [e, other] = model_.incident[k];
+      if (model_.uses_pairs(e) && place_[other] == kOutside) add_pair_prices(e, other, states_[other], sums.data());
+    }
   }
-  cost_ = model_.cost(states_);
-  return is_feasible();
+  for (size_t i = 1; i < size; ++i) {
+    const uint32_t v = tree_[i];
+    const uint32_t p = tree_[parent_[i]];
+    const double* from_parent = model_.row(parent_edge_[i], p, states_[p]);
+    for (size_t s = 0; s < sums_[i].size(); ++s) sums_[i][s] -= from_parent[s];
+    const double* from_here = model_.row(parent_edge_[i], v, states_[v]);
+    std::vector<double>& above = sums_[parent_[i]];
+    for (size_t s = 0; s < above.size(); ++s) above[s] -= from_here[s];
+  }
+  for (size_t i = size; i-- > 1;) {
+    const uint32_t v = tree_[i];
+    const uint32_t keep = states_[v];
+    std::vector<double>& above = sums_[parent_[i]];
+    const std::vector<double>& here = sums_[i];
+    const size_t width = above.size();
+    const bool priced = model_.uses_pairs(parent_edge_[i]);
+    const auto row_of = [&](uint32_t s) {
+      const double* row = model_.row(parent_edge_[i], v, s);
+      if (!priced) return row;
+      priced_row_.assign(row, row + width);
+      add_pair_prices(parent_edge_[i], v, s, priced_row_.data());
+      return static_cast<const double*>(priced_row_.data());
+    };
+    const double* kept = row_of(keep);
+    least_.resize(width);
+    best_[i].assign(width, keep);
+    for (size_t p = 0; p < width; ++p) least_[p] = here[keep] + kept[p];
+    double* least = least_.data();
+    uint32_t* best = best_[i].data();
+    for (uint32_t s = 0; s < here.size(); ++s) {
+      const double* row = row_of(s);
+      lower_to(s, least, best, row, here[s], width);
+    }
+    for (size_t p = 0; p < width; ++p) above[p] += least[p];
+  }
+  for (const uint32_t v : touched_) adjacency_[v] = 0;
+  for (const uint32_t v : tree_) place_[v] = kOutside;
+  chosen_.resize(size);
+  const uint32_t keep = states_[tree_[0]];
+  const auto least = std::min_element(sums_[0].begin(), sums_[0].end());
+  chosen_[0] = sums_[0][keep] <= *least ? keep : static_cast<uint32_t>(least - sums_[0].begin());
+  for (size_t i = 1; i < size; ++i) chosen_[i] = best_[i][chosen_[parent_[i]]];
+}
+
+void LocalSearch::step() {
+  if (model_.size() == 0) return;
+  ++steps_;
+  if (steps_ % kRefreshInterval == 0) load(std::vector<uint32_t>(states_));
+  if (bounded_ && excess_sum_ > 0 && steps_ % kPenaltyInterval == 0) raise_prices();
+  const uint32_t root = draw_root();
+  if (is_forced_[root]) return;
+  grow(root, kTreeSizes[draw(std::size(kTreeSizes))]);
+  optimise_tree();
+
+  // Usage with it.
+  const size_t size = tree_.size();
+  uint32_t low = kOutside;
+  uint32_t high = 0;
+  bool any = false;
+  const auto use = [&](const CompactModel::Item& item, size_t now, size_t then) {
+    const double bytes = model_.bytes[item.bytes + then] - model_.bytes[item.bytes + now];
+    if (bytes == 0) return;
+    change_[item.begin] += bytes;
+    change_[item.end] -= bytes;
+    low = std::min(low, item.begin);
+    high = std::max(high, item.end);
+  };
+  for (size_t i = 0; i < size; ++i) {
+    next_[tree_[i]] = chosen_[i];
+    any = any || chosen_[i] != states_[tree_[i]];
+  }
+  if (!any) return;
+  for (const uint32_t v : tree_) {
+    if (next_[v] == states_[v]) continue;
+    for (uint32_t k = model_.item_first[v]; k < model_.item_first[v + 1]; ++k) {
+      use(model_.items[k], states_[v], next_[v]);
+    }
+    if (model_.pair_items.empty()) continue;
+    for (uint32_t n = model_.incident_first[v]; n < model_.incident_first[v + 1]; ++n) {
+      const auto [e, other] = model_.incident[n];
+      const CompactModel::Edge& edge = model_.edges[e];
+      if (edge.b == v && next_[other] != states_[other]) continue;  // from its other end
+      const size_t now = model_.pair_at(edge, states_[edge.a], states_[edge.b]);
+      const size_t then = model_.pair_at(edge, next_[edge.a], next_[edge.b]);
+      for (uint32_t k = model_.pair_first[e]; k < model_.pair_first[e + 1]; ++k) use(model_.pair_items[k], now, then);
+    }
+  }
+  double added = 0;
+  double sum = 0;
+  for (uint32_t r = low; r < high; ++r) {
+    sum += change_[r];
+    added += std::max(0.0, excess_[r] + sum) - std::max(0.0, excess_[r]);
+  }
+  bool accept = added <= 0 || !bounded_;
+  bool changed = false;
+  if (!accept && !is_allowed()) {
+    // A forbidden pair less is worth usage; what is above the limit then becomes less again.
+    const double before = cost_;
+    std::vector<uint32_t> old(size);
+    for (size_t i = 0; i < size; ++i) old[i] = states_[tree_[i]];
+    for (size_t i = 0; i < size; ++i) {
+      if (chosen_[i] != states_[tree_[i]]) change(tree_[i], chosen_[i]);
+    }
+    accept = changed = cost_ < before - CompactModel::kForbiddenCost / 2;
+    for (size_t i = 0; i < size && !accept; ++i) {
+      if (old[i] != states_[tree_[i]]) change(tree_[i], old[i]);
+    }
+  }
+  if (accept) {
+    sum = 0;
+    for (uint32_t r = low; r < high; ++r) {
+      sum += change_[r];
+      excess_[r] += sum;
+    }
+    excess_sum_ += added;
+    if (excess_sum_ < 0.5) excess_sum_ = 0;  // bytes are whole
+    for (size_t i = 0; i < size && !changed; ++i) {
+      if (chosen_[i] != states_[tree_[i]]) change(tree_[i], chosen_[i]);
+    }
+  }
+  for (const uint32_t v : tree_) next_[v] = states_[v];
+  if (low < high) std::fill(change_.begin() + low, change_.begin() + high + 1, 0);
 }
 
 }  // namespace shadowgraph

@@ -1,5 +1,5 @@
-// Choices that stay below a limit of usages, made better by moves: single variables, and trees of variables at once, each
-// the best for its prices by dynamic programming.
+// Search from choice to better choice: the states of a random tree-shaped set of variables are chosen anew, all at once,
+// by dynamic programming over costs and prices of usages, and taken if nothing then is used more above the limit.
 #pragma once
 
 #include <cstdint>
@@ -7,50 +7,66 @@
 #include <span>
 #include <vector>
 
-#include "sharding/solver/pairwise.h"
-#include "sharding/solver/usage.h"
+#include "sharding/solver/compact_model.h"
 
 namespace shadowgraph {
 
 class LocalSearch {
  public:
-  LocalSearch(const PairwiseModel& model, const UsageModel& usage, uint64_t seed);
+  LocalSearch(const CompactModel& model, uint64_t seed);
 
   void load(std::span<const uint32_t> states);
-  const std::vector<uint32_t>& states() const { return states_; }
-  double cost() const { return cost_; }
-  double highest() const { return tree_.highest(); }
-  bool is_feasible() const { return cost_ < kInfinite && tree_.highest() <= usage_.limit(); }
+  // By row; they count `weight` times.
+  void set_prices(std::span<const double> prices, double weight);
+  // If not, moves may use more than the limit: only prices are against it.
+  void set_bounded(bool bounded) { bounded_ = bounded; }
+  // Puts some random variables into random states and keeps them there until they are released.
+  void force(int count);
+  void release();
+  // One move. What is used above the limit becomes less at any cost, and what is below stays there.
+  void step();
 
-  // Prices by point, for moves of trees.
-  void set_prices(std::span<const double> prices);
-  // Lowers what is above the limit, as cheaply as it can. True if nothing is any more.
-  bool repair(int trees);
-  // Single moves that cost less and stay below the limit, until there are none.
-  void descend();
-  // `count` moves of trees of up to `size` variables; kept if the choice is feasible and costs less.
-  void move_trees(int count, uint32_t size);
+  const std::vector<uint32_t>& states() const { return states_; }
+  double cost() const { return cost_ + model_.constant; }
+  double excess() const { return excess_sum_; }  // above limits, over all rows
+  bool is_allowed() const { return cost_ < CompactModel::kForbiddenCost; }
+  bool is_feasible() const { return excess_sum_ == 0 && is_allowed(); }
 
  private:
-  void costs_of(uint32_t v, std::vector<double>& costs) const;  // of states next to the others as they are
-  void set(uint32_t v, uint32_t state);
-  // The best for a tree around `root`, at prices times `scale`; what was there before.
-  std::vector<std::pair<uint32_t, uint32_t>> move_tree(uint32_t root, uint32_t size, double scale);
-  bool lower_highest();
-  uint32_t random_variable();
+  void grow(uint32_t root, uint32_t size);
+  void optimise_tree();
+  void add_pair_prices(uint32_t edge, uint32_t v, uint32_t state, double* to) const;
+  uint32_t draw_root();
+  bool is_exceeded_at(uint32_t v) const;
+  void change(uint32_t v, uint32_t state);
+  void raise_prices();
+  void sum_prices();
+  uint32_t draw(uint32_t below) { return static_cast<uint32_t>((random_() >> 32) * below >> 32); }
 
-  const PairwiseModel& model_;
-  const UsageModel& usage_;
+  const CompactModel& model_;
   std::mt19937_64 random_;
-  std::vector<uint32_t> variables_;
   std::vector<uint32_t> states_;
+  std::vector<double> conditional_;  // by state: its cost and that of pairs with the neighbours as they are
+  std::vector<double> excess_;       // by row: usage less limit
   double cost_ = 0;
-  UsageTree tree_;
-  std::vector<double> prices_;
-  std::vector<double> sums_;     // of prices before each point
-  std::vector<uint32_t> stamp_;  // of the tree that a variable is in
-  uint32_t stamps_ = 0;
-  double scale_ = 1;
+  double excess_sum_ = 0;
+  double price_unit_ = 0;
+  std::vector<double> prices_;   // by row
+  std::vector<double> penalty_;  // by row, of what is exceeded
+  double weight_ = 0;
+  bool bounded_ = true;
+  std::vector<bool> is_forced_;
+  std::vector<uint32_t> forced_;
+  std::vector<double> price_sums_;  // of both, before each row
+  int64_t steps_ = 0;
+
+  // Of one move.
+  std::vector<uint32_t> tree_, parent_, parent_edge_, frontier_, place_, touched_, adjacency_, adjacent_edge_, chosen_;
+  std::vector<std::vector<double>> sums_;
+  std::vector<std::vector<uint32_t>> best_;
+  std::vector<double> least_, priced_row_;
+  std::vector<uint32_t> next_;  // states with those of the tree; otherwise as states_
+  std::vector<double> change_;  // by row
 };
 
 }  // namespace shadowgraph

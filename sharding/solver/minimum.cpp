@@ -11,6 +11,7 @@ namespace shadowgraph {
 namespace {
 
 constexpr double kEasyWidth = 18;  // log2 of the steps of an elimination that is done at once
+constexpr double kMostWork = 30;   // of one that is done at all, where tables may not be split
 
 class MinimumSearch {
  public:
@@ -112,6 +113,13 @@ class MinimumSearch {
   }
 
   void eliminate_all(int64_t table_limit) {
+    if (!options_.split) {
+      const PairwiseModel::Width width = model_.width();
+      if (width.total > kMostWork || width.largest > std::log2(static_cast<double>(table_limit))) {
+        done_ = true;
+        return;
+      }
+    }
     std::vector<uint32_t> of(model_.size(), 0);
     std::vector<uint32_t> variables;
     std::vector<uint32_t> domains;

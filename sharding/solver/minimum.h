@@ -15,6 +15,7 @@ struct MinimumOptions {
   double gap = 0;                          // relative; good enough
   double cutoff = kInfinite;               // only choices below it are asked for
   int64_t table_limit = int64_t{1} << 24;  // entries of a table
+  bool split = true;                       // what is too wide to eliminate is eliminated with split tables
   int passes = 2000;                       // of the dual ascent
   std::function<bool()> out_of_time;       //
 };

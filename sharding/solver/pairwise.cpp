@@ -24,7 +24,17 @@ AllowedPairs allowed_pairs(const std::vector<double>& costs, uint32_t columns) {
   return pairs;
 }
 
-void transpose(PairTable& table) {
+// Costs by rows of one end: those of the other end side by side.
+const double* row_of(const PairwiseModel::Edge& edge, uint32_t v, uint32_t state) {
+  return edge.a == v ? edge.table->costs.data() + size_t{state} * edge.table->columns
+                     : edge.table->transposed.data() + size_t{state} * edge.table->rows;
+}
+
+uint32_t other_end(const PairwiseModel::Edge& edge, uint32_t v) { return edge.a == v ? edge.b : edge.a; }
+
+}  // namespace
+
+void complete(PairTable& table) {
   table.transposed.resize(table.costs.size());
   for (uint32_t i = 0; i < table.rows; ++i) {
     for (uint32_t j = 0; j < table.columns; ++j) {
@@ -37,16 +47,6 @@ void transpose(PairTable& table) {
   table.allowed = allowed_pairs(table.costs, table.columns);
   table.allowed_transposed = allowed_pairs(table.transposed, table.rows);
 }
-
-// Costs by rows of one end: those of the other end side by side.
-const double* row_of(const PairwiseModel::Edge& edge, uint32_t v, uint32_t state) {
-  return edge.a == v ? edge.table->costs.data() + size_t{state} * edge.table->columns
-                     : edge.table->transposed.data() + size_t{state} * edge.table->rows;
-}
-
-uint32_t other_end(const PairwiseModel::Edge& edge, uint32_t v) { return edge.a == v ? edge.b : edge.a; }
-
-}  // namespace
 
 PairwiseModel::PairwiseModel(std::vector<std::vector<double>> unary)
     : unary_(std::move(unary)),
@@ -74,11 +74,11 @@ void PairwiseModel::add_edge(uint32_t a, uint32_t b, PairTable table) {
         sum.costs[size_t{i} * sum.columns + j] += edges_[e].a == a ? table.at(i, j) : table.at(j, i);
       }
     }
-    transpose(sum);
+    complete(sum);
     edges_[e].table = std::make_shared<const PairTable>(std::move(sum));
     return;
   }
-  transpose(table);
+  complete(table);
   edges_of_[a].push_back(static_cast<uint32_t>(edges_.size()));
   edges_of_[b].push_back(static_cast<uint32_t>(edges_.size()));
   edges_.push_back({.a = a, .b = b, .table = std::make_shared<const PairTable>(std::move(table))});
@@ -114,7 +114,7 @@ void PairwiseModel::restrict_to(uint32_t v, const std::vector<uint32_t>& keep) {
         table.costs.push_back(edge.a == v ? edge.table->at(keep[i], j) : edge.table->at(i, keep[j]));
       }
     }
-    transpose(table);
+    complete(table);
     edge.table = std::make_shared<const PairTable>(std::move(table));
   }
   if (keep.empty() && possible_) {
@@ -229,7 +229,7 @@ bool PairwiseModel::merge_functional() {
   return any;
 }
 
-bool PairwiseModel::drop_dominated(uint32_t candidates) {
+bool PairwiseModel::drop_dominated(uint32_t candidates, const MayReplace& may) {
   bool any = false;
   for (uint32_t v = 0; v < size(); ++v) {
     if (!left_[v] || states(v) < 2) continue;
@@ -256,6 +256,7 @@ bool PairwiseModel::drop_dominated(uint32_t candidates) {
       for (uint32_t s = 0; s < count; ++s) {
         if (gone[s] || s == better) continue;
         double saved = unary_[v][s] - unary_[v][better];
+        if (may && !may(v, better, s)) continue;
         for (const uint32_t e : edges_of_[v]) {
           const uint32_t others = states(other_end(edges_[e], v));
           const double* row = row_of(edges_[e], v, s);
@@ -293,7 +294,7 @@ void PairwiseModel::reparametrize(std::vector<std::vector<double>> unary,
     for (uint32_t i = 0; i < table.rows; ++i) {
       for (uint32_t j = 0; j < table.columns; ++j) table.costs[size_t{i} * table.columns + j] -= of_a[i] + of_b[j];
     }
-    transpose(table);
+    complete(table);
     edges_[e].table = std::make_shared<const PairTable>(std::move(table));
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
@@ -31,6 +32,9 @@ struct PairTable {
   AllowedPairs allowed_transposed{};
   double at(uint32_t i, uint32_t j) const { return costs[size_t{i} * columns + j]; }
 };
+
+// Makes what follows from `costs`.
+void complete(PairTable& table);
 
 class PairwiseModel {
  public:
@@ -69,8 +73,10 @@ class PairwiseModel {
   void propagate();
   // Variables that follow from a neighbour's state become part of it. True if anything changed.
   bool merge_functional();
-  // Drops states that another one of the same variable is never worse than. True if anything changed.
-  bool drop_dominated(uint32_t candidates);
+  // Drops states that another one of the same variable is never worse than; `may(v, better, state)` can forbid it. True if
+  // anything changed.
+  using MayReplace = std::function<bool(uint32_t, uint32_t, uint32_t)>;
+  bool drop_dominated(uint32_t candidates, const MayReplace& may = nullptr);
 
   // The same sums from other parts: `unary` by variable, and of each edge the amounts by state of a and of b that its
   // table gives up.

@@ -1,14 +1,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
+#include <span>
 
+#include "shadowgraph/profile/units.h"
 #include "shadowgraph/sharding/solver.h"
 #include "sharding/solver/limited.h"
 #include "sharding/solver/minimum.h"
-#include "sharding/solver/node_usages.h"
 
 namespace shadowgraph {
 
@@ -18,6 +22,8 @@ using Wide = AssignmentCost::Wide;
 
 // Costs above it count as it: bounds stay bounds, sums stay exact in doubles, and choices are weighed by evaluate().
 constexpr double kMostCost = 0x1p45;
+// Of the time, for the problem without its limit.
+constexpr double kShareWithoutLimit = 0.08;
 
 // Without the limit.
 PairwiseModel pairwise_model(const AssignmentProblem& problem) {
@@ -42,25 +48,63 @@ PairwiseModel pairwise_model(const AssignmentProblem& problem) {
   return model;
 }
 
+// The least cost, multiplied out, above which every cost is more than the dearest choice without such costs; kForbidden if
+// there is none. Other formats have no word for what is forbidden, and write such costs.
+int64_t cost_above_all(const AssignmentProblem& problem) {
+  // By bits: the largest cost of that many of each node and edge, summed, and the least one with more.
+  constexpr size_t kBits = 64;
+  std::array<Wide, kBits> dearest{};
+  std::array<int64_t, kBits> least;
+  least.fill(kForbidden);
+  std::array<int64_t, kBits> here{};
+  const auto look = [&](std::span<const int64_t> costs, int64_t times) {
+    here.fill(0);
+    for (const int64_t cost : costs) {
+      if (cost == kForbidden) continue;
+      const Wide product = Wide{cost} * times;
+      const int64_t amount = product < kForbidden ? static_cast<int64_t>(product) : kForbidden - 1;
+      const auto bits = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(amount)));
+      here[bits] = std::max(here[bits], amount);
+      least[bits] = std::min(least[bits], amount);
+    }
+    for (size_t bits = 0, most = 0; bits < kBits; ++bits) {
+      most = std::max(most, static_cast<size_t>(here[bits]));
+      dearest[bits] += static_cast<Wide>(most);
+    }
+  };
+  for (const AssignmentNode& node : problem.nodes) look(node.costs, node.times);
+  for (const AssignmentEdge& edge : problem.edges) look(problem.matrices[edge.matrix].costs, edge.times);
+  int64_t above = kForbidden;
+  for (size_t bits = kBits - 1; bits-- > 0;) {
+    above = std::min(above, least[bits + 1]);
+    if (above != kForbidden && Wide{above} > dearest[bits]) return above;
+  }
+  return kForbidden;
+}
+
 class Solver {
  public:
   Solver(const AssignmentProblem& problem, const SolveOptions& options)
       : problem_(problem), options_(options), start_(std::chrono::steady_clock::now()) {}
 
   AssignmentSolution run() {
-    problem_.check();
-    const Minimum free = minimum_of(
-        pairwise_model(problem_),
-        {.gap = options_.gap, .table_limit = options_.table_limit, .out_of_time = [this] { return out_of_time(); }});
+    const bool limited = problem_.usage_limit != kNoLimit;
+    const double share = limited ? kShareWithoutLimit : 1;
+    const Minimum free =
+        minimum_of(pairwise_model(problem_),
+                   {.gap = options_.gap, .table_limit = options_.table_limit, .split = !limited, .out_of_time = [&] {
+                      return seconds() > share * options_.time_limit;
+                    }});
     solution_.largest_table = free.largest_table;
     if (!free.possible) {
+      solution_.stopped = "infeasible";
       solution_.why_infeasible = free.impossible_node == kNoNode
                                      ? "the pins and what is written to in place leave no choice that agrees"
                                      : fmt::format("{} has no strategy left that its neighbours and the pins allow",
                                                    problem_.nodes[free.impossible_node].name);
       return solution_;
     }
-    bound_ = static_cast<Wide>(free.bound);
+    bound_ = static_cast<Wide>(std::max(free.bound, 0.0));
     if (!free.choice.empty()) take(free.choice);
     if (!options_.start.empty()) take(options_.start);
     if (problem_.usage_limit != kNoLimit && (!solution_.feasible || !is_good_enough())) {
@@ -73,6 +117,11 @@ class Solver {
       solution_.lower_bound = std::min(solution_.lower_bound, solution_.cost);
       solution_.optimal = solution_.lower_bound == solution_.cost;
     }
+    solution_.stopped = is_impossible_      ? "infeasible"
+                        : solution_.optimal ? "optimal"
+                        : is_good_enough()  ? "gap"
+                        : out_of_time()     ? "time"
+                                            : "work";
     return solution_;
   }
 
@@ -94,32 +143,26 @@ class Solver {
            static_cast<double>(solution_.cost - bound_) <= options_.gap * static_cast<double>(solution_.cost);
   }
 
-  bool out_of_time() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count() > options_.time_limit;
-  }
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  bool out_of_time() const { return seconds() > options_.time_limit; }
 
   // ---- Limits
 
   void keep_within_limit(const std::vector<uint32_t>& free) {
-    const bool transformed = has_edge_usages(problem_);
-    NodeUsages usages;
-    if (transformed) usages = with_node_usages(problem_);
-    const AssignmentProblem& problem = transformed ? usages.problem : problem_;
     LimitedOptions options{
         .gap = options_.gap, .bound = static_cast<double>(bound_), .iterations = options_.iterations};
-    options.out_of_time = [this] { return out_of_time(); };
-    options.take = [&](std::vector<uint32_t> choice) {
-      choice.resize(problem_.nodes.size());
+    options.moves = options_.moves;
+    options.threads = options_.threads;
+    options.time_spent = [this] { return seconds() / options_.time_limit; };
+    options.take = [&](const std::vector<uint32_t>& choice) {
       take(choice);
       return solution_.feasible ? static_cast<double>(solution_.cost) : kInfinite;
     };
     for (const std::vector<uint32_t>* start : {&free, &options_.start}) {
-      if (start->size() != problem_.nodes.size()) continue;
-      std::vector<uint32_t> choice = transformed ? extended(usages, problem_, *start) : *start;
-      if (!choice.empty()) options.starts.push_back(std::move(choice));
+      if (start->size() == problem_.nodes.size()) options.starts.push_back(*start);
     }
     if (solution_.feasible) options.best = static_cast<double>(solution_.cost);
-    const Limited limited = search_within_limit(problem, pairwise_model(problem), options);
+    const Limited limited = search_within_limit(problem_, pairwise_model(problem_), options);
     bound_ = std::max(bound_, static_cast<Wide>(std::ceil(limited.bound)));
     solution_.priced = limited.priced;
     is_impossible_ = !limited.possible;
@@ -164,20 +207,26 @@ class Solver {
       }
     }
     std::sort(alive.begin(), alive.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    constexpr size_t kNamed = 5;
     std::string most;
-    for (size_t i = 0; i < alive.size() && i < 5; ++i) {
-      most += fmt::format("{}{} ({})", most.empty() ? "" : ", ", alive[i].second, static_cast<int64_t>(alive[i].first));
+    for (size_t i = 0; i < alive.size() && i < kNamed; ++i) {
+      most += fmt::format("{}{} ({})", most.empty() ? "" : ", ", alive[i].second,
+                          human_bytes(static_cast<int64_t>(alive[i].first)));
     }
+    if (alive.size() > kNamed) most += fmt::format(" and {} more", alive.size() - kNamed);
+    const std::string least_together = human_bytes(static_cast<int64_t>(peak));
+    const std::string limit = human_bytes(problem_.usage_limit);
     if (peak > problem_.usage_limit) {
-      solution_.why_infeasible = fmt::format(
-          "At point {} the least that each needs is {} bytes together, where {} are allowed; the most of it: {}", at,
-          static_cast<int64_t>(peak), problem_.usage_limit, most);
+      is_impossible_ = true;
+      solution_.why_infeasible =
+          fmt::format("At point {} the least that each needs is {} together, where {} are allowed; the most of it: {}",
+                      at, least_together, limit, most);
     } else {
       solution_.why_infeasible = fmt::format(
-          "{}; the least that each needs by itself is {} bytes at point {}, of {}; the most of it: {}",
+          "{}; the least that each needs by itself is {} at point {}, of {}; the most of it: {}",
           is_impossible_ ? "None exists: states that fit next to the least of all others do not fit each other"
                          : "None was found at any prices of usages",
-          static_cast<int64_t>(peak), at, problem_.usage_limit, most);
+          least_together, at, limit, most);
     }
   }
 
@@ -192,6 +241,22 @@ class Solver {
 }  // namespace
 
 AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& options) {
+  problem.check();
+  const int64_t huge = cost_above_all(problem);
+  if (huge == kForbidden) return Solver(problem, options).run();
+  // What is above all else together is as good as forbidden, and much is decided by what is forbidden.
+  AssignmentProblem strict = problem;
+  const auto forbid = [huge](std::vector<int64_t>& costs, int64_t times) {
+    for (int64_t& cost : costs) cost = Wide{cost} * times >= huge ? kForbidden : cost;
+  };
+  std::vector<int64_t> times(problem.matrices.size(), 0);
+  for (AssignmentNode& node : strict.nodes) forbid(node.costs, node.times);
+  for (const AssignmentEdge& edge : problem.edges) {
+    times[edge.matrix] = times[edge.matrix] == 0 ? edge.times : std::min(times[edge.matrix], edge.times);
+  }
+  for (size_t m = 0; m < times.size(); ++m) forbid(strict.matrices[m].costs, times[m]);
+  AssignmentSolution solution = Solver(strict, options).run();
+  if (solution.feasible || solution.stopped == "time") return solution;
   return Solver(problem, options).run();
 }
 

@@ -57,18 +57,25 @@ double UsageTree::highest(uint32_t begin, uint32_t end) const {
 }
 
 UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& model)
-    : items_(model.size()), limit_(static_cast<double>(problem.usage_limit)) {
-  const auto uses = [](const AssignmentNode& node) {
-    return std::any_of(node.usages.begin(), node.usages.end(), [](int64_t x) { return x > 0; });
+    : items_(model.size()), pairs_(model.edges().size()), limit_(static_cast<double>(problem.usage_limit)) {
+  const auto uses = [](const std::vector<int64_t>& usages) {
+    return std::any_of(usages.begin(), usages.end(), [](int64_t x) { return x > 0; });
   };
   std::vector<int64_t> begins;
   std::vector<int64_t> ends;
-  for (const AssignmentNode& node : problem.nodes) {
-    if (!uses(node)) continue;
-    for (const LiveInterval& interval : node.live) {
+  const auto note = [&](const std::vector<LiveInterval>& live) {
+    for (const LiveInterval& interval : live) {
       begins.push_back(interval.begin);
       ends.push_back(interval.end);
     }
+  };
+  for (const AssignmentNode& node : problem.nodes) {
+    if (uses(node.usages)) note(node.live);
+  }
+  std::vector<bool> matrix_uses;
+  for (const CostMatrix& matrix : problem.matrices) matrix_uses.push_back(uses(matrix.usages));
+  for (const AssignmentEdge& edge : problem.edges) {
+    if (matrix_uses[edge.matrix]) note(edge.live);
   }
   std::sort(begins.begin(), begins.end());
   begins.erase(std::unique(begins.begin(), begins.end()), begins.end());
@@ -78,45 +85,84 @@ UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& mo
     const auto end = std::upper_bound(ends.begin(), ends.end(), begins[i]);
     if (i + 1 == begins.size() || (end != ends.end() && *end <= begins[i + 1])) times_.push_back(begins[i]);
   }
+
+  using Range = std::pair<uint32_t, uint32_t>;
+  std::vector<std::map<Range, std::vector<double>>> items(model.size());
+  std::vector<std::map<Range, std::vector<double>>> pairs(model.edges().size());
+  // Adds what `bytes_of` says of each state or pair.
+  const auto add = [&](std::map<Range, std::vector<double>>& to, const std::vector<LiveInterval>& live, size_t size,
+                       const auto& bytes_of) {
+    const auto point = [&](int64_t time) {
+      return static_cast<uint32_t>(std::lower_bound(times_.begin(), times_.end(), time) - times_.begin());
+    };
+    for (const LiveInterval& interval : live) {
+      const Range range{point(interval.begin), point(interval.end)};
+      if (range.first >= range.second) continue;
+      std::vector<double>& bytes = to[range];
+      bytes.resize(size, 0);
+      for (size_t i = 0; i < size; ++i)
+        bytes[i] += static_cast<double>(bytes_of(i)) * static_cast<double>(interval.count);
+    }
+  };
+  struct Place {
+    uint32_t variable = 0;
+    const std::vector<uint32_t>* strategy = nullptr;  // by state
+  };
+  std::vector<Place> places(problem.nodes.size());
   for (uint32_t v = 0; v < model.size(); ++v) {
     if (!model.is_left(v)) continue;
-    std::map<std::pair<uint32_t, uint32_t>, std::vector<double>> items;
     for (const PairwiseModel::Member& member : model.members(v)) {
+      places[member.node] = {.variable = v, .strategy = &member.strategy};
       const AssignmentNode& node = problem.nodes[member.node];
-      if (!uses(node)) continue;
-      for (const LiveInterval& interval : node.live) {
-        const auto point = [&](int64_t time) {
-          return static_cast<uint32_t>(std::lower_bound(times_.begin(), times_.end(), time) - times_.begin());
-        };
-        std::vector<double>& bytes = items[{point(interval.begin), point(interval.end)}];
-        bytes.resize(model.states(v), 0);
-        for (size_t s = 0; s < bytes.size(); ++s) {
-          bytes[s] += static_cast<double>(node.usages[member.strategy[s]]) * static_cast<double>(interval.count);
-        }
-      }
+      if (!uses(node.usages)) continue;
+      add(items[v], node.live, model.states(v), [&](size_t s) { return node.usages[member.strategy[s]]; });
     }
-    for (auto& [range, bytes] : items) {
-      if (range.first < range.second) {
-        items_[v].push_back({.begin = range.first, .end = range.second, .bytes = std::move(bytes)});
-      }
+  }
+  for (const AssignmentEdge& edge : problem.edges) {
+    if (!matrix_uses[edge.matrix]) continue;
+    const CostMatrix& matrix = problem.matrices[edge.matrix];
+    const auto& [a, strategy_a] = places[edge.a];
+    const auto& [b, strategy_b] = places[edge.b];
+    const auto bytes = [&](size_t s, size_t t) {
+      return matrix.usages[size_t{(*strategy_a)[s]} * matrix.columns + (*strategy_b)[t]];
+    };
+    if (a == b) {
+      add(items[a], edge.live, model.states(a), [&](size_t s) { return bytes(s, s); });
+      continue;
+    }
+    for (const uint32_t e : model.edges_of(a)) {
+      const PairwiseModel::Edge& between = model.edges()[e];
+      if (between.a != b && between.b != b) continue;
+      const size_t columns = between.table->columns;
+      add(pairs[e], edge.live, between.table->costs.size(),
+          [&](size_t i) { return between.a == a ? bytes(i / columns, i % columns) : bytes(i % columns, i / columns); });
+      break;
+    }
+  }
+  for (uint32_t v = 0; v < items.size(); ++v) {
+    for (auto& [range, bytes] : items[v]) {
+      items_[v].push_back({.begin = range.first, .end = range.second, .bytes = std::move(bytes)});
+    }
+  }
+  for (uint32_t e = 0; e < pairs.size(); ++e) {
+    for (auto& [range, bytes] : pairs[e]) {
+      pairs_[e].push_back({.begin = range.first, .end = range.second, .bytes = std::move(bytes)});
     }
   }
 }
 
-void UsageModel::restrict_to(uint32_t v, const std::vector<uint32_t>& keep) {
-  for (UsageItem& item : items_[v]) {
-    for (size_t i = 0; i < keep.size(); ++i) item.bytes[i] = item.bytes[keep[i]];
-    item.bytes.resize(keep.size());
-  }
-}
-
-std::vector<double> UsageModel::profile(std::span<const uint32_t> states) const {
+std::vector<double> UsageModel::profile(const PairwiseModel& model, std::span<const uint32_t> states) const {
   std::vector<double> change(points() + 1, 0);
+  const auto add = [&](const auto& item, size_t at) {
+    change[item.begin] += item.bytes[at];
+    change[item.end] -= item.bytes[at];
+  };
   for (uint32_t v = 0; v < items_.size(); ++v) {
-    for (const UsageItem& item : items_[v]) {
-      change[item.begin] += item.bytes[states[v]];
-      change[item.end] -= item.bytes[states[v]];
-    }
+    for (const UsageItem& item : items_[v]) add(item, states[v]);
+  }
+  for (uint32_t e = 0; e < pairs_.size(); ++e) {
+    const PairwiseModel::Edge& edge = model.edges()[e];
+    for (const PairUsage& item : pairs_[e]) add(item, size_t{states[edge.a]} * edge.table->columns + states[edge.b]);
   }
   change.pop_back();
   double sum = 0;
@@ -124,23 +170,19 @@ std::vector<double> UsageModel::profile(std::span<const uint32_t> states) const 
   return change;
 }
 
-void UsageModel::move(UsageTree& tree, uint32_t v, uint32_t from, uint32_t to) const {
-  for (const UsageItem& item : items_[v]) tree.add(item.begin, item.end, item.bytes[to] - item.bytes[from]);
-}
-
-UsageTree UsageModel::tree(std::span<const uint32_t> states) const {
-  UsageTree tree(points());
-  for (uint32_t v = 0; v < items_.size(); ++v) {
-    for (const UsageItem& item : items_[v]) tree.add(item.begin, item.end, item.bytes[states[v]]);
-  }
-  return tree;
-}
-
 void UsageModel::add_price(uint32_t v, std::span<const double> sums, std::vector<double>& costs) const {
   for (const UsageItem& item : items_[v]) {
     const double price = sums[item.end] - sums[item.begin];
     if (price == 0) continue;
     for (size_t s = 0; s < costs.size(); ++s) costs[s] += price * item.bytes[s];
+  }
+}
+
+void UsageModel::add_pair_price(uint32_t e, std::span<const double> sums, std::vector<double>& costs) const {
+  for (const PairUsage& item : pairs_[e]) {
+    const double price = sums[item.end] - sums[item.begin];
+    if (price == 0) continue;
+    for (size_t i = 0; i < costs.size(); ++i) costs[i] += price * item.bytes[i];
   }
 }
 

@@ -31,8 +31,14 @@ struct UsageItem {
   std::vector<double> bytes;  // by state
 };
 
-// Points of time are only those whose live sets are part of no other one's. Usages of edges must have become usages of
-// nodes before.
+// Of an edge of the model; by rows of its a.
+struct PairUsage {
+  uint32_t begin = 0;  // points
+  uint32_t end = 0;
+  std::vector<double> bytes;
+};
+
+// Points of time are only those whose live sets are part of no other one's.
 class UsageModel {
  public:
   UsageModel(const AssignmentProblem& problem, const PairwiseModel& model);
@@ -41,18 +47,19 @@ class UsageModel {
   int64_t time_of(uint32_t point) const { return times_[point]; }
   const std::vector<UsageItem>& items(uint32_t v) const { return items_[v]; }
   double limit() const { return limit_; }
-  // Follows the model after states of a variable were dropped.
-  void restrict_to(uint32_t v, const std::vector<uint32_t>& keep);
+  // Of an edge of the model.
+  const std::vector<PairUsage>& pairs(uint32_t e) const { return pairs_[e]; }
 
-  std::vector<double> profile(std::span<const uint32_t> states) const;
-  void move(UsageTree& tree, uint32_t v, uint32_t from, uint32_t to) const;
-  UsageTree tree(std::span<const uint32_t> states) const;
-  // What each state of a variable costs at prices by point, given as sums of those before each point.
+  std::vector<double> profile(const PairwiseModel& model, std::span<const uint32_t> states) const;
+  // What each state of a variable, and each pair of an edge, costs at prices by point, given as sums of those before each
+  // point.
   void add_price(uint32_t v, std::span<const double> sums, std::vector<double>& costs) const;
+  void add_pair_price(uint32_t e, std::span<const double> sums, std::vector<double>& costs) const;
 
  private:
   std::vector<int64_t> times_;
   std::vector<std::vector<UsageItem>> items_;
+  std::vector<std::vector<PairUsage>> pairs_;
   double limit_ = 0;
 };
 

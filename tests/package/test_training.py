@@ -1,6 +1,7 @@
 """What a training loop does besides forward and backward, against the same loop of PyTorch's own on real tensors."""
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -98,7 +99,8 @@ class RealLoop:
 
 @pytest.fixture
 def one_thread():
-    """What a kernel takes inside depends on how many threads it has."""
+    """What a kernel takes inside depends on how many threads it has; what other tests left is not freed meanwhile."""
+    gc.collect()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -208,3 +210,45 @@ def test_what_if():
         report.what_if(optimizer="adamax")
     with pytest.raises(sg.Error, match="float32"):
         report.what_if(dtype=torch.float64)
+
+
+class LegacyTensors(torch.nn.Module):
+    """torch.Tensor(n) and torch.FloatTensor(n) make their tensors on the CPU whatever the default device is."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.FloatTensor(16, 16))
+        self.register_buffer("scale", torch.Tensor(16))
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.linear(x @ self.weight * self.scale)
+
+
+def test_what_a_factory_leaves_on_the_cpu_is_moved():
+    def captured(model):
+        return sg.capture_training_step(model, "f32[4,16]", loss=lambda y: y.sum(), optimizer="adamw", device="cuda")
+
+    step = captured(LegacyTensors)
+    step.verify()
+    assert captured(LegacyTensors()).difference(step) is None
+    held = [*step.find("sg::parameter"), *step.find("sg::buffer")]
+    assert [str(node.outputs[0].device) for node in held] == 4 * ["cuda:0"]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_optimizers_by_name(name):
+    kind = {"sgd": lambda p: torch.optim.SGD(p, lr=1e-2), "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
+    model = torch.nn.Linear(4, 4)
+
+    def captured(optimizer):
+        return sg.capture_training_step(model, "f32[2,4]", loss=lambda y: y.sum(), optimizer=optimizer)
+
+    assert captured(name).difference(captured(kind)) is None
+
+
+@pytest.mark.parametrize("wrong, words", [("lion", "no optimizer 'lion': sgd, adam, adamw"), (3, "optimizer is int"),
+                                          (lambda p: p, "optimizer gave list")])  # fmt: skip
+def test_what_is_no_optimizer(wrong, words):
+    with pytest.raises(sg.Error, match=words):
+        sg.capture_training_step(torch.nn.Linear(4, 4), "f32[2,4]", loss=lambda y: y.sum(), optimizer=wrong)

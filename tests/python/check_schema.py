@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """docs/*.schema.json against what the tool prints and reads: `profile --json` of some models and modes, device files,
-what `calibrate` writes; and documents that are damaged, which must fail. Wants jsonschema.
+what `calibrate` writes, assignment problems and solutions; and documents that are damaged, which must fail. Wants
+jsonschema.
 
     check_schema.py TOOL
 """
@@ -20,7 +21,7 @@ TOOL = sys.argv[1]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCHEMAS = {
     name: json.loads((ROOT / "docs" / f"{name}.schema.json").read_text())
-    for name in ("profile", "device-spec", "interconnect")
+    for name in ("profile", "device-spec", "interconnect", "assignment")
 }
 failures = []
 
@@ -281,6 +282,43 @@ def communication(folder):
         failures.append("the tool takes --mesh dp")
 
 
+def assignments(folder):
+    """Problems that are exported, and their solutions."""
+    exported = folder / "problem.json"
+    solved = folder / "solution.json"
+    output("shard", "gpt2", "--mode", "train", "--batch", 2, "--seq", 64, "--mesh", "2", "--memory", "8GiB", "--export",
+           exported, cache=folder)
+    output("assign", exported, "--time-limit", 5, "-o", solved, cache=folder)
+    problem = json.loads(exported.read_text())
+    solution = json.loads(solved.read_text())
+    expect_valid("assignment", problem, "shard --export")
+    expect_valid("assignment", solution, "assign -o")
+    if not solution["feasible"] or len(solution["choice"]) != len(problem["nodes"]):
+        failures.append(f"assign: no solution: {solution.get('why_infeasible')}")
+    if not any("usages" in matrix for matrix in problem["matrices"]) or problem["usage_limit"] is None:
+        failures.append("shard --export: no usages of pairs, or no limit: what is checked here is not everything")
+    # The first of each say what the others do.
+    small = problem | {
+        "nodes": [next(node for node in problem["nodes"] if "usages" in node)],
+        "matrices": [next(matrix for matrix in problem["matrices"] if "usages" in matrix)],
+        "edges": [next(edge for edge in problem["edges"] if "live" in edge)],
+    }
+    expect_valid("assignment", small, "the problem that is damaged next")
+    for document, kind in ((small, "problem"), (solution, "solution")):
+        for what, damaged in damages(document):
+            # null is a cost that is forbidden, and no limit; points of time may be below 0.
+            null = what.endswith("= None") and ("['costs']" in what or what.startswith("$['usage_limit']"))
+            if not null and not (what.endswith("= -1") and ("['live']" in what or "['peak_at']" in what)):
+                expect_refused("assignment", damaged, f"{kind}: {what}")
+        for what, damaged in without_required(document, SCHEMAS["assignment"]["$defs"][kind]["required"]):
+            expect_refused("assignment", damaged, f"{kind} {what}")
+    for wrong in (problem | {"version": 2}, problem | {"nodes": [{"costs": []}]}):
+        expect_refused("assignment", wrong, "a problem of another version, or with a node without strategies")
+        exported.write_text(json.dumps(wrong))
+        if run("assign", exported, cache=folder)[0] == 0:
+            failures.append("the tool solves a problem of another version, or with a node without strategies")
+
+
 def calibrated(folder):
     file = folder / "this-machine.json"
     output("calibrate", "-o", file, cache=folder)
@@ -289,4 +327,5 @@ def calibrated(folder):
 
 if __name__ == "__main__":
     # The longest first.
-    in_parts.run((calibrated, profiles, device_specs, communication, damaged_profiles, schemas_themselves), failures)
+    in_parts.run((calibrated, profiles, device_specs, communication, damaged_profiles, assignments, schemas_themselves),
+                 failures)

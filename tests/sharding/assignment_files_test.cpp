@@ -1,9 +1,12 @@
 // Problems that are written and read again have the same optimum, and files that are none say where.
 #include "shadowgraph/sharding/assignment_files.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <sstream>
+#include <string>
 
 #include "tests/sharding/random_assignment.h"
 
@@ -50,6 +53,84 @@ TEST(AssignmentFiles, ReadsTheContestsFormat) {
   EXPECT_EQ(solution.choice, (std::vector<uint32_t>{0, 1}));
   EXPECT_EQ(static_cast<int64_t>(solution.cost), 4);
   EXPECT_EQ(static_cast<int64_t>(solution.peak), 5);
+}
+
+// What a solver reads from free MPS: its rows hold for a choice exactly if the choice is allowed, and it costs the same.
+struct Mps {
+  std::map<std::string, std::map<std::string, int64_t>> columns;  // by row
+  std::map<std::string, char> rows;
+  std::map<std::string, int64_t> right;
+  std::map<std::string, int64_t> upper;
+};
+
+Mps parsed(const AssignmentProblem& problem) {
+  std::stringstream text;
+  write_mps(problem, text);
+  Mps mps;
+  std::string section;
+  for (std::string line; std::getline(text, line);) {
+    std::istringstream words(line);
+    std::string first;
+    std::string second;
+    std::string third;
+    std::string last;
+    words >> first >> second >> third >> last;
+    if (line[0] != ' ') {
+      section = first;
+    } else if (section == "ROWS") {
+      mps.rows[second] = first[0];
+    } else if (section == "COLUMNS" && second != "'MARKER'") {
+      mps.columns[first][second] += std::stoll(third);
+    } else if (section == "RHS") {
+      mps.right[second] = std::stoll(third);
+    } else if (section == "BOUNDS") {
+      mps.upper[third] = std::stoll(last);
+    }
+  }
+  return mps;
+}
+
+TEST(AssignmentFiles, MpsSaysTheSame) {
+  int allowed = 0;
+  int refused = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    AssignmentProblem problem = random_assignment(seed);
+    // Without what becomes further nodes: one interval each, and no usages of edges.
+    for (AssignmentNode& node : problem.nodes) node.live.resize(std::min<size_t>(node.live.size(), 1));
+    for (AssignmentEdge& edge : problem.edges) edge.live.clear();
+    const Mps mps = parsed(problem);
+    std::vector<uint32_t> choice(problem.nodes.size(), 0);
+    for (size_t v = 0; v < choice.size(); ++v) choice[v] = static_cast<uint32_t>(seed % problem.nodes[v].costs.size());
+    std::map<std::string, int64_t> value;
+    for (size_t v = 0; v < choice.size(); ++v) value[fmt::format("x{}_{}", v, choice[v])] = 1;
+    size_t e = 0;
+    for (const AssignmentEdge& edge : problem.edges) {
+      if (edge.a != edge.b) value[fmt::format("y{}_{}_{}", e++, choice[edge.a], choice[edge.b])] = 1;
+    }
+    std::map<std::string, int64_t> sums;
+    bool holds = true;
+    for (const auto& [name, unused] : value) {
+      holds = holds && mps.columns.contains(name) && (!mps.upper.contains(name) || mps.upper.at(name) == 1);
+      if (!mps.columns.contains(name)) continue;
+      for (const auto& [row, factor] : mps.columns.at(name)) sums[row] += factor;
+    }
+    for (const auto& [row, kind] : mps.rows) {
+      const int64_t right = mps.right.contains(row) ? mps.right.at(row) : 0;
+      if (kind == 'E') holds = holds && sums[row] == right;
+      if (kind == 'L') holds = holds && sums[row] <= right;
+    }
+    bool pinned_elsewhere = false;
+    for (size_t v = 0; v < choice.size(); ++v) {
+      const int32_t pinned = problem.nodes[v].pinned;
+      pinned_elsewhere |= pinned >= 0 && static_cast<uint32_t>(pinned) != choice[v];
+    }
+    const AssignmentCost cost = evaluate(problem, choice);
+    EXPECT_EQ(holds, cost.feasible() && !pinned_elsewhere) << "seed " << seed;
+    if (holds) EXPECT_EQ(sums["cost"], static_cast<int64_t>(cost.cost)) << "seed " << seed;
+    ++(holds ? allowed : refused);
+  }
+  EXPECT_GT(allowed, 20);
+  EXPECT_GT(refused, 20);
 }
 
 TEST(AssignmentFiles, HostileOnesAreRefused) {

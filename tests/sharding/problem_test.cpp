@@ -8,8 +8,11 @@
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
+#include "shadowgraph/edit.h"
 #include "shadowgraph/fake.h"
+#include "shadowgraph/sharding/apply.h"
 #include "shadowgraph/sharding/plan.h"
+#include "shadowgraph/sharding/solver.h"
 #include "shadowgraph/text.h"
 #include "sharding/plan/node_classes.h"
 #include "sharding/plan/problem_builder.h"
@@ -66,6 +69,52 @@ TEST(NodeClasses, LayersFold) {
     EXPECT_EQ(graph.node(at->second).phase, graph.node(node).phase);
     EXPECT_EQ(graph.results(at->second).size(), graph.results(node).size());
   }
+}
+
+// Lists of an optimizer: what is done with one parameter lies as that one does, whatever the others do.
+TEST_F(ShardingProblems, PlacesOfListsAreDecidedOneByOne) {
+  Graph graph;
+  {
+    const FakeTensorMode mode({.device = at::kCUDA});
+    const std::vector<at::Tensor> parameters{at::ones({64, 6}), at::ones({6, 64}), at::ones({1})};
+    CaptureSession session({.mode = {.device = at::kCUDA}});
+    const std::vector<at::Tensor> gradients{parameters[0] * 2, parameters[1] * 3, parameters[2] * 4};
+    at::_foreach_add_(parameters, gradients);
+    graph = session.finish(at::_foreach_sqrt(parameters));
+  }
+  const ShardingProblem problem = ShardingProblem::of(graph, options("4"));
+  problem.assignment().check();
+  EXPECT_EQ(problem.coverage().nodes, problem.tensor_nodes());
+  // Each as it may, all at once: the first cut in rows, the second in columns, the last whole.
+  const AssignmentProblem pinned = problem.pinned(std::vector<ShardingPin>{
+      {"input0", Layout::parse("S(0)")}, {"input1", Layout::parse("S(1)")}, {"input2", Layout::parse("R")}});
+  const AssignmentSolution solution = solve(pinned);
+  ASSERT_TRUE(solution.feasible) << solution.why_infeasible;
+  const ShardingPlan plan = problem.plan(solution.choice);
+  const std::vector<Layout> wanted{Layout::parse("S(0)"), Layout::parse("S(1)"), Layout::parse("R")};
+  for (const char* name : {"aten::_foreach_add_", "aten::_foreach_sqrt"}) {
+    for (const NodeId node : nodes_calling(graph, name)) {
+      const std::vector<Layout>& operands = plan.nodes[node].operands;
+      ASSERT_GE(operands.size(), 3U);
+      for (size_t i = 0; i < operands.size(); ++i) EXPECT_EQ(operands[i], wanted[i % 3]) << name << " " << i;
+      for (size_t i = 0; i < plan.nodes[node].results.size(); ++i) EXPECT_EQ(plan.nodes[node].results[i], wanted[i]);
+    }
+  }
+  // And that is a program.
+  EXPECT_EQ(apply(graph, plan, 0).graph.node_count() > 0, true);
+}
+
+TEST_F(ShardingProblems, APlanIsAChoice) {
+  const Graph graph = training_step("llama3_8b");
+  const ShardingProblem problem = ShardingProblem::of(graph, options("2x2"));
+  const AssignmentSolution solution = solve(problem.assignment());
+  const auto choice = problem.choice_of(problem.plan(solution.choice));
+  ASSERT_TRUE(choice.has_value());
+  EXPECT_EQ(problem.cost(*choice).total(), solution.cost);
+  ShardingPlan other = problem.plan(solution.choice);
+  for (const NodeId node : nodes_calling(graph, "aten::embedding"))
+    other.nodes[node].results[0] = Layout::parse("S(0,3),R");
+  EXPECT_FALSE(problem.choice_of(other).has_value());
 }
 
 TEST_F(ShardingProblems, TheFirstStrategiesAreOneDevicesProgram) {

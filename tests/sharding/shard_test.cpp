@@ -42,7 +42,8 @@ TEST_P(Sharding, IsNotWorseThanPlansByHandAndKnowsItsPeak) {
     const ShardingAnswer answer = shard(graph, options(mesh), {.compare = true});
     EXPECT_TRUE(answer.solution.feasible);
     EXPECT_LE(answer.bound, answer.seconds() * (1 + 1e-9));
-    EXPECT_LE(answer.seconds(), answer.alone * (1 + 1e-9)) << "one device alone is a plan, too";
+    // A plan's costs are whole picoseconds: each node's may be rounded up.
+    EXPECT_LE(answer.seconds(), answer.alone + 1e-12 * graph.node_count()) << "one device alone is a plan, too";
     ASSERT_FALSE(answer.compared.empty());
     for (const ComparedPlan& plan : answer.compared) {
       ASSERT_TRUE(plan.seconds.has_value()) << plan.name << ": " << plan.why_not;

@@ -1,7 +1,10 @@
 // The solver against every choice of small problems; what it finds is the same again.
 #include "shadowgraph/sharding/solver.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <random>
 
 #include "tests/sharding/random_assignment.h"
 
@@ -11,6 +14,7 @@ namespace {
 TEST(Solver, AgreesWithBruteForce) {
   int feasible = 0;
   int optimal = 0;
+  int proven = 0;
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     const AssignmentProblem problem = random_assignment(seed);
     const AssignmentSolution solution = solve(problem);
@@ -34,9 +38,12 @@ TEST(Solver, AgreesWithBruteForce) {
     if (solution.optimal) {
       EXPECT_EQ(static_cast<int64_t>(solution.cost), *best);
     }
+    proven += solution.optimal ? 1 : 0;
+    EXPECT_EQ(solution.optimal, solution.stopped == "optimal");
     optimal += static_cast<int64_t>(solution.cost) == *best ? 1 : 0;
   }
   EXPECT_GT(feasible, 1000);
+  EXPECT_GE(proven * 100, feasible * 97);
   EXPECT_GE(optimal * 100, feasible * 99);
 }
 
@@ -70,6 +77,97 @@ TEST(Solver, FindsTheSameAgain) {
     EXPECT_EQ(first.choice, second.choice) << "seed " << seed;
     EXPECT_EQ(first.lower_bound, second.lower_bound) << "seed " << seed;
   }
+}
+
+// A chain with shortcuts whose nodes are all alive at its end: much larger than what can be looked through.
+AssignmentProblem chain_within_limit(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](uint64_t limit) { return static_cast<int64_t>(random() % limit); };
+  AssignmentProblem problem;
+  problem.usage_limit = 60 * 40;
+  for (uint32_t v = 0; v < 60; ++v) {
+    AssignmentNode node;
+    for (int64_t s = 0; s < 5; ++s) {
+      node.costs.push_back(1000 * s + below(3000));
+      node.usages.push_back(100 / (s + 1));
+    }
+    node.live = {{.begin = v, .end = 60}};
+    problem.nodes.push_back(std::move(node));
+    for (const uint32_t back : {1U, 7U}) {
+      if (v < back || (back == 7 && v % 5 != 0)) continue;
+      CostMatrix matrix{.rows = 5, .columns = 5};
+      for (int i = 0; i < 25; ++i) matrix.costs.push_back(i % 6 == 0 ? 0 : below(2000));
+      if (back == 7) {
+        for (int i = 0; i < 25; ++i) matrix.usages.push_back(below(20));
+      }
+      AssignmentEdge edge{.a = v - back, .b = v, .matrix = static_cast<uint32_t>(problem.matrices.size())};
+      if (back == 7) edge.live = {{.begin = v - 7, .end = v}};
+      problem.matrices.push_back(std::move(matrix));
+      problem.edges.push_back(std::move(edge));
+    }
+  }
+  return problem;
+}
+
+TEST(Solver, ProvesLittleGapsWithinLimits) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    const AssignmentProblem problem = chain_within_limit(seed);
+    const AssignmentSolution solution = solve(problem, {.gap = 0.01});
+    ASSERT_TRUE(solution.feasible) << "seed " << seed << ": " << solution.why_infeasible;
+    EXPECT_LE(static_cast<int64_t>(evaluate(problem, solution.choice).peak), problem.usage_limit);
+    EXPECT_LE(solution.gap(), 0.01) << "seed " << seed;
+    EXPECT_TRUE(solution.stopped == "gap" || solution.stopped == "optimal") << solution.stopped;
+    AssignmentProblem free = problem;
+    free.usage_limit = kNoLimit;
+    EXPECT_GT(solution.cost, solve(free).cost) << "seed " << seed << ": the limit must bind";
+  }
+}
+
+TEST(Solver, ThreadsChangeNothing) {
+  const AssignmentProblem problem = chain_within_limit(7);
+  const AssignmentSolution one = solve(problem, {.iterations = 20, .moves = 4000, .threads = 1});
+  const AssignmentSolution two = solve(problem, {.iterations = 20, .moves = 4000, .threads = 2});
+  EXPECT_EQ(one.choice, two.choice);
+  EXPECT_EQ(one.lower_bound, two.lower_bound);
+}
+
+// What other formats write for "forbidden" is taken as that, unless there is nothing else.
+TEST(Solver, CostsAboveAllOthersAreForbiddenFirst) {
+  constexpr int64_t kHuge = 1'000'000'000'000'000'000;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    AssignmentProblem strict = random_assignment(seed);
+    AssignmentProblem priced = strict;
+    for (AssignmentNode& node : priced.nodes) {
+      for (int64_t& cost : node.costs) cost = cost == kForbidden ? kHuge : cost;
+    }
+    for (CostMatrix& matrix : priced.matrices) {
+      for (int64_t& cost : matrix.costs) cost = cost == kForbidden ? kHuge : cost;
+    }
+    const AssignmentSolution allowed = solve(strict);
+    const AssignmentSolution solution = solve(priced);
+    if (allowed.feasible) {
+      EXPECT_EQ(solution.cost, allowed.cost) << "seed " << seed;
+      EXPECT_EQ(solution.lower_bound, allowed.lower_bound) << "seed " << seed;
+    } else if (solution.feasible) {
+      EXPECT_GE(solution.cost, kHuge) << "seed " << seed;
+    }
+  }
+}
+
+TEST(Solver, SaysWhyNothingFits) {
+  AssignmentProblem problem;
+  problem.usage_limit = int64_t{3} << 30;
+  for (const char* name : {"weights", "activations"}) {
+    problem.nodes.push_back({.name = name,
+                             .costs = {1, 2},
+                             .usages = {int64_t{4} << 30, int64_t{2} << 30},
+                             .live = {{.begin = 0, .end = 2}}});
+  }
+  const AssignmentSolution solution = solve(problem);
+  EXPECT_FALSE(solution.feasible);
+  EXPECT_EQ(solution.stopped, "infeasible");
+  EXPECT_THAT(solution.why_infeasible, ::testing::HasSubstr("4.00 GiB together, where 3.00 GiB are allowed"));
+  EXPECT_THAT(solution.why_infeasible, ::testing::HasSubstr("weights (2.00 GiB)"));
 }
 
 TEST(Solver, IsNeverWorseThanItsStart) {

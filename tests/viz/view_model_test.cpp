@@ -6,6 +6,7 @@
 #include <set>
 
 #include "shadowgraph/draw.h"
+#include "shadowgraph/profile.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {
@@ -198,7 +199,7 @@ TEST(ViewModel, Depth) {
 
 TEST(ViewModel, DepthIsChosenForReadability) {
   const Encoder encoder(100);
-  ViewOptions options{.fold_repeats = false, .comfortable_boxes = 150};
+  ViewOptions options{.fold_repeats = false, .comfortable_boxes = 150, .most_rows = 0};
   const ViewModel model = ViewModel::of(encoder.t.graph, options);
   EXPECT_EQ(model.depth, 2);
   EXPECT_EQ(model.boxes.size(), 102U);
@@ -269,9 +270,218 @@ TEST(ViewModel, LargeTrainingGraphsShowForwardOnly) {
   t.phase = Graph::kBackward;
   for (int i = 0; i < 200; ++i) x = t.call("aten::neg", {x}, {{4}});
   t.output({x});
-  const ViewModel model = ViewModel::of(t.graph);
+  const ViewModel model = ViewModel::of(t.graph, {.most_rows = 0});
   EXPECT_EQ(model.boxes.size(), 202U);
   EXPECT_THAT(model.notes, Contains("200 operators of phases not shown: backward"));
+}
+
+// A chain of relu, neg, abs, exp, in two phases: n1 n2 n3 n4, and a sum of n1 and n4.
+struct Chain {
+  TestGraph t;
+  std::vector<TestGraph::Call> calls;
+  Chain() {
+    calls.push_back(t.input("x", {4}));
+    for (const char* op : {"aten::relu", "aten::neg", "aten::abs", "aten::exp"}) {
+      calls.push_back(t.call(op, {calls.back()}, {{4}}));
+    }
+    calls.push_back(t.call("aten::add.Tensor", {calls[1], calls[4], Argument::of_int(1)}, {{4}}));
+    t.output({calls.back()});
+  }
+};
+
+TEST(ViewModel, AroundANode) {
+  const Chain chain;
+  const ViewModel one = ViewModel::of(chain.t.graph, {.around = {chain.calls[3].node}, .radius = 1});
+  EXPECT_THAT(labels(one), ElementsAre("neg", "abs", "exp", "relu", "add"));
+  EXPECT_THAT(edges(one), ElementsAre("neg->abs f32[4]", "abs->exp f32[4]", "relu->neg ", "exp->add "));
+  EXPECT_EQ(one.boxes[1].mark, ViewMark::kNamed);
+  EXPECT_EQ(one.boxes[0].mark, ViewMark::kNone);
+  EXPECT_TRUE(one.boxes[3].omitted && one.boxes[4].omitted);
+  EXPECT_THAT(one.notes, Contains("a part: 4 operators are left out"));
+  const ViewModel none = ViewModel::of(chain.t.graph, {.around = {chain.calls[1].node}, .radius = 0});
+  EXPECT_THAT(labels(none), ElementsAre("relu", "2 more", "x"));
+  EXPECT_TRUE(ViewModel::of(chain.t.graph, {.around = {chain.calls[3].node}, .radius = 9}).boxes.size() == 7);
+}
+
+TEST(ViewModel, PathBetweenNodes) {
+  const Chain chain;
+  const auto path = [&](size_t from, size_t to) {
+    return ViewOptions{.path = PathEnds{{chain.calls[from].node}, {chain.calls[to].node}}};
+  };
+  EXPECT_THAT(labels(ViewModel::of(chain.t.graph, path(2, 4))), ElementsAre("neg", "abs", "exp", "relu", "add"));
+  // Both ways from relu to add are on it.
+  EXPECT_THAT(labels(ViewModel::of(chain.t.graph, path(1, 5))),
+              ElementsAre("relu", "neg", "abs", "exp", "add", "x", "output"));
+  try {
+    ViewModel::of(chain.t.graph, path(4, 2));
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("no way of tensors leads from n4 (aten::exp) to n2 (aten::neg); one leads back"));
+  }
+}
+
+TEST(ViewModel, APartShowsItsPhasesAndWhatIsAskedFor) {
+  TestGraph t;
+  const auto x = t.input("x", {4, 2});
+  const auto transposed = t.view("aten::t", {x}, x.value(), {2, 4});
+  const auto y = t.call("aten::relu", {transposed}, {{2, 4}});
+  t.phase = Graph::kBackward;
+  const auto g = t.call("aten::neg", {y}, {{2, 4}}, y.node);
+  t.output({g});
+  EXPECT_THAT(labels(ViewModel::of(t.graph, {.around = {transposed.node}, .radius = 1})),
+              ElementsAre("x|f32[4,2]", "t", "relu", "neg"));
+  EXPECT_THROW(ViewModel::of(t.graph, {.phases = {"backward"}, .around = {y.node}}), Error);
+  EXPECT_THROW(ViewModel::of(t.graph, {.around = {NodeId(99)}}), Error);
+}
+
+TEST(ViewModel, FoldsAroundWhatIsNamed) {
+  const Encoder encoder(6);
+  const auto third = nodes_named(encoder.t.graph, "encoder.layer.2.fc");
+  ASSERT_EQ(third.size(), 2U);  // t and addmm
+  const ViewModel model = ViewModel::of(encoder.t.graph, {.around = third, .radius = 99});
+  EXPECT_THAT(titles(model), ElementsAre("encoder.layer", "{0..1} x2", "2", "fc", "{3..5} x3"));
+}
+
+TEST(NodesNamed, WhatReadersCallThem) {
+  const Encoder encoder(2);
+  const Graph& graph = encoder.t.graph;
+  EXPECT_EQ(nodes_named(graph, "n0"), nodes_named(graph, "tokens"));
+  EXPECT_EQ(nodes_named(graph, "%0"), nodes_named(graph, "tokens"));
+  EXPECT_EQ(nodes_named(graph, "aten::add.Tensor"), nodes_named(graph, "add"));
+  EXPECT_EQ(nodes_named(graph, "aten::add").size(), 2U);
+  EXPECT_EQ(nodes_named(graph, "encoder.layer.1").size(), 4U);
+  EXPECT_EQ(nodes_named(graph, "encoder.layer.0.fc.weight").size(), 1U);
+  for (const char* bad : {"", "n99", "%99", "encoder.lay", "nothing"})
+    EXPECT_THROW(nodes_named(graph, bad), Error) << bad;
+  try {
+    nodes_named(graph, "layer.1.fc");
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("there is encoder.layer.1.fc, encoder.layer.1.fc.bias"));
+  }
+}
+
+TEST(ViewModel, FoldsFurtherWhereItIsTooTall) {
+  const Encoder encoder(12, 5);
+  // 0..4 folded, 5, 6..11 folded: nine boxes and two ends below one another.
+  const ViewOptions tall{.most_rows = 0};
+  EXPECT_EQ(ViewModel::of(encoder.t.graph, tall).boxes.size(), 11U);
+  const ViewModel joined = ViewModel::of(encoder.t.graph, {.most_rows = 8});
+  EXPECT_LE(joined.boxes.size(), 8U);
+  EXPECT_THAT(joined.notes, Contains(HasSubstr("runs of up to 2 boxes are joined: 11 were below one another")));
+  TestGraph t;
+  auto x = t.input("x", {4});
+  for (int i = 0; i < 10; ++i) {
+    auto block = t.module("block" + std::to_string(i), "Block");
+    for (int k = 0; k <= i; ++k) x = t.call("aten::relu", {x}, {{4}});
+    x = t.call("aten::neg", {x}, {{4}});
+  }
+  t.output({x});
+  EXPECT_EQ(ViewModel::of(t.graph, {.most_rows = 0}).boxes.size(), 67U);
+  const ViewModel folded = ViewModel::of(t.graph, {.most_rows = 20});
+  EXPECT_EQ(folded.boxes.size(), 12U);
+  EXPECT_EQ(folded.depth, 0);
+  EXPECT_THAT(folded.notes,
+              Contains("folded from 67 boxes below one another to 12; --depth 1 opens more, --rows 0 all"));
+  // A wish is a wish.
+  EXPECT_EQ(ViewModel::of(t.graph, {.depth = 1, .most_rows = 20}).boxes.size(), 67U);
+}
+
+TEST(ViewModel, Differences) {
+  const auto network = [](bool changed) {
+    TestGraph t;
+    auto x = t.input("x", {4});
+    {
+      auto fc = t.module("fc", "Block");
+      x = t.call("aten::relu", {x}, {{4}});
+      if (!changed) x = t.call("aten::neg", {x}, {{4}});
+      x = t.call("aten::exp", {x}, {{4}});
+    }
+    if (changed) x = t.call("aten::abs", {x}, {{4}});
+    t.output({x});
+    return t;
+  };
+  const TestGraph before = network(false);
+  const TestGraph after = network(true);
+  const ViewModel model = ViewModel::of(after.graph, {.before = &before.graph});
+  std::vector<std::string> marks;
+  for (const ViewBox& box : model.boxes) {
+    marks.push_back(box.id + " " + box.lines.front() + " " + std::to_string(static_cast<int>(box.mark)));
+  }
+  // exp reads another tensor; so does output, of abs. neg is where it was, in its module.
+  EXPECT_THAT(marks, ElementsAre("n0 x 0", "n1 relu 0", "before_n2 neg 3", "n2 exp 4", "n3 abs 2", "n4 output 4"));
+  EXPECT_EQ(model.boxes[2].cluster, model.boxes[1].cluster);
+  EXPECT_THAT(edges(model), ElementsAre("x->relu f32[4]", "relu->neg f32[4]", "relu->exp f32[4]", "exp->abs f32[4]",
+                                        "abs->output f32[4]", "neg->exp f32[4]"));
+  EXPECT_TRUE(model.edges[1].removed && model.edges[5].removed);
+  EXPECT_FALSE(model.edges[2].removed);
+  EXPECT_THAT(model.notes, Contains("1 nodes added, 1 removed, 2 changed"));
+  // Closed modules say what is in them.
+  const ViewModel closed = ViewModel::of(after.graph, {.depth = 0, .before = &before.graph});
+  EXPECT_THAT(closed.boxes[1].lines, Contains("1 removed, 1 changed"));
+  EXPECT_EQ(closed.boxes[1].mark, ViewMark::kChanged);
+  EXPECT_THAT(ViewModel::of(after.graph, {.before = &after.graph}).notes, Contains("no node differs"));
+  EXPECT_NE(write_dot(model).find("removed</TD>"), std::string::npos);
+}
+
+TEST(ViewModel, DifferencesOfEveryKindOfArgument) {
+  TestGraph before;
+  const auto x = before.input("x", {2, 2});
+  const std::vector<Argument> twice{x, x};
+  const auto cat = before.call("aten::cat", {before.graph.make_list(twice), Argument::of_int(0)}, {{4, 2}});
+  const auto view = before.view("aten::reshape", {cat, before.ints({2, 4})}, cat.value(), {2, 4});
+  before.call("aten::div.Tensor_mode", {view, view, before.graph.string_argument("floor")}, {{2, 4}});
+  before.call("aten::add.Tensor", {x, x, before.graph.complex_argument(1, 2)}, {{2, 2}});
+  before.output({x});
+  TestGraph after;
+  const auto only = after.input("x", {2, 2});
+  after.output({only});
+  const ViewModel model = ViewModel::of(after.graph, {.before = &before.graph});
+  EXPECT_THAT(labels(model), ElementsAre("x|f32[2,2]", "cat", "div", "add", "output"));
+  EXPECT_THAT(edges(model), Contains("cat->div f32[2,4]"));
+}
+
+TEST(NodeColors, AmountsHaveAScaleAndKindsHaveNames) {
+  TestGraph t;
+  const auto x = t.input("x", {64, 64});
+  TestGraph::Call y;
+  {
+    auto block = t.module("block", "Block");
+    y = t.call("aten::mm", {x, x}, {{64, 64}});
+    y = t.call("aten::relu", {y}, {{64, 64}});
+    y = t.call("aten::mm", {y, t.call("aten::neg", {x}, {{64, 64}})}, {{64, 64}});
+  }
+  t.output({y});
+  const Profile costs = profile(t.graph);
+  const NodeColors flops = NodeColors::of(costs, ColorBy::kFlops);
+  const ViewModel model = ViewModel::of(t.graph, {.colors = &flops});
+  EXPECT_EQ(model.legend_title, "FLOPs of matrix products, logarithmic");
+  // Both products are the most there is: one step, and grey for what has none. 2 * 64^3 = 524,288.
+  EXPECT_THAT(model.legend,
+              ElementsAre(LegendEntry{"524.29 KFLOPs", "#fee838", false}, LegendEntry{"none", "#e6e6e6", false}));
+  EXPECT_EQ(model.boxes[1].fill, "#fee838");
+  EXPECT_EQ(model.boxes[2].fill, "#e6e6e6");
+  // A closed module has the sum.
+  const ViewModel closed = ViewModel::of(t.graph, {.depth = 0, .colors = &flops});
+  EXPECT_EQ(closed.legend.front().label, "1.05 MFLOPs");
+
+  const NodeColors bytes = NodeColors::of(costs, ColorBy::kBytes);
+  const ViewModel moved = ViewModel::of(t.graph, {.colors = &bytes});
+  EXPECT_EQ(moved.legend.size(), 6U);                  // five steps and none
+  EXPECT_EQ(moved.legend.front().label, "48.00 KiB");  // 3 * 64 * 64 * 4 of a product
+  EXPECT_EQ(moved.legend[4].label, "32.00 KiB");       // one in, one out
+  EXPECT_TRUE(moved.legend[4].light_text);
+  const NodeColors module = NodeColors::of(costs, ColorBy::kModule);
+  const ViewModel modules = ViewModel::of(t.graph, {.colors = &module});
+  EXPECT_EQ(modules.legend.size(), 2U);
+  EXPECT_EQ(modules.legend[1].label, "Block");
+  const std::string dot = write_dot(modules);
+  EXPECT_NE(dot.find("colour: class of the module"), std::string::npos);
+  EXPECT_THROW(NodeColors::of(costs, ColorBy::kTime), Error);  // nobody said on what device
+  EXPECT_THROW(color_by("beauty"), Error);
+  for (const char* name : {"operator", "flops", "bytes", "allocated", "memory", "time", "device", "phase", "module"}) {
+    EXPECT_EQ(to_string(color_by(name)), name);
+  }
 }
 
 TEST(ViewModel, Categories) {

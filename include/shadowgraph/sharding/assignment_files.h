@@ -29,7 +29,9 @@ void write_iopddl(const AssignmentProblem& problem, std::ostream& out);
 void write_assignment(const AssignmentProblem& problem, std::ostream& out);
 // As an integer program for other solvers, in the format of CPLEX: "x3_1" is node 3 with strategy 1.
 void write_lp(const AssignmentProblem& problem, std::ostream& out);
-// By name of the format: json, iopddl, lp. Throws Error for others.
+// The same in free MPS.
+void write_mps(const AssignmentProblem& problem, std::ostream& out);
+// By name of the format: json, iopddl, lp, mps. Throws Error for others.
 void write_assignment(const AssignmentProblem& problem, std::string_view format, std::ostream& out);
 
 // {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [...], "cost": "...", "lower_bound": "..."}; sums

@@ -14,6 +14,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -111,6 +112,9 @@ class ShardingProblem {
   AssignmentProblem pinned(std::span<const ShardingPin> pins) const;
   // Of the variables that nodes have; `choice` is one strategy for each of assignment().nodes.
   ShardingPlan plan(std::span<const uint32_t> choice) const;
+  // The choice that gives this plan; the copies that several nodes share as they cost least. Nothing if some node has no
+  // such strategy, or if nodes that one variable stands for differ in the plan.
+  std::optional<std::vector<uint32_t>> choice_of(const ShardingPlan& plan) const;
   // The variable that decides over a node; nothing for nodes without tensors.
   std::optional<uint32_t> variable_of(NodeId node) const;
   // The nodes that one variable decides over; none for the copies that several nodes share.
@@ -137,10 +141,11 @@ class ShardingProblem {
   friend class ShardingProblemBuilder;
   ShardingProblem();
 
-  // What one variable decides over: nodes that are alike, one operand of sg::output, or (neither) copies of a tensor.
+  // What one variable decides over: nodes that are alike, places of such nodes, or (neither) copies of a tensor.
   struct Variable {
     std::vector<NodeId> nodes;
-    uint32_t operands = 0;  // tensors of a node
+    std::vector<uint32_t> places;  // of each of `nodes`, which of its places; empty: nodes as wholes
+    uint32_t operands = 0;         // tensors of a node, or of a place
     uint32_t results = 0;
     std::vector<uint16_t> layouts;  // by strategy, then tensor, operands first: numbers in layouts_
     uint16_t layout(uint32_t strategy, uint32_t tensor) const {
@@ -148,12 +153,26 @@ class ShardingProblem {
     }
   };
 
+  // Some of a node's tensors, where they have nothing to do with its others: an operand of sg::output, what _foreach_add_
+  // does with one parameter.
+  struct Place {
+    uint32_t variable = 0;
+    std::vector<uint32_t> operands, results;  // which of the node's
+  };
+  // The variable that decides over a tensor of a node, and which of its tensors that is; operands come first.
+  struct TensorOf {
+    uint32_t variable = 0;
+    uint32_t tensor = 0;
+  };
+  std::vector<TensorOf> tensors_of(NodeId node) const;
+
   const Graph* graph_ = nullptr;
   DeviceMesh mesh_;
   AssignmentProblem assignment_;
   std::vector<Layout> layouts_;
   std::vector<Variable> variables_;
-  IdMap<NodeId, uint32_t> variable_of_;  // 1 + number; of sg::output the first operand's, others follow
+  IdMap<NodeId, uint32_t> variable_of_;          // 1 + number; of nodes in places the first place's
+  std::map<NodeId, std::vector<Place>> places_;  // of the nodes that have some
   RuleCoverage coverage_;
   int64_t tensor_nodes_ = 0;
   std::unique_ptr<RedistributionPlanner> planner_;

@@ -69,7 +69,12 @@ struct ShardingAnswer {
   double compute = 0, communication = 0;  // seconds of a step
   double bound = 0;                       // seconds that no plan of this problem is below
   double alone = 0;                       // seconds of the step on one device
+  // Of the applied graph, where a second stream communicates while the first computes (OverlappedStep): what it takes,
+  // and what of its communication nothing hides.
+  double overlapped = 0, exposed = 0;
   bool folded = true;
+  // Where layers were decided one by one: seconds of the best plan found that treats them alike.
+  std::optional<double> folded_seconds;
   int64_t memory = kNoLimit;  // asked for
   // Most bytes live at once on one device: of the graph that runs there, to the byte. And what the problem took for it.
   int64_t peak = 0;
@@ -84,9 +89,10 @@ struct ShardingAnswer {
 };
 
 struct ShardOptions {
-  bool compare = false;              // with plans by hand
-  std::vector<std::string> explain;  // names of placeholders, or "n329"
-  int64_t rank = 0;                  // whose graph is written and measured
+  bool compare = false;                // with plans by hand
+  std::vector<std::string> explain;    // names of placeholders, or "n329"
+  int64_t rank = 0;                    // whose graph is written and measured
+  const ShardingPlan* plan = nullptr;  // measure this one, within the memory or not, and solve nothing
   SolveOptions solve;
   // Called with the graph of each device, in order of ranks: to write them.
   std::function<void(const ShardedGraph&)> each_rank = {};
@@ -97,7 +103,7 @@ struct ShardOptions {
 // Throws NoPlanError, and what ShardingProblem::of throws. A loss that is a mean should be split first
 // (split_mean_losses, shadowgraph/sharding/rules.h), or the batch is gathered for it.
 //
-// With a limit, a plan whose applied graph holds more than that is not taken: the problem's limit is lowered by what was
+// With a limit, a plan found whose applied graph holds more than that is not taken: the problem's limit is lowered by what was
 // missing, a few times.
 ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& options = {});
 

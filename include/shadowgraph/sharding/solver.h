@@ -3,13 +3,19 @@
 //     const AssignmentSolution solution = solve(problem);
 //     solution.choice; solution.cost; solution.lower_bound; solution.optimal;
 //
-// Without a limit on usages that binds, nodes are eliminated one after another (min-plus bucket elimination, of which
-// the R1 and R2 reductions of PBQP are the cases of one and two neighbours; Dechter 1999). Where a table would grow beyond
-// `table_limit`, a bucket is split (mini-buckets, Dechter and Rish 2003): its minimum is then a bound, the choice a good
-// one, and local search follows. With a limit, usages get prices at the points of time where they are too high
-// (Lagrange multipliers by subgradients); the dual value is the bound, and what is still too high is repaired by moves.
+// States that no neighbour allows go, variables that follow from a neighbour become part of it, and dominated states go.
+// Without a limit that binds, sequential tree-reweighted messages (Kolmogorov 2006) raise a lower bound until little is
+// left, which min-plus bucket elimination solves (Dechter 1999; R1 and R2 of PBQP are its cases of one and two
+// neighbours). Where a table would grow beyond `table_limit`, a bucket is split: its minimum is then a bound.
 //
-// One thread. The same on any machine: amounts of work end the search, the clock only as a last resort.
+// With a limit, usages get prices by points of time (Lagrange multipliers by subgradients); messages at these prices give
+// the bound. Choices are rounded from messages and made feasible and better by local search, whose moves choose the states
+// of random trees of variables anew, all at once.
+//
+// Costs so large that one of them is more than the dearest choice without (other formats say "forbidden" so) are forbidden
+// first, and allowed only if nothing is found.
+//
+// The same on any machine and for any number of threads, unless the time limit is what ends it.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +32,8 @@ struct SolveOptions {
   double gap = 0;                          // good enough: cost above the bound, relative
   int64_t table_limit = int64_t{1} << 24;  // entries of a table; more: bounds instead of minima
   int iterations = 120;                    // of the prices
+  int64_t moves = 20000;                   // of the search that follows them
+  int threads = 1;                         // 1 or 2; the result is the same
   std::vector<uint32_t> start;             // a choice to begin with, if it is feasible; empty: none
 };
 
@@ -39,8 +47,10 @@ struct AssignmentSolution {
   Wide peak = 0;               // of usages
   int64_t peak_at = 0;         //
   std::string why_infeasible;  // "" if feasible
-  int64_t largest_table = 0;   // entries
-  int priced = 0;              // points of time that got prices
+  std::string stopped;        // "optimal", "gap" (it is small enough), "infeasible" (shown), "time", or "work": no more
+                              // iterations and moves
+  int64_t largest_table = 0;  // entries
+  int priced = 0;             // points of time that got prices
   double gap() const { return cost > 0 ? static_cast<double>(cost - lower_bound) / static_cast<double>(cost) : 0; }
 };
 

@@ -1,6 +1,7 @@
 // What every view is given: the graphs, the state, and what the selection lights up.
 import { createContext } from 'preact';
 import { useContext, useEffect, useState } from 'preact/hooks';
+import { withComposites } from './composites';
 import { NONE, type Graph } from './graph';
 import { timelineOf, type Timeline } from './memory';
 import type { Selection, State, Store } from './state';
@@ -29,7 +30,8 @@ export function useApp(): Seen {
 }
 
 export function sideOf(app: App, state: State): Graph {
-  return state.side === 'before' && app.before ? app.before : app.after;
+  const graph = state.side === 'before' && app.before ? app.before : app.after;
+  return state.composites ? withComposites(graph) : graph;
 }
 
 const timelines = new WeakMap<Graph, Timeline>();

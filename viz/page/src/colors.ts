@@ -13,11 +13,17 @@ export const MODES = [
   ['time', 'time'],
   ['phase', 'phase'],
   ['device', 'device'],
+  ['module', 'class of the module'],
   ['difference', 'difference'],
 ] as const;
 export type Mode = (typeof MODES)[number][0];
 
 export const OKABE_ITO = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#f0e442', '#8c8c8c'];
+
+// The same, lightened for boxes of many kinds, then with more grey; those of pictures (viz/node_colors.cpp).
+const LIGHT = [
+  '#8ec7ea', '#f6c667', '#7fd1b9', '#e3b5cf', '#f4ee9c', '#eda07a', '#9fb8e0', '#cfcfcf', '#b7dbe8', '#e8d5a9', '#b5d9cd', '#dcc9d6', '#e6e3c3', '#dfbfae',
+];
 
 const KIND_COLORS: Record<string, string> = {
   parameter: '#0072b2', buffer: '#56b4e9', input: '#cc79a7', constant: '#8c8c8c',
@@ -79,10 +85,19 @@ function kindOf(graph: Graph, mode: Mode, item: Item): number | undefined {
     if (mode === 'op') return graph.category()[node];
     if (mode === 'phase') return graph.phase()[node];
     if (mode === 'difference') return graph.different()[node];
+    if (mode === 'module') {
+      const own = graph.classes().of(node);
+      return own === NONE ? graph.classes().names.length : own;
+    }
     if (mode === 'device') return Math.max(0, graph.header.devices.indexOf(graph.device(node)));
     return undefined;
   }
   if (item.kind === 'cluster' && mode === 'phase') return graph.clusterPhase()[item.id];
+  // A closed module is of its own class.
+  if (item.kind === 'cluster' && mode === 'module') {
+    const at = graph.classes().names.indexOf(graph.cluster(item.id).className);
+    return at < 0 ? undefined : at;
+  }
   if (item.kind === 'cluster' && mode === 'difference') return differenceOf(graph, item.id);
   return undefined;
 }
@@ -117,10 +132,11 @@ function differenceOf(graph: Graph, cluster: number): number {
 
 export function coloring(graph: Graph, mode: Mode, items: readonly Item[], side: 'before' | 'after'): Coloring {
   const shown = items.filter((item) => item.kind === 'node' || (item.kind === 'cluster' && !item.open));
-  if (mode === 'op' || mode === 'phase' || mode === 'device' || mode === 'difference') {
+  if (mode === 'op' || mode === 'phase' || mode === 'device' || mode === 'module' || mode === 'difference') {
     const palette: [string, string][] =
       mode === 'op' ? graph.header.categories
       : mode === 'phase' ? graph.header.phases.map((name, i) => [name, ['#a9cce3', '#f5cba7', '#a9dfbf', '#d7bde2', '#f9e79f'][i % 5]])
+      : mode === 'module' ? [...graph.classes().names, 'outside all modules'].map((name, i, all) => [name, i === all.length - 1 ? '#e6e6e6' : LIGHT[i % LIGHT.length]])
       : mode === 'device' ? graph.header.devices.map((name, i) => [name, OKABE_ITO[(i + 4) % OKABE_ITO.length]])
       : [['same', '#e6e6e6'], [side === 'before' ? 'removed' : 'added', side === 'before' ? '#d55e00' : '#009e73'], ['changed', '#e69f00']];
     const used = new Set<number>();

@@ -97,6 +97,8 @@ export class Graph {
     for (let i = 0; i < out.length; ++i) out[i] = picoseconds[i] * 1e-12;
     return out;
   });
+  // Bytes that the caching allocator has reserved at every step; undefined if nobody knows.
+  readonly reserved = lazy(() => (this.data.has('node.reserved') ? this.data.wide('node.reserved') : undefined));
   kernel(node: number): string {
     return this.hasTime ? this.header.kernels[this.data.ints('node.kernel')[node]] : '';
   }
@@ -385,6 +387,25 @@ export class Graph {
     for (let m = 0; m < this.moduleCount; ++m) map.set(this.modulePath(m), m);
     return map;
   });
+  // Classes of modules, and the one of the innermost module around every node that has one; NONE outside.
+  readonly classes = lazy(() => {
+    const names: string[] = [];
+    const numbers = new Map<string, number>();
+    const ofModule = new Int32Array(this.moduleCount).fill(NONE);
+    for (let m = 0; m < this.moduleCount; ++m) {
+      const name = this.moduleClass(m);
+      if (name === '') {
+        ofModule[m] = m === 0 ? NONE : ofModule[this.moduleParent()[m]];
+        continue;
+      }
+      if (!numbers.has(name)) {
+        numbers.set(name, names.length);
+        names.push(name);
+      }
+      ofModule[m] = numbers.get(name)!;
+    }
+    return { names, of: (node: number) => ofModule[this.moduleOf()[node]] };
+  });
   isInModule(module: number, ancestor: number): boolean {
     for (let m = module; ; m = this.moduleParent()[m]) {
       if (m === ancestor) return true;
@@ -393,14 +414,23 @@ export class Graph {
   }
   // The calls of composite operators around a node, outermost first: "conv2d".
   composites(node: number): string[] {
+    return this.callsFrom(this.regionOf()[node], false).map((call) => call.name);
+  }
+  // Those inside the innermost module around a region.
+  callsAround(region: number): { region: number; name: string }[] {
+    return this.callsFrom(region, true);
+  }
+  private callsFrom(region: number, untilModule: boolean): { region: number; name: string }[] {
     const kind = this.data.ints('region.kind');
     const parent = this.data.ints('region.parent');
     const name = this.data.ints('region.name');
-    const found: string[] = [];
-    let region = this.regionOf()[node];
+    const found: { region: number; name: string }[] = [];
     for (let depth = 0; depth < 64; ++depth) {
       const word = this.header.region_kinds[kind[region]];
-      if (word === 'composite' || word === 'checkpoint' || word === 'scope') found.unshift(this.header.texts[name[region]]);
+      if (untilModule && word === 'module') break;
+      if (word === 'composite' || word === 'checkpoint' || word === 'scope') {
+        found.unshift({ region, name: this.header.texts[name[region]] });
+      }
       if (parent[region] === 0) break;
       region = parent[region] - 1;
     }
@@ -460,11 +490,11 @@ export class Graph {
     return out;
   });
   // What a cluster and all below it come to.
-  readonly clusterTotals = lazy(() => {
-    const size = this.clusterCount;
+  readonly clusterTotals = lazy(() => this.totalsBy(this.clusterOf(), this.clusterParent()));
+  totalsBy(clusterOf: Uint32Array, parent: Uint32Array): Record<keyof Totals, Float64Array> {
+    const size = parent.length;
     const make = (): Float64Array => new Float64Array(size);
     const totals = { operators: make(), flops: make(), bytes: make(), moved: make(), seconds: make(), saved: make() };
-    const clusterOf = this.clusterOf();
     const targets = this.targets();
     const builtin = Uint8Array.from(this.header.targets, (t) => (t.builtin === true ? 1 : 0));
     const columns = {
@@ -479,10 +509,9 @@ export class Graph {
       totals.seconds[c] += columns.seconds[i];
       totals.saved[c] += columns.saved[i];
     }
-    const parent = this.clusterParent();
     for (let c = size; c-- > 1; ) for (const column of Object.values(totals)) column[parent[c]] += column[c];
     return totals;
-  });
+  }
   totalsOf(c: number): Totals {
     const t = this.clusterTotals();
     return {

@@ -199,9 +199,12 @@ export class Drawing {
       return [from, { x: out, y: from.y }, { x: out, y: to.y }, to];
     }
     const points = middle.slice();
-    if (a !== edge.from) points.unshift(end(edge.from, true));
-    if (b !== edge.to) points.push(end(edge.to, false));
-    return points;
+    // Inside what they leave and enter, as the layout has made room for them; else straight.
+    const leaving: Point[] = [];
+    for (let i = edge.from; i !== a; i = items[i].parent) leaving.push(...(layout.ways.get(`out ${String(i)}`) ?? (i === edge.from ? [end(i, true)] : [])));
+    const entering: Point[] = [];
+    for (let i = edge.to; i !== b; i = items[i].parent) entering.unshift(...(layout.ways.get(`in ${String(i)}`) ?? (i === edge.to ? [end(i, false)] : [])));
+    return [...leaving, ...points, ...entering];
   }
 
   draw(): void {
@@ -377,8 +380,9 @@ export class Drawing {
     for (const { edge, points, lit } of drawn.reverse()) {
       if (edge.value === NONE || (!lit && edge.kind === EdgeKind.nextCopy)) continue;
       const text = shortened(graph.type(edge.value), 28) + (edge.count > 1 ? ` +${String(edge.count - 1)}` : '');
-      const k = Math.floor((points.length - 1) / 2);
-      const p = points.length % 2 === 1 ? points[k] : { x: (points[k].x + points[k + 1].x) / 2, y: (points[k].y + points[k + 1].y) / 2 };
+      // Between the boxes side by side that it joins, rather than inside one.
+      const [a, b] = siblingsOf(items, edge.from, edge.to);
+      const p = middleOf(this.picture!.layout.ways.get(`${String(a)} ${String(b)}`) ?? points) ?? middleOf(points)!;
       const w = widthOf(text, LABEL);
       if (taken.some((t) => Math.abs(t.y - p.y) < 11 && p.x + 4 < t.x + t.w && t.x < p.x + 4 + w)) continue;
       taken.push({ x: p.x + 4, y: p.y, w });
@@ -442,6 +446,12 @@ function sign(context: CanvasRenderingContext2D, x: number, y: number, plus: boo
     context.lineTo(x + 6.5, y + 10);
   }
   context.stroke();
+}
+
+function middleOf(points: readonly Point[]): Point | undefined {
+  if (points.length === 0) return undefined;
+  const k = Math.floor((points.length - 1) / 2);
+  return points.length % 2 === 1 ? points[k] : { x: (points[k].x + points[k + 1].x) / 2, y: (points[k].y + points[k + 1].y) / 2 };
 }
 
 function arrow(context: CanvasRenderingContext2D, from: Point, to: Point, size: number, color: string | CanvasGradient | CanvasPattern): void {
@@ -723,6 +733,9 @@ export function GraphView(): VNode {
         </span>
         <label><input type="checkbox" checked={state.showViews} onChange={() => store.set({ showViews: !state.showViews })} /> views</label>
         <label><input type="checkbox" checked={state.showParameters} onChange={() => store.set({ showParameters: !state.showParameters })} /> parameters</label>
+        <label title="Calls of composite operators (linear, layer_norm) and checkpoints as boxes">
+          <input type="checkbox" checked={state.composites} onChange={() => store.set({ composites: !state.composites })} /> calls
+        </label>
         <span class="zoom">
           <button type="button" aria-label="Zoom in" onClick={() => drawing.current!.zoomAt(canvas.current!.clientWidth / 2, canvas.current!.clientHeight / 2, 1.4)}>+</button>
           <button type="button" aria-label="Zoom out" onClick={() => drawing.current!.zoomAt(canvas.current!.clientWidth / 2, canvas.current!.clientHeight / 2, 1 / 1.4)}>−</button>

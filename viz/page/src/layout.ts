@@ -1,7 +1,7 @@
 // Where the boxes are. Each open item is laid out by dagre on its own, its open children as boxes of their size, and the
 // result is kept: opening a module lays out that module and what is around it, and nothing else.
 import * as dagre from '@dagrejs/dagre';
-import type { Boxes, Item } from './boxes';
+import { EdgeKind, siblingsOf, type Boxes, type Item } from './boxes';
 import { NONE } from './graph';
 import { LINE as SMALL, NODE, OPEN, TITLE, widthOf } from './text';
 
@@ -14,7 +14,8 @@ export interface Layout {
   // Corner of each item in the whole picture.
   x: Float64Array;
   y: Float64Array;
-  // The way of an edge between two children of one item, in the whole picture; "from to" by index.
+  // The way of an edge between two children of one item, in the whole picture; "from to" by index. From outside of an open
+  // item to a child of it: "in child"; from the child to the outside: "out child".
   ways: Map<string, Point[]>;
   width: number;
   height: number;
@@ -22,11 +23,14 @@ export interface Layout {
 
 interface Arranged {
   places: Point[]; // of children, in order
-  ways: { from: number; to: number; points: Point[] }[]; // by place among the children
+  ways: { from: number; to: number; points: Point[] }[]; // by place among the children; OUTSIDE: the item's border
   width: number;
   height: number;
 }
 
+const OUTSIDE = -1;
+const RIM = 18; // between what enters and the first boxes
+const MOST_PORTS = 40; // beyond, edges from outside go straight
 const PADDING = 14;
 const HEADER = 26;
 const LINE = 15;
@@ -41,7 +45,7 @@ function sizeOf(item: Item): void {
   item.height = 12 + LINE * (1 + item.lines.length);
 }
 
-function arrange(items: readonly Item[], container: Item, edges: { from: number; to: number }[], upwards: boolean, touched: Uint8Array): Arranged {
+function arrange(items: readonly Item[], container: Item, edges: { from: number; to: number }[], upwards: boolean, touched: Uint8Array, ports: { entered: number[]; left: number[] }): Arranged {
   const children = container.children.map((c) => items[c]);
   const place = new Map(container.children.map((c, i) => [c, i]));
   const linked = new Set(edges.flatMap((edge) => [edge.from, edge.to]));
@@ -58,14 +62,64 @@ function arrange(items: readonly Item[], container: Item, edges: { from: number;
     graph.setDefaultEdgeLabel(() => ({}));
     for (const child of joined) graph.setNode(String(child.index), { width: child.width, height: child.height });
     for (const edge of edges) graph.setEdge(String(edge.from), String(edge.to), { weight: 1, minlen: 1 });
+    // What comes from outside, and goes there, takes room among the boxes: a way from the border, around them.
+    for (const child of ports.entered) {
+      graph.setNode(`in ${String(child)}`, { width: 2, height: 1 });
+      graph.setEdge(`in ${String(child)}`, String(child), { weight: 1, minlen: 1 });
+    }
+    for (const child of ports.left) {
+      graph.setNode(`out ${String(child)}`, { width: 2, height: 1 });
+      graph.setEdge(String(child), `out ${String(child)}`, { weight: 1, minlen: 1 });
+    }
+    if (ports.entered.length + ports.left.length > 0) toTheRims(graph, ports);
     dagre.layout(graph);
     for (const child of joined) {
       const at = graph.node(String(child.index)) as { x: number; y: number };
       result.places[place.get(child.index)!] = { x: at.x - child.width / 2, y: at.y - child.height / 2 };
     }
+    // The ranks of the ports themselves are a margin's worth.
+    const atTop = upwards ? ports.left.length > 0 : ports.entered.length > 0;
+    const atBottom = upwards ? ports.entered.length > 0 : ports.left.length > 0;
+    let high = Infinity;
+    let low = 0;
+    for (const child of joined) {
+      const y = result.places[place.get(child.index)!].y;
+      high = Math.min(high, y);
+      low = Math.max(low, y + child.height);
+    }
+    const up = high - (atTop ? RIM : 0);
+    const bottom = low - up + (atBottom ? RIM : 0);
+    for (const child of joined) result.places[place.get(child.index)!].y -= up;
+    // A way passes a row of boxes straight down, between them, and turns where there are none.
+    const rows = new Map<number, { top: number; bottom: number }>();
+    for (const child of joined) {
+      const { y } = result.places[place.get(child.index)!];
+      const centre = Math.round(y + child.height / 2);
+      const row = rows.get(centre) ?? { top: Infinity, bottom: 0 };
+      rows.set(centre, { top: Math.min(row.top, y), bottom: Math.max(row.bottom, y + child.height) });
+    }
+    const moved = (points: Point[] | undefined): Point[] => {
+      const raised = (points ?? []).map((p) => ({ x: p.x, y: p.y - up }));
+      const way = raised.flatMap((p, i) => {
+        const row = i === 0 || i === raised.length - 1 ? undefined : (rows.get(Math.round(p.y)) ?? rows.get(Math.round(p.y) - 1) ?? rows.get(Math.round(p.y) + 1));
+        if (!row) return [p];
+        const down = raised[i + 1].y > raised[i - 1].y;
+        return [{ x: p.x, y: down ? row.top : row.bottom }, { x: p.x, y: down ? row.bottom : row.top }];
+      });
+      return way.map((p) => ({ x: p.x, y: Math.min(bottom, Math.max(0, p.y)) }));
+    };
+    result.height = bottom;
     for (const edge of edges) {
       const way = graph.edge(String(edge.from), String(edge.to)) as { points?: Point[] } | undefined;
-      result.ways.push({ from: place.get(edge.from)!, to: place.get(edge.to)!, points: way?.points ?? [] });
+      result.ways.push({ from: place.get(edge.from)!, to: place.get(edge.to)!, points: moved(way?.points) });
+    }
+    for (const [list, entering] of [[ports.entered, true], [ports.left, false]] as const) {
+      for (const child of list) {
+        const port = `${entering ? 'in' : 'out'} ${String(child)}`;
+        const way = graph.edge(entering ? port : String(child), entering ? String(child) : port) as { points?: Point[] } | undefined;
+        const at = place.get(child)!;
+        result.ways.push({ from: entering ? OUTSIDE : at, to: entering ? at : OUTSIDE, points: moved(way?.points) });
+      }
     }
   }
   for (const child of joined) {
@@ -110,6 +164,18 @@ function arrange(items: readonly Item[], container: Item, edges: { from: number;
   return result;
 }
 
+// Boxes that others feed keep away from the rim that edges enter by: all ways in start at one rank, all ways out end at one.
+function toTheRims(graph: dagre.graphlib.Graph, ports: { entered: number[]; left: number[] }): void {
+  if (ports.entered.length > 0) {
+    graph.setNode('top', { width: 1, height: 1 });
+    for (const child of ports.entered) graph.setEdge('top', `in ${String(child)}`, { weight: 8, minlen: 1 });
+  }
+  if (ports.left.length > 0) {
+    graph.setNode('bottom', { width: 1, height: 1 });
+    for (const child of ports.left) graph.setEdge(`out ${String(child)}`, 'bottom', { weight: 8, minlen: 1 });
+  }
+}
+
 // Phases side by side, backward from below upwards, so that a layer's backward is about beside it.
 function besideOneAnother(children: Item[]): Arranged {
   const places: Point[] = [];
@@ -123,6 +189,32 @@ function besideOneAnother(children: Item[]): Arranged {
   return { places, ways: [], width: x - 60, height };
 }
 
+// Of each open item, the children that edges enter from outside of it, and leave for the outside.
+function portsOf(boxes: Boxes): Map<number, { entered: number[]; left: number[] }> {
+  const { items } = boxes;
+  const entered = new Map<number, Set<number>>();
+  const left = new Map<number, Set<number>>();
+  const note = (of: Map<number, Set<number>>, child: number): void => {
+    const list = of.get(items[child].parent);
+    if (list) list.add(child);
+    else of.set(items[child].parent, new Set([child]));
+  };
+  for (const edge of boxes.edges) {
+    if (edge.kind === EdgeKind.nextCopy) continue;
+    const [a, b] = siblingsOf(items, edge.from, edge.to);
+    // Phases stand beside one another: what is between them goes straight, and only where it is pointed at.
+    if (a === b || items[a].parent === 0) continue;
+    for (let i = edge.to; i !== b; i = items[i].parent) note(entered, i);
+    for (let i = edge.from; i !== a; i = items[i].parent) note(left, i);
+  }
+  const ports = new Map<number, { entered: number[]; left: number[] }>();
+  for (const container of new Set([...entered.keys(), ...left.keys()])) {
+    const own = { entered: [...(entered.get(container) ?? [])].sort((x, y) => x - y), left: [...(left.get(container) ?? [])].sort((x, y) => x - y) };
+    if (own.entered.length + own.left.length <= MOST_PORTS) ports.set(container, own);
+  }
+  return ports;
+}
+
 export function layoutOf(boxes: Boxes, upwards: (item: Item) => boolean): Layout {
   const { items, siblings } = boxes;
   const arranged = new Map<number, Arranged>();
@@ -132,6 +224,7 @@ export function layoutOf(boxes: Boxes, upwards: (item: Item) => boolean): Layout
     for (let i = edge.from; i !== NONE && touched[i] === 0; i = items[i].parent) touched[i] = 1;
     for (let i = edge.to; i !== NONE && touched[i] === 0; i = items[i].parent) touched[i] = 1;
   }
+  const ports = portsOf(boxes);
   const flat = items[0].children.some((c) => items[c].kind !== 'cluster');
   for (let i = items.length; i-- > 0; ) {
     const item = items[i];
@@ -146,10 +239,11 @@ export function layoutOf(boxes: Boxes, upwards: (item: Item) => boolean): Layout
     } else {
       const up = upwards(item);
       const place = new Map(item.children.map((c, at) => [c, at]));
-      const key = `${up ? 'u' : 'd'}${item.children.map((c) => `${touched[c] === 1 ? 't' : ''}${items[c].width.toFixed(0)}x${items[c].height.toFixed(0)}`).join(' ')}|${edges.map((e) => `${String(place.get(e.from))}-${String(place.get(e.to))}`).join(' ')}`;
+      const own = ports.get(i) ?? { entered: [], left: [] };
+      const key = `${up ? 'u' : 'd'}${item.children.map((c) => `${touched[c] === 1 ? 't' : ''}${items[c].width.toFixed(0)}x${items[c].height.toFixed(0)}`).join(' ')}|${edges.map((e) => `${String(place.get(e.from))}-${String(place.get(e.to))}`).join(' ')}|${own.entered.map((c) => String(place.get(c))).join(' ')}|${own.left.map((c) => String(place.get(c))).join(' ')}`;
       done = kept.get(key);
       if (!done) {
-        done = arrange(items, item, edges, up, touched);
+        done = arrange(items, item, edges, up, touched, own);
         if (kept.size > 2000) kept.clear();
         kept.set(key, done);
       }
@@ -175,7 +269,9 @@ export function layoutOf(boxes: Boxes, upwards: (item: Item) => boolean): Layout
       layout.y[child] = top + done.places[at].y;
     });
     for (const way of done.ways) {
-      const key = `${String(item.children[way.from])} ${String(item.children[way.to])}`;
+      const key = way.from === OUTSIDE ? `in ${String(item.children[way.to])}`
+        : way.to === OUTSIDE ? `out ${String(item.children[way.from])}`
+        : `${String(item.children[way.from])} ${String(item.children[way.to])}`;
       layout.ways.set(key, way.points.map((p) => ({ x: p.x + left, y: p.y + top })));
     }
   }

@@ -79,11 +79,37 @@ function axes(context: CanvasRenderingContext2D, graph: Graph, range: Range, top
   return { x, y };
 }
 
+const RESERVED = '#cc79a7';
+const PLANNED = '#8c8c8c';
+
+// What the allocator has reserved at every step, if the profile has it of this device.
+const reservedKnown = new WeakMap<Timeline, { bytes: Float64Array; peak: number } | null>();
+function reservedOn(graph: Graph, timeline: Timeline): { bytes: Float64Array; peak: number } | undefined {
+  let known = reservedKnown.get(timeline);
+  if (known === undefined) {
+    const column = graph.reserved();
+    known = null;
+    if (column && column.length > 0) {
+      let peak = 0;
+      for (const value of column) peak = Math.max(peak, value);
+      known = { bytes: Float64Array.from(column), peak };
+    }
+    reservedKnown.set(timeline, known);
+  }
+  return known ?? undefined;
+}
+function plannedOn(graph: Graph, timeline: Timeline): number | undefined {
+  const plan = graph.header.profile.static_plan;
+  return plan && timeline.device === graph.header.profile.device ? plan.bytes : undefined;
+}
+
 export function drawTimeline(canvas: HTMLCanvasElement, graph: Graph, timeline: Timeline, range: Range, lit?: Lit): void {
   const { width, height, context } = fitCanvas(canvas);
   if (width === 0 || timeline.steps === 0) return;
   const colors = theme();
-  const top = timeline.peak * 1.08;
+  const reserved = reservedOn(graph, timeline);
+  const plan = plannedOn(graph, timeline);
+  const top = Math.max(timeline.peak, plan ?? 0, reserved?.peak ?? 0) * 1.08;
   const { x, y } = axes(context, graph, range, top, width, height, phaseRuns(graph));
   context.save();
   context.beginPath();
@@ -121,6 +147,27 @@ export function drawTimeline(canvas: HTMLCanvasElement, graph: Graph, timeline: 
     context.closePath();
     context.fill();
   });
+  if (reserved) {
+    context.strokeStyle = RESERVED;
+    context.lineWidth = 2;
+    context.beginPath();
+    columns.forEach((s, i) => {
+      context.lineTo(x(s), y(reserved.bytes[s]));
+      context.lineTo(x(columns[i + 1] ?? s + 1), y(reserved.bytes[s]));
+    });
+    context.stroke();
+    context.lineWidth = 1;
+  }
+  if (plan !== undefined) {
+    context.strokeStyle = PLANNED;
+    context.lineWidth = 1.5;
+    context.setLineDash([2, 3]);
+    context.beginPath();
+    context.moveTo(LEFT, y(plan));
+    context.lineTo(width - RIGHT, y(plan));
+    context.stroke();
+    context.lineWidth = 1;
+  }
   context.strokeStyle = colors.text;
   context.setLineDash([5, 4]);
   context.beginPath();
@@ -322,6 +369,8 @@ export function MemoryView(): VNode {
   const step = pointed ?? pinned ?? timeline.peakStep;
   const memory = graph.header.profile.device_memory as Record<string, number> | undefined;
   const plan = graph.header.profile.static_plan;
+  const reserved = reservedOn(graph, timeline);
+  const planned = plannedOn(graph, timeline);
   const blockAt = (at: number, y: number, height: number): Block | undefined => {
     const value = ((height - BOTTOM - y) / (height - TOP - BOTTOM)) * blocks.top;
     const slack = blocks.top / Math.max(1, height - TOP - BOTTOM);
@@ -335,6 +384,8 @@ export function MemoryView(): VNode {
         <h2>Bytes alive on {visible(timeline.device)}, by kind</h2>
         <div class="kinds">
           {timeline.kinds.map((kind, k) => (timeline.live[k].some((v) => v > 0) ? <span key={kind} class="entry"><i style={{ background: kindColor(kind) }} />{kind.replaceAll('_', ' ')} <span class="quiet">{bytes(timeline.live[k][step])}</span></span> : null))}
+          {reserved && <span class="entry"><i style={{ background: RESERVED, height: '3px' }} />reserved by the caching allocator <span class="quiet">{bytes(reserved.bytes[step])}</span></span>}
+          {planned !== undefined && <span class="entry"><i style={{ background: PLANNED, height: '2px' }} />static plan <span class="quiet">{bytes(planned)}</span></span>}
           <span class="zoom">
             {state.range && <button type="button" onClick={() => store.set({ range: undefined })}>Whole step</button>}
             <button type="button" onClick={() => store.set({ step: timeline.peakStep })}>To the peak</button>

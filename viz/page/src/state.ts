@@ -21,6 +21,7 @@ export interface State {
   color: Mode;
   showViews: boolean;
   showParameters: boolean;
+  composites: boolean; // calls of composite operators as boxes
   around: { node: number; radius: number } | undefined;
   path: { from: number; to: number } | undefined;
   step: number | undefined; // pinned in the memory chart
@@ -33,7 +34,7 @@ export interface State {
 
 export const FIRST: State = {
   view: 'overview', side: 'after', selection: undefined, open: undefined, unfolded: [], phases: undefined, color: 'op',
-  showViews: false, showParameters: false, around: undefined, path: undefined, step: undefined, range: undefined,
+  showViews: false, showParameters: false, composites: false, around: undefined, path: undefined, step: undefined, range: undefined,
   table: 'modules', sort: '', filter: '', closed: [],
 };
 
@@ -71,6 +72,7 @@ export function toAddress(state: State): string {
   put('color', state.color, 'op');
   if (state.showViews) put('views', '1');
   if (state.showParameters) put('parameters', '1');
+  if (state.composites) put('composites', '1');
   if (state.around) put('around', `${String(state.around.node)}.${String(state.around.radius)}`);
   if (state.path) put('path', `${String(state.path.from)}.${String(state.path.to)}`);
   if (state.step !== undefined) put('step', String(state.step));
@@ -102,6 +104,7 @@ export function fromAddress(hash: string): State {
     color: MODES.some(([mode]) => mode === at.get('color')) ? (at.get('color') as Mode) : 'op',
     showViews: at.get('views') === '1',
     showParameters: at.get('parameters') === '1',
+    composites: at.get('composites') === '1',
     around: around?.length === 2 ? { node: around[0], radius: around[1] } : undefined,
     path: path?.length === 2 ? { from: path[0], to: path[1] } : undefined,
     step: step?.[0],

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { around, boxesOf, EdgeKind, firstOpen, pathsBetween, pathTo, type Boxes, type BoxOptions } from '../src/boxes';
+import { withComposites } from '../src/composites';
 import { layoutOf } from '../src/layout';
 import { aliveAt, blocksOf, phaseRuns, running, timelineOf } from '../src/memory';
 import { find } from '../src/search';
@@ -127,4 +128,70 @@ test('finding by operator, name, shape and number', () => {
   assert.deepEqual(find(graph, 's5').nodes, [9]);
   assert.deepEqual(find(graph, 'n99').nodes, []);
   assert.equal(find(graph, 'mm', 1).count, 3);
+});
+
+// m holds linear = (mm, add) and a relu of its own; backward differentiates mm and add.
+const calls = (): ReturnType<typeof graphOf> => graphOf(
+  [
+    { op: 'sg::input', name: 'x', makes: [0] },
+    { op: 'aten::mm', inputs: [0, 0], makes: [1], cluster: 1, region: 2, flops: 7 },
+    { op: 'aten::add', inputs: [1, 0], makes: [2], cluster: 1, region: 2 },
+    { op: 'aten::relu', inputs: [2], makes: [3], cluster: 1, region: 1 },
+    { op: 'aten::neg', inputs: [3], makes: [4], phase: 1, cluster: 3, forward: 2 },
+    { op: 'aten::exp', inputs: [4], makes: [5], phase: 1, cluster: 3, forward: 1 },
+  ],
+  [{ parent: 0, name: '' }, { parent: 0, name: 'm', className: 'M' }, { parent: 0, name: 'backward', phase: true }, { parent: 2, name: 'm', className: 'M' }],
+  Array.from({ length: 6 }, () => ({ bytes: 400, kind: 7 })),
+  [{ kind: 'module', parent: 0, name: 'm' }, { kind: 'composite', parent: 1, name: 'aten::linear' }],
+);
+
+test('calls of composite operators are boxes when asked for, in backward too', () => {
+  const plain = calls();
+  const graph = withComposites(plain);
+  assert.equal(withComposites(plain), graph);
+  assert.deepEqual(named(boxesOf(plain, options({ open: new Set(['c0', 'c1']) }))), ['forward', 'backward', 'x', 'm', 'mm', 'add', 'relu']);
+  const boxes = boxesOf(graph, options({ open: new Set(['c0', 'c1', 'c2', 'c3']) }));
+  assert.deepEqual(named(boxes), ['forward', 'backward', 'x', 'm', 'm', 'aten::linear', 'relu', 'aten::linear']);
+  assert.deepEqual(between(boxes), ['aten::linear data relu', 'relu data aten::linear', 'x data aten::linear']);
+  // Numbers of modules stay; the calls come after them, with sums of their own.
+  assert.equal(graph.clusterCount, plain.clusterCount + 2);
+  assert.equal(graph.totalsOf(plain.clusterCount).flops, 7);
+  assert.deepEqual(graph.totalsOf(1), plain.totalsOf(1));
+  assert.equal(graph.clusterPhase()[plain.clusterCount + 1], 1);
+  assert.deepEqual(graph.composites(1), ['aten::linear']);
+  assert.deepEqual(plain.clusterOf()[1], 1);
+});
+
+test('what enters an open box goes around those inside', () => {
+  // x feeds the first and the last of a chain in m.
+  const graph = graphOf(
+    [
+      { op: 'sg::input', name: 'x', makes: [0] },
+      { op: 'aten::neg', inputs: [0], makes: [1], cluster: 1 },
+      { op: 'aten::exp', inputs: [1], makes: [2], cluster: 1 },
+      { op: 'aten::abs', inputs: [2], makes: [3], cluster: 1 },
+      { op: 'aten::add', inputs: [3, 0], makes: [4], cluster: 1 },
+      { op: 'sg::output', inputs: [4] },
+    ],
+    [{ parent: 0, name: '' }, { parent: 0, name: 'm', className: 'M' }],
+    Array.from({ length: 5 }, () => ({ bytes: 400, kind: 7 })),
+  );
+  const boxes = boxesOf(graph, options({ phases: [0], open: new Set(['c0', 'c1']) }));
+  const layout = layoutOf(boxes, () => false);
+  const at = (title: string): number => boxes.items.findIndex((item) => item.title === title);
+  const way = layout.ways.get(`in ${String(at('add'))}`);
+  assert.ok(way && way.length > 2);
+  assert.ok(layout.ways.has(`out ${String(at('add'))}`));
+  for (const title of ['neg', 'exp', 'abs']) {
+    const i = at(title);
+    const box = boxes.items[i];
+    way.slice(1).forEach((p, k) => {
+      for (const t of [0, 0.2, 0.4, 0.6, 0.8, 1]) {
+        const x = way[k].x + (p.x - way[k].x) * t;
+        const y = way[k].y + (p.y - way[k].y) * t;
+        const inside = x > layout.x[i] + 1 && x < layout.x[i] + box.width - 1 && y > layout.y[i] + 1 && y < layout.y[i] + box.height - 1;
+        assert.ok(!inside, `${title} is in the way at ${String(x)}, ${String(y)}`);
+      }
+    });
+  }
 });

@@ -38,14 +38,16 @@ export interface TestNode {
   standIn?: number;
   forward?: number;
   flops?: number;
+  region?: number;
 }
 export interface TestCluster { parent: number; name: string; phase?: boolean; standsFor?: number; repeats?: number; className?: string }
+export interface TestRegion { kind: string; parent: number; name: string }
 export interface TestStorage { bytes: number; kind: number; freed?: number; existed?: boolean }
 
 const KINDS = ['parameter', 'buffer', 'input', 'constant', 'activation', 'gradient', 'optimizer_state', 'temporary'];
 
 // Nodes in order; all tensors are f32[bytes / 4] on cpu.
-export function graphOf(nodes: TestNode[], clusters: TestCluster[], storages: TestStorage[]): Graph {
+export function graphOf(nodes: TestNode[], clusters: TestCluster[], storages: TestStorage[], regions: TestRegion[] = []): Graph {
   const texts = [''];
   const text = (t: string): number => {
     if (!texts.includes(t)) texts.push(t);
@@ -65,7 +67,7 @@ export function graphOf(nodes: TestNode[], clusters: TestCluster[], storages: Te
     put('node.phase', n.phase ?? 0);
     put('node.category', 0);
     put('node.module', 0);
-    put('node.region', 0);
+    put('node.region', n.region ?? 0);
     put('node.forward', n.forward === undefined ? 0 : i - n.forward);
     put('node.source', 0);
     put('node.name', text(n.name ?? ''));
@@ -126,9 +128,12 @@ export function graphOf(nodes: TestNode[], clusters: TestCluster[], storages: Te
   put('module.parent', 0);
   put('module.path', 0);
   put('module.class', 0);
-  put('region.kind', 0);
-  put('region.parent', 0);
-  put('region.name', 0);
+  const regionKinds = ['root', 'module', 'composite'];
+  [{ kind: 'root', parent: -1, name: '' }, ...regions].forEach((region) => {
+    put('region.kind', regionKinds.indexOf(region.kind));
+    put('region.parent', region.parent + 1);
+    put('region.name', text(region.name));
+  });
   const header = {
     title: 'test', nodes: nodes.length, values: next, storages: storages.length, texts, lists,
     targets: ops.map((op) => ({
@@ -136,7 +141,7 @@ export function graphOf(nodes: TestNode[], clusters: TestCluster[], storages: Te
       ...(op.startsWith('sg::') ? { builtin: true } : {}), ...(op === 'aten::view' ? { view: true } : {}),
     })),
     devices: ['cpu'], dtypes: ['f32'], dtype_bytes: [4], phases: ['forward', 'backward'], storage_kinds: KINDS,
-    categories: [['matmul', '#8fb8e8']] as [string, string][], kernels: [], notes: [], region_kinds: ['root'], profile: { device: 'cpu' },
+    categories: [['matmul', '#8fb8e8']] as [string, string][], kernels: [], notes: [], region_kinds: regionKinds, profile: { device: 'cpu' },
   };
   return new Graph(new Container(pack(header as unknown as Partial<Header>, c)));
 }

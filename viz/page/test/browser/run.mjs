@@ -101,6 +101,9 @@ async function useModel(file) {
   const title = await page.$eval('.alive h2', (e) => e.textContent);
   const peak = await page.evaluate('[window.shadowgraph.after.header.profile.peak.bytes, window.shadowgraph.after.header.profile.peak.node]');
   check(`${name}: the memory view starts at the tool's peak`, title.includes(`n${peak[1]}`) && title.includes('the peak'), title);
+  const curves = await page.$eval('.kinds', (e) => e.textContent);
+  const known = await page.evaluate("({ reserved: window.shadowgraph.after.reserved() !== undefined, peak: window.shadowgraph.after.header.profile.device_memory?.reserved_peak_bytes ?? 0, most: Math.max(0, ...(window.shadowgraph.after.reserved() ?? [])), alive: window.shadowgraph.after.header.profile.peak.bytes })");
+  check(`${name}: reserved bytes are a curve where the profile has them`, known.reserved === curves.includes('reserved by') && (!known.reserved || (known.most >= known.alive && known.most <= known.peak)), JSON.stringify(known));
   const box = await (await page.$('.chart.areas canvas')).boundingBox();
   await page.mouse.move(box.x + box.width * 0.4, box.y + box.height / 2);
   await settle(page);
@@ -122,8 +125,9 @@ async function useModel(file) {
   clicks.sort = await timed(page, "document.querySelectorAll('.rows th button')[7].click()");
   const kind = await page.evaluate('(() => { const g = window.shadowgraph.after; return g.header.storage_kinds[g.storageKind()[g.storageCount - 1]]; })()');
   await page.type('.tables input[type=search]', kind);
+  await page.waitForFunction((word) => ((rows) => rows.length > 0 && rows.every((r) => r.textContent.includes(word)))([...document.querySelectorAll('.rows tbody tr[data-row]')]), { timeout: 5000 }, kind).catch(() => undefined);
   await settle(page);
-  check(`${name}: the filter leaves rows with its words`, await page.$$eval('.rows tbody tr[data-row]', (rows, word) => rows.length > 0 && rows.every((r) => r.textContent.includes(word)), kind));
+  check(`${name}: the filter leaves rows with its words`, await page.$$eval('.rows tbody tr[data-row]', (rows, word) => rows.length > 0 && rows.every((r) => r.textContent.includes(word)), kind), await page.evaluate(() => JSON.stringify([document.querySelector('.tables input[type=search]').value, [...document.querySelectorAll('.rows tbody tr[data-row]')].slice(0, 3).map((r) => r.textContent)])));
   for (const table of ['Modules', 'Operators', 'Calls']) {
     clicks[table] = await timed(page, button(table, '.tools'));
     await settle(page);
@@ -163,10 +167,46 @@ async function useModel(file) {
   check(`${name}: what is found is selected`, found?.kind === 'node', JSON.stringify(found));
   check(`${name}: and is a box of its own`, await page.evaluate(`(() => { const p = window.shadowgraph.drawing.picture; const i = p.boxes.itemOf(${found?.id}); return i >= 0 && p.boxes.items[i].kind === 'node'; })()`));
   check(`${name}: the panel has its schema`, (await page.$eval('.panel', (e) => e.textContent)).includes('schema'));
-  for (const mode of ['flops', 'bytes', 'time', 'saved', 'phase', 'device', 'op']) {
+  for (const mode of ['flops', 'bytes', 'time', 'saved', 'phase', 'device', 'module', 'op']) {
     clicks[`colour ${mode}`] = await timed(page, `window.shadowgraph.store.set({ color: '${mode}' })`);
     check(`${name}: colour by ${mode} has a legend`, (await page.$$('.legend .entry, .legend .scale, .legend .quiet')).length > 0);
   }
+  // Calls of composite operators as boxes: the same operators, a box more around them.
+  if (await page.evaluate("window.shadowgraph.after.composites(window.shadowgraph.store.state.selection.id).length > 0")) {
+    const shown = await page.evaluate('window.shadowgraph.drawing.picture.graph.clusterCount');
+    clicks.calls = await timed(page, 'window.shadowgraph.store.set({ composites: true })');
+    await settle(page);
+    const seen = await page.evaluate(`(() => {
+      const { graph, boxes } = window.shadowgraph.drawing.picture;
+      const { after } = window.shadowgraph;
+      const sum = (g) => g.clusterTotals().flops[0];
+      return { more: graph.clusterCount - ${shown}, flops: sum(graph) === sum(after), item: boxes.itemOf(${found?.id}) >= 0 };
+    })()`);
+    check(`${name}: calls are boxes`, seen.more > 0 && seen.flops && seen.item, JSON.stringify(seen));
+    await page.evaluate('window.shadowgraph.store.set({ composites: false })');
+    await settle(page);
+  }
+  // No way of an edge leads through a box that it does not start or end in.
+  const crossed = await page.evaluate(`(() => {
+    const d = window.shadowgraph.drawing, { items, edges } = d.picture.boxes, l = d.picture.layout;
+    let ways = 0, through = 0;
+    for (const edge of edges) {
+      if (edge.kind === 3) continue;
+      const ends = new Set();
+      for (let i = edge.from; i >= 0; i = items[i].parent) ends.add(i);
+      for (let i = edge.to; i >= 0; i = items[i].parent) ends.add(i);
+      const phase = (i) => { while (items[i].depth > 1) i = items[i].parent; return i; };
+      if (phase(edge.from) !== phase(edge.to)) continue;
+      ++ways;
+      const points = d.wayOf(edge);
+      const inside = (p, i) => p.x > l.x[i] + 2 && p.x < l.x[i] + items[i].width - 2 && p.y > l.y[i] + 2 && p.y < l.y[i] + items[i].height - 2;
+      const along = points.slice(1).flatMap((p, k) => [0.25, 0.5, 0.75, 1].map((t) => ({ x: points[k].x + (p.x - points[k].x) * t, y: points[k].y + (p.y - points[k].y) * t })));
+      if (along.some((p) => items.some((item, i) => !item.open && !ends.has(i) && inside(p, i)))) ++through;
+    }
+    return { ways, through };
+  })()`);
+  check(`${name}: edges go around boxes`, crossed.ways > 0 && crossed.through <= crossed.ways * 0.05, JSON.stringify(crossed));
+  console.log(`${name}: of ${crossed.ways} edges ${crossed.through} lead through a box`);
   clicks.around = await timed(page, button('Neighbourhood', '.panel'));
   await settle(page);
   check(`${name}: the neighbourhood is a part`, (await page.$('.part')) !== null && (await page.evaluate('window.shadowgraph.drawing.picture.options.only.length')) >= 1);
@@ -257,6 +297,41 @@ for (const entry of readdirSync(folder).filter((n) => n.endsWith('.html')).sort(
     check(`${name}: works`, false, error.stack);
   }
 }
+// The same pages in Firefox, where there is one: every view opens and is drawn.
+async function useFirefox(executablePath) {
+  const firefox = await puppeteer.launch({ browser: 'firefox', executablePath, headless: true });
+  try {
+    for (const entry of readdirSync(folder).filter((n) => /^(resnet50|llama3_8b|compare|hostile)[.]html$/.test(n))) {
+      const page = await firefox.newPage();
+      const faults = [];
+      page.on('pageerror', (error) => faults.push(error.message));
+      page.on('console', (message) => { if (['error', 'warn', 'warning'].includes(message.type())) faults.push(message.text()); });
+      await page.setViewport({ width: 1280, height: 800 });
+      for (const view of ['overview', 'graph', 'memory', 'tables', ...(entry.startsWith('compare') ? ['compare'] : [])]) {
+        await page.goto(`file://${join(folder, entry)}#${view}`);
+        await page.reload();
+        await page.waitForFunction('window.shadowgraph && window.shadowgraph.readyAfter > 0', { timeout: 60000 });
+        await pause(500);
+        // Canvases have more than one colour.
+        const drawn = await page.evaluate(`[...document.querySelectorAll('canvas')].every((c) => {
+          if (c.clientWidth === 0) return true;
+          const { data } = c.getContext('2d').getImageData(0, 0, c.width, c.height);
+          const seen = new Uint32Array(data.buffer);
+          return seen.some((p) => p !== seen[0]);
+        })`);
+        check(`${entry} in Firefox: ${view} is drawn`, drawn && (await page.$('main')) !== null);
+      }
+      check(`${entry} in Firefox: no error on the console`, faults.length === 0, faults.join('; '));
+      await page.close();
+    }
+  } finally {
+    await firefox.close();
+  }
+}
+const firefox = process.env.FIREFOX ?? '/usr/bin/firefox-esr';
+if (existsSync(firefox) && !only) await useFirefox(firefox);
+else console.log(`not opened in Firefox${only ? '' : `: no ${firefox}`}`);
+
 if (pictures) {
   const resnet = join(folder, 'resnet50.html');
   if (existsSync(resnet)) {

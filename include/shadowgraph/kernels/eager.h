@@ -1,0 +1,58 @@
+// Eager mode through kernels made on demand: chosen overloads of chosen devices run kernels that are compiled for the
+// dtypes and layouts that they meet. The rest of libtorch, autograd and optimizers included, goes on as before and calls them.
+//
+//     const CompiledOperators compiled = compile_operators({"aten::add.Tensor", "aten::gelu"}, c10::DispatchKey::CPU);
+//     loss.backward();                       // gelu runs the kernel, once it is there
+//     compiled.report();                     // calls that did, and why others did not
+//
+// A call whose kernel is there runs it. Without one the call runs what it would have run, while the kernel is compiled
+// beside it (or waits for it: KernelCacheOptions::background = false). What no kernel does runs as it would have, too.
+#pragma once
+
+#include <c10/core/DispatchKey.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/kernels/kernel.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+struct CompileOperatorsOptions {
+  KernelOptions kernels;
+  std::shared_ptr<KernelCache> cache;  // nullptr: KernelCache::shared()
+};
+
+// Until it is destroyed; then all calls run as before. Several may be alive, also for one operator: the later one is asked
+// first. It may go while other threads call these operators; a call that is under way ends with its kernel. That an
+// operator is asked about for the first time in a process changes libtorch's table, which is not made for calls of that
+// operator from other threads meanwhile. The entry stays and passes calls on when nobody is left to be asked.
+class CompiledOperators {
+ public:
+  CompiledOperators(CompiledOperators&&) noexcept;
+  CompiledOperators& operator=(CompiledOperators&&) noexcept;
+  ~CompiledOperators();
+
+  // By name; only operators that were called.
+  std::vector<OperatorKernels::Report> report() const;
+  KernelCache& cache() const;
+
+ private:
+  friend CompiledOperators compile_operators(const std::vector<std::string>&, c10::DispatchKey,
+                                             const CompileOperatorsOptions&);
+  class State;
+  explicit CompiledOperators(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// `operators`: names with overload, "aten::add_.Tensor". `key`: CPU, or PrivateUse1 for a device whose memory is the
+// host's. Throws KernelError, naming the operator, for one that does not exist, for one that no kernel is ever made of, and
+// for one that libtorch makes of others (name those); and for other keys.
+CompiledOperators compile_operators(const std::vector<std::string>& operators, c10::DispatchKey key,
+                                    const CompileOperatorsOptions& options = {});
+
+// The overloads that kernels are made of, by name: all that compile_operators() takes.
+std::vector<std::string> compilable_operators();
+
+}  // namespace shadowgraph

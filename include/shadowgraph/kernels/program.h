@@ -1,0 +1,126 @@
+// What a generated kernel computes: the small loop language between operators and a back end.
+//
+// A kernel runs over rows: some outer dimensions, and one inner dimension, the row. Every expression is of a level that
+// follows from what it reads: constant in the kernel, constant in a row (loads that the row broadcasts, reductions), or one
+// value an element. Stores of elements follow the last reduction.
+//
+//     softmax of a row:  e0 = load 0 : Float          text() of it, which is what keys are made of
+//                        e1 = row_max e0
+//                        e2 = sub e0 e1
+//                        e3 = exp e2
+//                        e4 = row_sum e3
+//                        e5 = div e3 e4
+//                        store 1 e5
+//
+// Sizes, strides and scalars come at run time; dtypes and the layout class of each operand are the kernel's.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/error.h"
+#include "shadowgraph/export.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+enum class KernelOperation : uint8_t {
+  kLoad,      // index: operand
+  kScalar,    // index: position among the scalars of the call; `type` kDouble or kLong
+  kConstant,  // number
+  kConvert,   // to `type`, as C++ converts; to kBool: whether it is not zero
+  kRound,     // a kFloat that is rounded to what `rounding` (kBFloat16, kHalf) can hold
+  kNegate,
+  kAbsolute,
+  kSquareRoot,
+  kFloor,
+  kCeil,
+  kTruncate,
+  kRoundToEven,
+  kNot,  // logical, of kBool; bitwise, of integers
+  kExponential,
+  kExponentialMinusOne,
+  kLogarithm,
+  kTangentHyperbolic,
+  kErrorFunction,
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kMaximum,  // NaN if either is
+  kMinimum,
+  kAnd,
+  kOr,
+  kExclusiveOr,
+  kEqual,  // comparisons give kBool
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kMultiplyAdd,  // a * b + c, rounded once
+  kSelect,       // a ? b : c
+  kRowSum,
+  kRowMaximum,  // of floating-point numbers; NaN if one is
+  kRowSize,     // elements of the row, kDouble
+};
+const char* to_string(KernelOperation operation);
+
+struct KernelExpression {
+  KernelOperation operation = KernelOperation::kConstant;
+  // What is computed with: kBool, kByte, kChar, kShort, kInt, kLong, kFloat, kDouble. Operands of two bytes are loaded as
+  // kFloat.
+  c10::ScalarType type = c10::ScalarType::Float;
+  uint32_t operands[3] = {};  // earlier expressions
+  uint32_t index = 0;
+  c10::ScalarType rounding = c10::ScalarType::Undefined;
+  double number = 0;
+  friend bool operator==(const KernelExpression&, const KernelExpression&) = default;
+};
+
+struct KernelStore {
+  uint32_t operand = 0;
+  uint32_t expression = 0;
+};
+
+// How an operand lies along the row.
+enum class KernelLayout : uint8_t {
+  kContiguous,  // the next element is the next in memory
+  kBroadcast,   // one element for all of the row
+  kStrided,
+};
+
+struct KernelOperand {
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  KernelLayout layout = KernelLayout::kContiguous;
+  bool written = false;
+};
+
+struct KernelProgram {
+  uint32_t outer_rank = 0;
+  std::vector<KernelOperand> operands;
+  std::vector<KernelExpression> expressions;  // each after what it uses
+  std::vector<KernelStore> stores;
+  uint32_t scalars = 0;
+
+  bool has_reductions() const;
+  // Canonical: two programs with the same text are the same kernel.
+  std::string text() const;
+};
+
+// The signature of a compiled kernel.
+//   data       the first element of every operand
+//   sizes      of the outer dimensions, then of the row
+//   strides    operand by operand, outer dimensions, then the row; in elements
+//   scalars    the bits of a double or int64 each
+//   begin, end the rows to run; with outer_rank 0 and no reduction, the elements of the one row
+using KernelFunction = void (*)(void* const* data, const int64_t* sizes, const int64_t* strides, const int64_t* scalars,
+                                int64_t begin, int64_t end);
+
+// A kernel that cannot be made or kept: what() says which and why.
+class KernelError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace shadowgraph

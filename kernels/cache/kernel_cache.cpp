@@ -1,0 +1,366 @@
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <fcntl.h>
+#include <filesystem>
+#include <optional>
+#include <thread>
+#include <unistd.h>
+
+#include "kernels/cache/entry.h"
+#include "kernels/cache/sha256.h"
+#include "shadowgraph/kernels/cache.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// Keys of one hash that find a place each.
+constexpr int kMostCollisions = 8;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+uint64_t hash_of(const std::string& key) {
+  uint64_t hash = 14695981039346656037ULL;  // FNV-1a
+  for (const char c : key) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ULL;
+  return hash;
+}
+
+// A folder of this process alone, gone with it.
+class PrivateFolder {
+ public:
+  PrivateFolder() {
+    std::error_code error;
+    const fs::path base = fs::temp_directory_path(error);
+    std::string pattern = (error ? fs::path("/tmp") : base) / "shadowgraph_XXXXXX";
+    if (::mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+  }
+  ~PrivateFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+std::string Kernel::problem() const {
+  const std::lock_guard lock(mutex_);
+  return problem_;
+}
+
+// Threads that compile; started when there is first something to do.
+class KernelCache::Jobs {
+ public:
+  Jobs(KernelCache& cache, int threads) : cache_(cache), most_(std::max(threads, 1)) {}
+  ~Jobs() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+      queue_.clear();
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Jobs(const Jobs&) = delete;
+  Jobs& operator=(const Jobs&) = delete;
+
+  void add(KernelRef kernel) {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(kernel));
+    if (threads_.size() < most_ && threads_.size() < queue_.size() + busy_) threads_.emplace_back([this] { run(); });
+    changed_.notify_one();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [this] { return queue_.empty() && busy_ == 0; });
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
+      if (ending_) return;
+      const KernelRef kernel = std::move(queue_.front());
+      queue_.pop_front();
+      ++busy_;
+      lock.unlock();
+      cache_.obtain(kernel);
+      lock.lock();
+      --busy_;
+      if (queue_.empty() && busy_ == 0) idle_.notify_all();
+    }
+  }
+
+  KernelCache& cache_;
+  const size_t most_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::condition_variable idle_;
+  std::deque<KernelRef> queue_;
+  size_t busy_ = 0;
+  bool ending_ = false;
+  std::vector<std::thread> threads_;
+};
+
+KernelCache::KernelCache(KernelCacheOptions options, std::shared_ptr<const KernelBackend> backend)
+    : options_(std::move(options)),
+      backend_(std::move(backend)),
+      directory_(options_.directory.empty() ? kernel_cache_directory() : options_.directory),
+      jobs_(std::make_unique<Jobs>(*this, options_.jobs)) {}
+
+KernelCache::~KernelCache() = default;
+
+const std::shared_ptr<KernelCache>& KernelCache::shared() {
+  static const auto cache = std::make_shared<KernelCache>();
+  return cache;
+}
+
+KernelRef KernelCache::find(const std::string& name, const KernelProgram& program) {
+  if (!backend_->problem().empty()) {
+    const std::lock_guard lock(mutex_);
+    if (!said_) TORCH_WARN("shadowgraph makes no kernels: ", backend_->problem());
+    said_ = true;
+    return nullptr;
+  }
+  std::string key = program.text() + backend_->identity();
+  const uint64_t hash = options_.hash ? options_.hash(key) : hash_of(key);
+  KernelRef kernel;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [begin, end] = kernels_.equal_range(hash);
+    for (auto it = begin; it != end; ++it) {
+      if (it->second->key_ != key) continue;
+      ++stats_.memory_hits;
+      return it->second;
+    }
+    kernel = std::make_shared<Kernel>();
+    kernel->name_ = name;
+    kernel->key_ = std::move(key);
+    kernel->hash_ = hash;
+    kernel->program_ = program;
+    kernels_.emplace(hash, kernel);
+  }
+  if (options_.mode != KernelCacheMode::kOff && load_entry(kernel)) return kernel;
+  if (options_.background) {
+    jobs_->add(kernel);
+  } else {
+    obtain(kernel);
+  }
+  return kernel;
+}
+
+void KernelCache::wait() const { jobs_->wait(); }
+
+KernelCacheStats KernelCache::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+// The entry with this very key, if it is whole: tried places are those of keys with the same hash.
+bool KernelCache::load_entry(const KernelRef& kernel) {
+  const auto begin = Clock::now();
+  std::string folder_name = kernel->name_;
+  std::ranges::replace(folder_name, '/', '_');
+  const std::string base = fmt::format("{}/{}/{:016x}", directory_, folder_name, kernel->hash_);
+  kernel->stem_.clear();
+  for (int i = 0; i < kMostCollisions; ++i) {
+    const std::string stem = i == 0 ? base : fmt::format("{}-{}", base, i);
+    if (::access((stem + ".json").c_str(), F_OK) != 0) {
+      if (kernel->stem_.empty()) kernel->stem_ = stem;
+      return false;
+    }
+    try {
+      CacheManifest manifest = read_manifest(stem + ".json");
+      if (manifest.key != kernel->key_) continue;
+      kernel->stem_ = stem;
+      if (const std::string problem = library_problem(stem, manifest); !problem.empty()) throw KernelError(problem);
+      const KernelFunction function = backend_->load(stem + ".so");
+      if (options_.mode == KernelCacheMode::kReadWrite) {
+        ::utimensat(AT_FDCWD, (stem + ".json").c_str(), nullptr, 0);
+      }
+      {
+        const std::lock_guard lock(kernel->mutex_);
+        kernel->verdicts_ = std::move(manifest.verdicts);
+      }
+      finish(kernel, function, "");
+      const std::lock_guard lock(mutex_);
+      ++stats_.loaded;
+      stats_.load_seconds += seconds_since(begin);
+      return true;
+    } catch (const KernelError&) {
+      const std::lock_guard lock(mutex_);
+      // It is looked at again under the lock.
+      if (!std::exchange(kernel->rejected_, true)) ++stats_.rejected;
+      if (kernel->stem_.empty()) kernel->stem_ = stem;  // made again in the broken one's place
+      if (kernel->stem_ == stem) return false;
+    }
+  }
+  return false;
+}
+
+void KernelCache::finish(const KernelRef& kernel, KernelFunction function, const std::string& problem) {
+  if (function == nullptr) {
+    const std::lock_guard lock(kernel->mutex_);
+    kernel->problem_ = problem;
+  }
+  kernel->function_.store(function, std::memory_order_release);
+  kernel->state_.store(function != nullptr ? Kernel::State::kReady : Kernel::State::kFailed, std::memory_order_release);
+}
+
+void KernelCache::obtain(const KernelRef& kernel) {
+  std::string problem;
+  try {
+    bool keep = options_.mode == KernelCacheMode::kReadWrite && !kernel->stem_.empty();
+    if (keep) {
+      std::error_code error;
+      fs::create_directories(fs::path(kernel->stem_).parent_path(), error);
+      const EntryLock lock(kernel->stem_ + ".lock");
+      keep = lock.held();
+      if (keep) {
+        if (load_entry(kernel)) return;
+        problem = make_entry(kernel, true);
+        if (problem.empty()) enforce_limit();
+      }
+    }
+    if (!keep) {
+      if (options_.mode == KernelCacheMode::kReadWrite) {
+        const std::lock_guard lock(mutex_);
+        ++stats_.write_errors;
+      }
+      problem = make_entry(kernel, false);
+    }
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  if (problem.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ++stats_.failed;
+  }
+  finish(kernel, nullptr, problem);
+}
+
+// Compiles and loads; `keep`: in the cache's folder, or, where that cannot be written, without it. Gives what is wrong.
+std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
+  const auto begin = Clock::now();
+  std::optional<PrivateFolder> folder;
+  if (!keep) folder.emplace();
+  static std::atomic<int> number = 0;
+  const std::string temporary =
+      (keep ? kernel->stem_ : folder->path() + "/kernel") + fmt::format(".tmp{}.{}", ::getpid(), number.fetch_add(1));
+  const std::string source = temporary + ".cpp";
+  const std::string library = temporary + ".so";
+  const auto clean = [&] {
+    std::remove(source.c_str());
+    std::remove(library.c_str());
+  };
+  std::string problem;
+  try {
+    write_file(source, backend_->source(kernel->program_));
+    problem = backend_->compile(source, library);
+    if (problem.empty()) {
+      const std::string bytes = read_file(library);
+      const std::string digest = sha256(bytes);
+      const KernelFunction function = backend_->load(library);
+      if (keep) {
+        // What failed before the manifest is in place leaves no entry.
+        std::remove((kernel->stem_ + ".json").c_str());
+        if (std::rename(source.c_str(), (kernel->stem_ + ".cpp").c_str()) != 0 ||
+            std::rename(library.c_str(), (kernel->stem_ + ".so").c_str()) != 0 || !write_manifest(*kernel, digest)) {
+          const std::lock_guard lock(mutex_);
+          ++stats_.write_errors;
+        }
+      }
+      finish(kernel, function, "");
+    }
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  clean();
+  const double seconds = seconds_since(begin);
+  {
+    const std::lock_guard lock(mutex_);
+    stats_.compile_seconds += seconds;
+    if (problem.empty()) ++stats_.compiled;
+  }
+  // A folder that is full or cannot be written: once more without it. (A compiler that fails fails again, cheaply enough;
+  // one that hangs would not: its time is up.)
+  if (!problem.empty() && keep && problem.find("did not end") == std::string::npos) {
+    {
+      const std::lock_guard lock(mutex_);
+      ++stats_.write_errors;
+    }
+    kernel->stem_.clear();
+    return make_entry(kernel, false);
+  }
+  return problem;
+}
+
+bool KernelCache::write_manifest(const Kernel& kernel, const std::string& digest) {
+  try {
+    const std::lock_guard lock(kernel.mutex_);
+    write_manifest_file(kernel.stem_ + ".json", {.name = kernel.name_,
+                                                 .key = kernel.key_,
+                                                 .identity = backend_->identity(),
+                                                 .digest = digest,
+                                                 .verdicts = kernel.verdicts_});
+    return true;
+  } catch (const FileError&) {
+    return false;
+  }
+}
+
+void KernelCache::enforce_limit() {
+  if (options_.max_bytes <= 0) return;
+  try {
+    prune_kernel_cache(directory_, options_.max_bytes);
+  } catch (const FileError&) {
+    const std::lock_guard lock(mutex_);
+    ++stats_.write_errors;
+  }
+}
+
+std::string KernelCache::verdict(const KernelRef& kernel, const std::string& subject) const {
+  const std::lock_guard lock(kernel->mutex_);
+  const auto found = kernel->verdicts_.find(subject);
+  return found == kernel->verdicts_.end() ? "" : found->second;
+}
+
+void KernelCache::set_verdict(const KernelRef& kernel, const std::string& subject, const std::string& verdict) {
+  {
+    const std::lock_guard lock(kernel->mutex_);
+    std::string& known = kernel->verdicts_[subject];
+    if (known == verdict) return;
+    known = verdict;
+  }
+  if (options_.mode != KernelCacheMode::kReadWrite || kernel->stem_.empty()) return;
+  const EntryLock lock(kernel->stem_ + ".lock");
+  if (!lock.held()) return;
+  try {
+    CacheManifest manifest = read_manifest(kernel->stem_ + ".json");
+    if (manifest.key != kernel->key_) return;
+    manifest.verdicts[subject] = verdict;  // others' stay
+    write_manifest_file(kernel->stem_ + ".json", manifest);
+  } catch (const Error&) {  // pruned meanwhile, or a full disk: it is measured again next time
+    const std::lock_guard count(mutex_);
+    ++stats_.write_errors;
+  }
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,221 @@
+#include "kernels/compiler/operator_call.h"
+
+#include <c10/core/DefaultDtype.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace shadowgraph {
+
+using c10::ScalarType;
+using Operation = KernelOperation;
+
+ScalarType computed_as(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Half:
+    case ScalarType::BFloat16:
+      return ScalarType::Float;
+    case ScalarType::Bool:
+    case ScalarType::Byte:
+    case ScalarType::Char:
+    case ScalarType::Short:
+    case ScalarType::Int:
+    case ScalarType::Long:
+    case ScalarType::Float:
+    case ScalarType::Double:
+      return dtype;
+    default:
+      throw KernelError(std::string("kernels do not compute with ") + c10::toString(dtype));
+  }
+}
+
+// ---- Expressions
+
+Typed ExpressionBuilder::append(KernelExpression expression, ScalarType dtype) {
+  program_.expressions.push_back(expression);
+  return {static_cast<uint32_t>(program_.expressions.size() - 1), dtype};
+}
+
+Typed ExpressionBuilder::load(uint32_t operand, ScalarType dtype) {
+  return append({.operation = Operation::kLoad, .type = computed_as(dtype), .index = operand}, dtype);
+}
+
+Typed ExpressionBuilder::scalar(double value, size_t argument) {
+  scalar_arguments_.push_back(static_cast<uint32_t>(argument));
+  scalars_.push_back(std::bit_cast<int64_t>(value));
+  return append({.operation = Operation::kScalar, .type = ScalarType::Double, .index = program_.scalars++},
+                ScalarType::Double);
+}
+
+Typed ExpressionBuilder::scalar(int64_t value, size_t argument) {
+  scalar_arguments_.push_back(static_cast<uint32_t>(argument));
+  scalars_.push_back(value);
+  return append({.operation = Operation::kScalar, .type = ScalarType::Long, .index = program_.scalars++},
+                ScalarType::Long);
+}
+
+Typed ExpressionBuilder::constant(double value, ScalarType dtype) {
+  return append({.operation = Operation::kConstant, .type = computed_as(dtype), .number = value}, dtype);
+}
+
+Typed ExpressionBuilder::convert(Typed value, ScalarType dtype) {
+  const ScalarType from = program_.expressions[value.expression].type;
+  const ScalarType to = computed_as(dtype);
+  if (from != to) {
+    value = append({.operation = Operation::kConvert, .type = to, .operands = {value.expression}}, to);
+  }
+  const bool two_bytes = dtype == ScalarType::Half || dtype == ScalarType::BFloat16;
+  const KernelExpression& e = program_.expressions[value.expression];
+  const bool rounded = e.operation == Operation::kLoad && value.dtype == dtype;
+  if (two_bytes && !rounded && !(e.operation == Operation::kRound && e.rounding == dtype)) {
+    return append(
+        {.operation = Operation::kRound, .type = ScalarType::Float, .operands = {value.expression}, .rounding = dtype},
+        dtype);
+  }
+  return {value.expression, dtype};
+}
+
+namespace {
+
+bool is_comparison(Operation operation) { return operation >= Operation::kEqual && operation <= Operation::kLessEqual; }
+
+}  // namespace
+
+Typed ExpressionBuilder::apply(Operation operation, Typed a) {
+  const ScalarType type = program_.expressions[a.expression].type;
+  return append({.operation = operation, .type = type, .operands = {a.expression}}, a.dtype);
+}
+
+Typed ExpressionBuilder::apply(Operation operation, Typed a, Typed b) {
+  const ScalarType type = program_.expressions[a.expression].type;
+  TORCH_INTERNAL_ASSERT(type == program_.expressions[b.expression].type);
+  const bool compares = is_comparison(operation);
+  return append(
+      {.operation = operation, .type = compares ? ScalarType::Bool : type, .operands = {a.expression, b.expression}},
+      compares ? ScalarType::Bool : a.dtype);
+}
+
+Typed ExpressionBuilder::apply(Operation operation, Typed a, Typed b, Typed c) {
+  const ScalarType type = program_.expressions[b.expression].type;
+  TORCH_INTERNAL_ASSERT(type == program_.expressions[c.expression].type);
+  return append({.operation = operation, .type = type, .operands = {a.expression, b.expression, c.expression}},
+                b.dtype);
+}
+
+Typed ExpressionBuilder::row_size() {
+  return append({.operation = Operation::kRowSize, .type = ScalarType::Double}, ScalarType::Double);
+}
+
+// ---- Arguments
+
+bool OperatorCall::is_none(size_t i) const { return argument(i).kind == ArgumentKind::kNone; }
+
+bool OperatorCall::is_single(size_t i) const {
+  switch (argument(i).kind) {
+    case ArgumentKind::kValue:
+      return std::ranges::all_of(graph_.sizes(argument(i).ref.value), [](int64_t size) { return size == 1; });
+    case ArgumentKind::kInt:
+    case ArgumentKind::kFloat:
+    case ArgumentKind::kBool:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Typed OperatorCall::tensor(size_t i) const {
+  const Argument& a = argument(i);
+  switch (a.kind) {
+    case ArgumentKind::kValue:
+      if (graph_.value(a.ref.value).kind != ValueKind::kTensor) throw KernelError("a number that another node gives");
+      return content_(a.ref.value);
+    case ArgumentKind::kInt:
+      return build.scalar(a.i, i);
+    case ArgumentKind::kBool:
+      return build.scalar(int64_t{a.b}, i);
+    case ArgumentKind::kFloat:
+      return build.scalar(a.d, i);
+    default:
+      throw KernelError("argument " + std::to_string(i) + " is neither a tensor nor a number");
+  }
+}
+
+double OperatorCall::number(size_t i) const {
+  decide_by(i);
+  const Argument& a = argument(i);
+  if (a.kind == ArgumentKind::kFloat) return a.d;
+  return static_cast<double>(integer(i));
+}
+
+int64_t OperatorCall::integer(size_t i) const {
+  decide_by(i);
+  const Argument& a = argument(i);
+  if (a.kind == ArgumentKind::kBool) return a.b ? 1 : 0;
+  if (a.kind != ArgumentKind::kInt) throw KernelError("argument " + std::to_string(i) + " is not a known number");
+  return a.i;
+}
+
+std::string_view OperatorCall::string(size_t i) const {
+  decide_by(i);
+  const Argument& a = argument(i);
+  if (a.kind != ArgumentKind::kString) throw KernelError("argument " + std::to_string(i) + " is no string");
+  return graph_.text(a.string);
+}
+
+std::span<const int64_t> OperatorCall::ints(size_t i) const {
+  decide_by(i);
+  const Argument& a = argument(i);
+  if (a.kind != ArgumentKind::kIntList) throw KernelError("argument " + std::to_string(i) + " is no list of integers");
+  return graph_.ints(a);
+}
+
+ScalarType OperatorCall::promoted(std::initializer_list<size_t> operands) const {
+  // Of a lower category, only a higher kind of number (bool, integer, floating-point) counts.
+  ScalarType by_category[3] = {ScalarType::Undefined, ScalarType::Undefined, ScalarType::Undefined};
+  const auto add = [](ScalarType& into, ScalarType dtype) {
+    into = into == ScalarType::Undefined ? dtype : c10::promoteTypes(into, dtype);
+  };
+  for (const size_t i : operands) {
+    const Argument& a = argument(i);
+    if (a.kind == ArgumentKind::kValue) {
+      const Value& value = graph_.value(a.ref.value);
+      add(by_category[value.rank != 0 ? 0 : 1], value.dtype);
+    } else if (a.kind == ArgumentKind::kFloat) {
+      add(by_category[2], c10::get_default_dtype_as_scalartype());
+    } else if (a.kind == ArgumentKind::kBool) {
+      add(by_category[2], ScalarType::Bool);
+    } else if (a.kind == ArgumentKind::kInt) {
+      add(by_category[2], ScalarType::Long);
+    }
+  }
+  const auto combine = [](ScalarType higher, ScalarType lower) {
+    if (higher == ScalarType::Undefined) return lower;
+    if (lower == ScalarType::Undefined || c10::isFloatingType(higher)) return higher;
+    if (higher == ScalarType::Bool || c10::isFloatingType(lower)) return c10::promoteTypes(higher, lower);
+    return higher;
+  };
+  return combine(by_category[0], combine(by_category[1], by_category[2]));
+}
+
+ScalarType OperatorCall::promoted_to_float(std::initializer_list<size_t> operands) const {
+  const ScalarType dtype = promoted(operands);
+  return c10::isIntegralType(dtype, /*includeBool=*/true) ? c10::get_default_dtype_as_scalartype() : dtype;
+}
+
+Typed OperatorCall::operand(size_t i, ScalarType dtype) const {
+  const Typed value = tensor(i);
+  if (argument(i).kind != ArgumentKind::kValue) {
+    return {build.convert(value, computed_as(dtype)).expression, dtype};
+  }
+  return build.convert(value, dtype);
+}
+
+ScalarType OperatorCall::result_dtype(size_t i) const { return graph_.value(graph_.results(node_)[i].ref.value).dtype; }
+
+int64_t OperatorCall::rank(size_t i) const {
+  const Argument& a = argument(i);
+  if (a.kind != ArgumentKind::kValue) throw KernelError("argument " + std::to_string(i) + " is no tensor");
+  return graph_.value(a.ref.value).rank;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,94 @@
+// One node, as the rows of the operator table see it: operands and numbers as expressions, and what they become.
+// Internal to kernels/compiler.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shadowgraph/graph.h"
+#include "shadowgraph/kernels/program.h"
+
+namespace shadowgraph {
+
+// An expression, and the dtype that it has for ATen: a number of two bytes is computed with as a kFloat.
+struct Typed {
+  uint32_t expression = 0;
+  c10::ScalarType dtype = c10::ScalarType::Float;
+};
+
+// Appends expressions to a program; scalars of the call beside it.
+class ExpressionBuilder {
+ public:
+  explicit ExpressionBuilder(KernelProgram& program) : program_(program) {}
+
+  Typed load(uint32_t operand, c10::ScalarType dtype);
+  // `argument`: where the number comes from in the call.
+  Typed scalar(double value, size_t argument);
+  Typed scalar(int64_t value, size_t argument);
+  Typed constant(double value, c10::ScalarType dtype);
+  // Rounded to what `dtype` can hold; nothing is done where that changes nothing.
+  Typed convert(Typed value, c10::ScalarType dtype);
+  // Operands of one dtype, result of the same, or kBool for comparisons. What is computed in kFloat for two bytes is
+  // not rounded until it is converted.
+  Typed apply(KernelOperation operation, Typed a);
+  Typed apply(KernelOperation operation, Typed a, Typed b);
+  Typed apply(KernelOperation operation, Typed a, Typed b, Typed c);
+  Typed row_size();
+  const std::vector<int64_t>& scalars() const { return scalars_; }
+  const std::vector<uint32_t>& scalar_arguments() const { return scalar_arguments_; }
+
+ private:
+  Typed append(KernelExpression expression, c10::ScalarType dtype);
+  KernelProgram& program_;
+  std::vector<int64_t> scalars_;
+  std::vector<uint32_t> scalar_arguments_;
+};
+
+// kFloat for kHalf and kBFloat16, otherwise the dtype; throws KernelError for what kernels do not compute with.
+c10::ScalarType computed_as(c10::ScalarType dtype);
+
+class OperatorCall {
+ public:
+  OperatorCall(const Graph& graph, NodeId node, ExpressionBuilder& build, std::function<Typed(ValueId)> content)
+      : build(build), graph_(graph), node_(node), content_(std::move(content)) {}
+
+  ExpressionBuilder& build;
+
+  // Arguments by position. All throw KernelError for what is not of the kind.
+  bool is_none(size_t i) const;
+  // A number, or a tensor of one element, which libtorch's kernels take for one.
+  bool is_single(size_t i) const;
+  Typed tensor(size_t i) const;  // as it is; a number as kDouble or kLong
+  double number(size_t i) const;
+  int64_t integer(size_t i) const;
+  bool flag(size_t i) const { return integer(i) != 0; }
+  std::string_view string(size_t i) const;
+  std::span<const int64_t> ints(size_t i) const;
+  // What operands promote to, as ATen has it: tensors before zero-dimensional ones before numbers.
+  c10::ScalarType promoted(std::initializer_list<size_t> operands) const;
+  // The same for an operator that makes floating-point numbers of integers.
+  c10::ScalarType promoted_to_float(std::initializer_list<size_t> operands) const;
+  // `tensor(i)` as `dtype`; a number is not rounded to two bytes.
+  Typed operand(size_t i, c10::ScalarType dtype) const;
+  c10::ScalarType result_dtype(size_t i = 0) const;
+  int64_t rank(size_t i) const;  // of a tensor
+  // Bits of the arguments whose values decide what is computed, those of numbers that the kernel is given apart.
+  uint64_t decisive() const { return decisive_; }
+  size_t argument_count() const { return graph_.arguments(node_).size(); }
+
+  Typed apply(KernelOperation operation, Typed a) const { return build.apply(operation, a); }
+  Typed apply(KernelOperation operation, Typed a, Typed b) const { return build.apply(operation, a, b); }
+  Typed apply(KernelOperation operation, Typed a, Typed b, Typed c) const { return build.apply(operation, a, b, c); }
+
+ private:
+  const Argument& argument(size_t i) const { return graph_.arguments(node_)[i]; }
+  void decide_by(size_t i) const { decisive_ |= uint64_t{1} << i; }
+  const Graph& graph_;
+  NodeId node_;
+  std::function<Typed(ValueId)> content_;
+  mutable uint64_t decisive_ = 0;
+};
+
+}  // namespace shadowgraph

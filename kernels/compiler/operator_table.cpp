@@ -1,0 +1,33 @@
+#include "kernels/compiler/operator_table.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+
+namespace shadowgraph {
+
+const OperatorRow* find_operator_row(std::string_view name) {
+  static const auto rows = [] {
+    std::unordered_map<std::string, OperatorRow> by_name;
+    for (const auto& table : {pointwise_rows(), row_reduction_rows()}) {
+      for (const OperatorRow& row : table) by_name.emplace(row.name, row);
+    }
+    return by_name;
+  }();
+  if (!name.starts_with("aten::")) return nullptr;
+  name.remove_prefix(6);
+  const size_t dot = name.find('.');
+  const std::string_view overload = dot == name.npos ? std::string_view() : name.substr(dot + 1);
+  std::string base(name.substr(0, dot));
+  if (overload == "out" || overload.ends_with("_out")) return nullptr;
+  auto found = rows.find(std::string(name));
+  if (found == rows.end()) found = rows.find(base);
+  if (found == rows.end() && base.ends_with('_') && !base.starts_with("__")) {
+    base.pop_back();
+    found = rows.find(base + std::string(name.substr(std::min(dot, name.size()))));
+    if (found == rows.end()) found = rows.find(base);
+  }
+  return found == rows.end() ? nullptr : &found->second;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,390 @@
+#include <ATen/Version.h>
+
+#include <limits>
+#include <numbers>
+
+#include "kernels/compiler/operator_table.h"
+
+namespace shadowgraph {
+namespace {
+
+using c10::ScalarType;
+using Operation = KernelOperation;
+using Call = OperatorCall;
+using Results = std::vector<Typed>;
+
+bool is_float(ScalarType dtype) { return c10::isFloatingType(dtype); }
+
+// Whether eager's kernels round a product and a sum once: those for AVX2 and above are compiled with contraction.
+bool eager_contracts() {
+  static const bool contracts = at::get_cpu_capability() != "DEFAULT" && at::get_cpu_capability() != "NO AVX";
+  return contracts;
+}
+
+Typed constant_of(const Call& call, double value, Typed like) {
+  return {call.build.constant(value, like.dtype).expression, like.dtype};
+}
+
+bool has_two_bytes(ScalarType dtype) { return dtype == ScalarType::Half || dtype == ScalarType::BFloat16; }
+
+// Where libtorch's kernels for two-byte types round a number, or a tensor of one element, operator by operator and differently in a vector and in what
+// is left of one, results would not be theirs.
+void refuse_numbers_beside_two_bytes(const Call& call, ScalarType common, std::initializer_list<size_t> arguments) {
+  if (!has_two_bytes(common)) return;
+  for (const size_t i : arguments) {
+    if (call.is_single(i)) throw KernelError("a number beside elements of two bytes");
+  }
+}
+
+// a * b + c
+Typed multiply_add(const Call& call, Typed a, Typed b, Typed c) {
+  if (is_float(c.dtype) && eager_contracts()) return call.apply(Operation::kMultiplyAdd, a, b, c);
+  return call.apply(Operation::kAdd, call.apply(Operation::kMultiply, a, b), c);
+}
+
+// ---- One operand
+
+template <Operation kOperation>
+Results same(const Call& call) {
+  return {call.apply(kOperation, call.tensor(0))};
+}
+
+template <Operation kOperation>
+Results rounding(const Call& call) {
+  const Typed x = call.tensor(0);
+  if (call.argument_count() > 1) throw KernelError("rounding to decimals");
+  return {is_float(x.dtype) ? call.apply(kOperation, x) : x};
+}
+
+template <Operation kOperation>
+Results floating(const Call& call) {
+  return {call.apply(kOperation, call.operand(0, call.promoted_to_float({0})))};
+}
+
+Results identity(const Call& call) { return {call.tensor(0)}; }
+
+Results absolute(const Call& call) {
+  const Typed x = call.tensor(0);
+  return {x.dtype == ScalarType::Bool || x.dtype == ScalarType::Byte ? x : call.apply(Operation::kAbsolute, x)};
+}
+
+Results negate(const Call& call) {
+  const Typed x = call.tensor(0);
+  if (x.dtype == ScalarType::Bool) throw KernelError("the negative of booleans");
+  return {call.apply(Operation::kNegate, x)};
+}
+
+Typed reciprocal_of(const Call& call, Typed x) { return call.apply(Operation::kDivide, constant_of(call, 1, x), x); }
+
+Results reciprocal(const Call& call) { return {reciprocal_of(call, call.operand(0, call.promoted_to_float({0})))}; }
+
+Results inverse_root(const Call& call) {
+  const Typed x = call.operand(0, call.promoted_to_float({0}));
+  return {reciprocal_of(call, call.apply(Operation::kSquareRoot, x))};
+}
+
+Results relu(const Call& call) {
+  const Typed x = call.tensor(0);
+  if (x.dtype == ScalarType::Bool) throw KernelError("relu of booleans");
+  return {call.apply(Operation::kMaximum, x, constant_of(call, 0, x))};
+}
+
+Typed sigmoid_of(const Call& call, Typed x) {
+  const Typed one = constant_of(call, 1, x);
+  const Typed e = call.apply(Operation::kExponential, call.apply(Operation::kNegate, x));
+  return call.apply(Operation::kDivide, one, call.apply(Operation::kAdd, one, e));
+}
+
+Results sigmoid(const Call& call) { return {sigmoid_of(call, call.operand(0, call.promoted_to_float({0})))}; }
+
+Results silu(const Call& call) {
+  const Typed x = call.tensor(0);
+  if (!is_float(x.dtype)) throw KernelError("silu of integers");
+  const Typed e = call.apply(Operation::kExponential, call.apply(Operation::kNegate, x));
+  return {call.apply(Operation::kDivide, x, call.apply(Operation::kAdd, constant_of(call, 1, x), e))};
+}
+
+Results silu_backward(const Call& call) {
+  const Typed g = call.tensor(0);
+  const Typed x = call.operand(1, g.dtype);
+  const Typed s = sigmoid_of(call, x);
+  const Typed one = constant_of(call, 1, x);
+  const Typed rest = call.apply(Operation::kMultiply, x, call.apply(Operation::kSubtract, one, s));
+  return {
+      call.apply(Operation::kMultiply, g, call.apply(Operation::kMultiply, s, call.apply(Operation::kAdd, one, rest)))};
+}
+
+// beta (x + kappa x^3), the argument of the tanh in gelu
+constexpr double kGeluBeta = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;  // sqrt(2 / pi)
+constexpr double kGeluKappa = 0.044715;
+
+Typed gelu_inner(const Call& call, Typed x) {
+  const Typed square = call.apply(Operation::kMultiply, x, x);
+  const Typed cube = call.apply(Operation::kMultiply, square, x);
+  const Typed sum =
+      call.apply(Operation::kAdd, x, call.apply(Operation::kMultiply, constant_of(call, kGeluKappa, x), cube));
+  return call.apply(Operation::kMultiply, constant_of(call, kGeluBeta, x), sum);
+}
+
+Typed normal_cdf(const Call& call, Typed x) {
+  const Typed scaled = call.apply(Operation::kMultiply, x, constant_of(call, std::numbers::sqrt2 / 2, x));
+  const Typed sum = call.apply(Operation::kAdd, constant_of(call, 1, x), call.apply(Operation::kErrorFunction, scaled));
+  return call.apply(Operation::kMultiply, constant_of(call, 0.5, x), sum);
+}
+
+Results gelu(const Call& call) {
+  const Typed x = call.tensor(0);
+  if (!is_float(x.dtype)) throw KernelError("gelu of integers");
+  if (call.string(1) == "none") return {call.apply(Operation::kMultiply, x, normal_cdf(call, x))};
+  const Typed t = call.apply(Operation::kTangentHyperbolic, gelu_inner(call, x));
+  const Typed half = call.apply(Operation::kMultiply, constant_of(call, 0.5, x), x);
+  return {call.apply(Operation::kMultiply, half, call.apply(Operation::kAdd, constant_of(call, 1, x), t))};
+}
+
+Results gelu_backward(const Call& call) {
+  const Typed g = call.tensor(0);
+  const Typed x = call.operand(1, g.dtype);
+  const auto times = [&](Typed a, Typed b) { return call.apply(Operation::kMultiply, a, b); };
+  const auto plus = [&](Typed a, Typed b) { return call.apply(Operation::kAdd, a, b); };
+  const Typed one = constant_of(call, 1, x);
+  const Typed half = constant_of(call, 0.5, x);
+  if (call.string(2) == "none") {
+    const Typed square = times(x, x);
+    const Typed density = times(constant_of(call, std::numbers::inv_sqrtpi / std::numbers::sqrt2, x),
+                                call.apply(Operation::kExponential, times(constant_of(call, -0.5, x), square)));
+    return {times(g, plus(normal_cdf(call, x), times(x, density)))};
+  }
+  const Typed t = call.apply(Operation::kTangentHyperbolic, gelu_inner(call, x));
+  const Typed left = times(half, plus(one, t));
+  const Typed slope = call.apply(Operation::kSubtract, one, times(t, t));
+  const Typed inner =
+      times(constant_of(call, kGeluBeta, x), plus(one, times(constant_of(call, 3 * kGeluKappa, x), times(x, x))));
+  return {times(g, plus(left, times(times(times(half, x), slope), inner)))};
+}
+
+Results sigmoid_backward(const Call& call) {
+  const Typed g = call.tensor(0);
+  const Typed y = call.operand(1, g.dtype);
+  const Typed one = constant_of(call, 1, y);
+  const Typed slope = call.apply(Operation::kMultiply, call.apply(Operation::kSubtract, one, y), y);
+  return {call.apply(Operation::kMultiply, g, slope)};
+}
+
+Results tanh_backward(const Call& call) {
+  const Typed g = call.tensor(0);
+  const Typed y = call.operand(1, g.dtype);
+  const Typed square = call.apply(Operation::kMultiply, y, y);
+  const Typed slope = call.apply(Operation::kSubtract, constant_of(call, 1, y), square);
+  return {call.apply(Operation::kMultiply, g, slope)};
+}
+
+Results threshold_backward(const Call& call) {
+  const ScalarType common = call.promoted({0, 1});
+  const Typed g = call.operand(0, common);
+  const Typed x = call.operand(1, common);
+  const Typed at_most = call.apply(Operation::kLessEqual, x, call.operand(2, common));
+  return {call.apply(Operation::kSelect, at_most, constant_of(call, 0, g), g)};
+}
+
+// ---- Two operands
+
+template <Operation kOperation>
+Results arithmetic(const Call& call) {
+  const ScalarType common = call.promoted({0, 1});
+  refuse_numbers_beside_two_bytes(call, common, {0, 1});
+  return {call.apply(kOperation, call.operand(0, common), call.operand(1, common))};
+}
+
+// Results are rounded before they are compared or chosen from, so numbers are too.
+template <Operation kOperation>
+Results choice(const Call& call) {
+  const ScalarType common = call.promoted({0, 1});
+  constexpr bool kOneOfBoth = kOperation == Operation::kMaximum || kOperation == Operation::kMinimum;
+  // Which zero is the greater one depends on where in a vector it is.
+  if (kOneOfBoth && has_two_bytes(common) && (call.tensor(0).dtype != common || call.tensor(1).dtype != common)) {
+    throw KernelError("elements of two bytes beside others");
+  }
+  const Typed a = call.build.convert(call.operand(0, common), common);
+  return {call.apply(kOperation, a, call.build.convert(call.operand(1, common), common))};
+}
+
+template <Operation kOperation>
+Results swapped_choice(const Call& call) {
+  const ScalarType common = call.promoted({0, 1});
+  const Typed a = call.build.convert(call.operand(0, common), common);
+  return {call.apply(kOperation, call.build.convert(call.operand(1, common), common), a)};
+}
+
+Results add_scaled(const Call& call, size_t a, size_t b, bool subtract) {
+  const ScalarType common = call.promoted({0, 1});
+  refuse_numbers_beside_two_bytes(call, common, {0, 1});
+  const Typed x = call.operand(a, common);
+  const Typed y = call.operand(b, common);
+  if (call.argument_count() < 3 || call.number(2) == 1) {
+    return {call.apply(subtract ? Operation::kSubtract : Operation::kAdd, x, y)};
+  }
+  if (common == ScalarType::Bool) throw KernelError("booleans with an alpha");
+  if (has_two_bytes(common)) throw KernelError("elements of two bytes with an alpha");
+  const Typed alpha = call.operand(2, common);
+  return {multiply_add(call, y, subtract ? call.apply(Operation::kNegate, alpha) : alpha, x)};
+}
+
+Results add(const Call& call) { return add_scaled(call, 0, 1, false); }
+Results subtract(const Call& call) { return add_scaled(call, 0, 1, true); }
+Results reverse_subtract(const Call& call) { return add_scaled(call, 1, 0, true); }
+
+Results divide(const Call& call) {
+  if (call.argument_count() > 2 && !call.is_none(2)) throw KernelError("division that rounds");
+  const ScalarType common = call.promoted_to_float({0, 1});
+  return {call.apply(Operation::kDivide, call.operand(0, common), call.operand(1, common))};
+}
+
+template <Operation kOperation>
+Results logical(const Call& call) {
+  return {call.apply(kOperation, call.operand(0, ScalarType::Bool), call.operand(1, ScalarType::Bool))};
+}
+
+Results logical_not(const Call& call) { return {call.apply(Operation::kNot, call.operand(0, ScalarType::Bool))}; }
+
+template <Operation kOperation>
+Results bitwise(const Call& call) {
+  const ScalarType common = call.promoted({0, 1});
+  if (is_float(common)) throw KernelError("bits of floating-point numbers");
+  return {call.apply(kOperation, call.operand(0, common), call.operand(1, common))};
+}
+
+Results bitwise_not(const Call& call) {
+  if (is_float(call.tensor(0).dtype)) throw KernelError("bits of floating-point numbers");
+  return same<Operation::kNot>(call);
+}
+
+// Exponents for which eager multiplies, divides or takes roots rather than calling pow.
+Results power(const Call& call) {
+  const ScalarType common = call.promoted({0, 1});
+  const double exponent = call.number(1);
+  const Typed x = call.operand(0, common);
+  if (!is_float(common) && exponent != 2) throw KernelError("integer powers but the second");
+  if (has_two_bytes(common)) throw KernelError("powers of elements of two bytes");
+  if (exponent == 2) return {call.apply(Operation::kMultiply, x, x)};
+  if (exponent == 3) return {call.apply(Operation::kMultiply, call.apply(Operation::kMultiply, x, x), x)};
+  if (exponent == 0.5) return {call.apply(Operation::kSquareRoot, x)};
+  if (exponent == -0.5) return {reciprocal_of(call, call.apply(Operation::kSquareRoot, x))};
+  if (exponent == -1) return {reciprocal_of(call, x)};
+  if (exponent == -2) return {reciprocal_of(call, call.apply(Operation::kMultiply, x, x))};
+  throw KernelError("powers but 2, 3, 0.5, -0.5, -1 and -2");
+}
+
+// ---- Three and more
+
+Results where(const Call& call) {
+  const ScalarType common = call.promoted({1, 2});
+  const Typed condition = call.operand(0, ScalarType::Bool);
+  const Typed a = call.build.convert(call.operand(1, common), common);
+  return {call.apply(Operation::kSelect, condition, a, call.build.convert(call.operand(2, common), common))};
+}
+
+Results masked_fill(const Call& call) {
+  const Typed x = call.tensor(0);
+  const Typed mask = call.operand(1, ScalarType::Bool);
+  return {call.apply(Operation::kSelect, mask, call.build.convert(call.operand(2, x.dtype), x.dtype), x)};
+}
+
+// self + value * a * b, and with a / b
+Results add_product(const Call& call, bool divide_them) {
+  const ScalarType common = call.promoted({0, 1, 2});
+  if (!is_float(common)) throw KernelError("addcmul of integers");
+  const Typed a = call.operand(1, common);
+  const Typed b = call.operand(2, common);
+  const Typed x = call.operand(0, common);
+  const Typed scaled = call.apply(Operation::kMultiply, call.operand(3, common), a);
+  if (divide_them) return {call.apply(Operation::kAdd, x, call.apply(Operation::kDivide, scaled, b))};
+  return {multiply_add(call, scaled, b, x)};
+}
+
+Results addcmul(const Call& call) { return add_product(call, false); }
+Results addcdiv(const Call& call) { return add_product(call, true); }
+
+Results clamp(const Call& call) {
+  const Typed self = call.tensor(0);
+  ScalarType common = self.dtype;
+  if (!call.is_none(1)) common = call.is_none(2) ? call.promoted({0, 1}) : call.promoted({0, 1, 2});
+  if (call.is_none(1) && !call.is_none(2)) common = call.promoted({0, 2});
+  Typed x = call.operand(0, common);
+  const auto bound = [&](size_t i) { return call.build.convert(call.operand(i, common), common); };
+  if (!call.is_none(1)) x = call.apply(Operation::kMaximum, x, bound(1));
+  if (!call.is_none(2)) x = call.apply(Operation::kMinimum, x, bound(2));
+  return {x};
+}
+
+Results fill(const Call& call) { return {call.tensor(1)}; }
+Results zero(const Call& call) { return {call.build.constant(0, call.result_dtype())}; }
+Results copy(const Call& call) { return {call.tensor(1)}; }
+
+}  // namespace
+
+std::vector<OperatorRow> pointwise_rows() {
+  constexpr bool kInexact = true;
+  return {
+      {"clone", identity},
+      {"_to_copy", identity},
+      {"copy_", copy},
+      {"fill_", fill},
+      {"zero_", zero},
+      {"neg", negate},
+      {"abs", absolute},
+      {"sqrt", floating<Operation::kSquareRoot>},
+      {"rsqrt", inverse_root},
+      {"reciprocal", reciprocal},
+      {"floor", rounding<Operation::kFloor>},
+      {"ceil", rounding<Operation::kCeil>},
+      {"trunc", rounding<Operation::kTruncate>},
+      {"round", rounding<Operation::kRoundToEven>},
+      {"relu", relu},
+      {"exp", floating<Operation::kExponential>, kInexact},
+      {"expm1", floating<Operation::kExponentialMinusOne>, kInexact},
+      {"log", floating<Operation::kLogarithm>, kInexact},
+      {"tanh", floating<Operation::kTangentHyperbolic>, kInexact},
+      {"erf", floating<Operation::kErrorFunction>, kInexact},
+      {"sigmoid", sigmoid, kInexact},
+      {"silu", silu, kInexact},
+      {"silu_backward", silu_backward, kInexact},
+      {"gelu", gelu, kInexact},
+      {"gelu_backward", gelu_backward, kInexact},
+      {"sigmoid_backward", sigmoid_backward, kInexact},
+      {"tanh_backward", tanh_backward, kInexact},
+      {"threshold_backward", threshold_backward},
+      {"add", add},
+      {"sub", subtract},
+      {"rsub", reverse_subtract},
+      {"mul", arithmetic<Operation::kMultiply>},
+      {"div", divide},
+      {"true_divide", divide},
+      {"maximum", choice<Operation::kMaximum>},
+      {"minimum", choice<Operation::kMinimum>},
+      {"clamp", clamp},
+      {"eq", choice<Operation::kEqual>},
+      {"ne", choice<Operation::kNotEqual>},
+      {"lt", choice<Operation::kLess>},
+      {"le", choice<Operation::kLessEqual>},
+      {"gt", swapped_choice<Operation::kLess>},
+      {"ge", swapped_choice<Operation::kLessEqual>},
+      {"logical_and", logical<Operation::kAnd>},
+      {"logical_or", logical<Operation::kOr>},
+      {"logical_xor", logical<Operation::kExclusiveOr>},
+      {"logical_not", logical_not},
+      {"bitwise_and", bitwise<Operation::kAnd>},
+      {"bitwise_or", bitwise<Operation::kOr>},
+      {"bitwise_xor", bitwise<Operation::kExclusiveOr>},
+      {"bitwise_not", bitwise_not},
+      {"pow.Tensor_Scalar", power},
+      {"where.self", where},
+      {"where.ScalarSelf", where},
+      {"where.ScalarOther", where},
+      {"where.Scalar", where},
+      {"masked_fill", masked_fill},
+      {"addcmul", addcmul},
+      {"addcdiv", addcdiv},
+  };
+}
+
+}  // namespace shadowgraph

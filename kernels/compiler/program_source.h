@@ -1,0 +1,18 @@
+// C++ from a kernel program. Internal to kernels/compiler.
+#pragma once
+
+#include <string>
+
+#include "shadowgraph/kernels/program.h"
+
+namespace shadowgraph {
+
+// Changes with whatever changes the code that comes out: part of every key.
+constexpr int kGeneratorVersion = 1;
+constexpr const char* kKernelSymbol = "shadowgraph_kernel";
+
+// One translation unit that includes nothing and defines kKernelSymbol (KernelFunction). Linear, but for reductions:
+// expressions that several of them need are computed again after each.
+std::string program_source(const KernelProgram& program);
+
+}  // namespace shadowgraph

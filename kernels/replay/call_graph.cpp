@@ -1,0 +1,161 @@
+#include "kernels/replay/call_graph.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty_strided.h>
+
+#include <map>
+#include <optional>
+
+#include "core/fake/fake_tensor_impl.h"
+#include "core/rules/registry.h"
+#include "shadowgraph/kernels/program.h"
+
+namespace shadowgraph {
+namespace {
+
+class CallGraphMaker {
+ public:
+  explicit CallGraphMaker(const c10::OperatorHandle& op) : op_(op) {}
+
+  CallGraph run(std::span<const c10::IValue> arguments) {
+    torch::jit::Stack metas;
+    std::vector<Argument> own;
+    for (const c10::IValue& argument : arguments) {
+      ValueId value;
+      own.push_back(argument_of(argument, value, metas));
+      made_.arguments.push_back(value);
+    }
+    for (const c10::Device& device : asked_) {
+      // "host" is "host:0".
+      if (!on_ || device.type() != on_->type() || (device.has_index() && on_->has_index() && device != *on_)) {
+        throw KernelError("a result on " + device.str());
+      }
+    }
+    call(metas);
+    made_.node = made_.graph.append(made_.graph.intern_operator(op_), own);
+    std::vector<Argument> results;
+    for (const c10::IValue& result : metas) {
+      if (!result.isTensor() || !result.toTensor().defined()) throw KernelError("a result that is no tensor");
+      results.push_back(Argument::of_value(result_of(result.toTensor())));
+    }
+    made_.graph.set_results(made_.node, results);
+    return std::move(made_);
+  }
+
+ private:
+  Argument argument_of(const c10::IValue& argument, ValueId& value, torch::jit::Stack& metas) {
+    Graph& graph = made_.graph;
+    metas.push_back(argument);
+    if (argument.isNone()) return Argument::none();
+    if (argument.isInt()) return Argument::of_int(argument.toInt());
+    if (argument.isDouble()) return Argument::of_float(argument.toDouble());
+    if (argument.isBool()) return Argument::of_bool(argument.toBool());
+    if (argument.isString()) return graph.string_argument(argument.toStringRef());
+    if (argument.isIntList()) return graph.int_list(argument.toIntVector());
+    if (argument.isDevice()) {
+      asked_.push_back(argument.toDevice());
+      metas.back() = c10::Device(c10::kMeta);
+      return Argument::of_device(argument.toDevice());
+    }
+    if (!argument.isTensor()) throw KernelError("an argument of type " + argument.tagKind());
+    const at::Tensor& tensor = argument.toTensor();
+    if (!tensor.defined()) return Argument::none();
+    check(tensor);
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      const c10::Scalar number = number_of(tensor);
+      return number.isBoolean()         ? Argument::of_bool(number.toBool())
+             : number.isFloatingPoint() ? Argument::of_float(number.toDouble())
+                                        : Argument::of_int(number.toLong());
+    }
+    if (tensor.dim() > 0 || !on_) on_ = tensor.device();
+    const at::Tensor meta = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
+    metas.back() = meta;
+    const NodeId input = graph.append(target_of(Builtin::kInput), {graph.string_argument("x")});
+    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    auto found = storages_.find(storage);
+    if (found == storages_.end()) {
+      found = storages_.emplace(storage, graph.add_storage({.kind = StorageKind::kInput, .born = input})).first;
+    }
+    value = graph.add_tensor_result(input, spec_of(tensor, found->second, tensor.storage_offset()));
+    by_meta_[meta.unsafeGetTensorImpl()] = value;
+    kept_.push_back(meta);
+    return Argument::of_value(value);
+  }
+
+  // The geometry of results: by our rule, where libtorch has no Meta kernel or a wrong one.
+  void call(torch::jit::Stack& metas) const {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const c10::OperatorName& name = op_.operator_name();
+    const auto rule =
+        RuleRegistry::global().find(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
+    if (rule != nullptr) {
+      rule->kernel.callBoxed(op_, c10::DispatchKeySet(c10::DispatchKey::Meta), &metas);
+    } else {
+      op_.callBoxed(metas);
+    }
+  }
+
+  ValueId result_of(const at::Tensor& tensor) {
+    Graph& graph = made_.graph;
+    const auto found = by_meta_.find(tensor.unsafeGetTensorImpl());
+    if (found != by_meta_.end()) {
+      const Value& value = graph.value(found->second);
+      return graph.new_tensor(made_.node, spec_of(tensor, value.storage, value.offset));
+    }
+    for (const at::Tensor& other : kept_) {
+      if (other.is_alias_of(tensor)) throw KernelError("a result that is a view");
+    }
+    return graph.new_tensor(made_.node, spec_of(tensor, graph.add_storage({.born = made_.node}), 0));
+  }
+
+  static TensorMeta spec_of(const at::Tensor& tensor, StorageId storage, int64_t offset) {
+    return {.dtype = tensor.scalar_type(),
+            .sizes = {tensor.sizes().data(), tensor.sizes().size()},
+            .strides = {tensor.strides().data(), tensor.strides().size()},
+            .storage = storage,
+            .offset = offset};
+  }
+
+  static void check(const at::Tensor& tensor) {
+    if (tensor.layout() != c10::kStrided || !tensor.has_storage()) throw KernelError("a tensor that is not strided");
+    if (is_fake(tensor)) throw KernelError("a fake tensor");
+    const c10::DeviceType device = tensor.device().type();
+    if (device != c10::kCPU && device != c10::kPrivateUse1) throw KernelError("a tensor on " + tensor.device().str());
+    if (tensor.is_conj() || tensor.is_neg()) throw KernelError("a conjugate or negative view");
+    if (tensor.key_set().has(c10::DispatchKey::Functionalize) || tensor.key_set().has(c10::DispatchKey::Python)) {
+      throw KernelError("a tensor of another kind");
+    }
+  }
+
+  const c10::OperatorHandle& op_;
+  CallGraph made_;
+  std::map<const c10::StorageImpl*, StorageId> storages_;
+  std::map<const c10::TensorImpl*, ValueId> by_meta_;
+  std::vector<at::Tensor> kept_;
+  std::vector<c10::Device> asked_;
+  std::optional<c10::Device> on_;  // where the results will be
+};
+
+}  // namespace
+
+c10::Scalar number_of(const at::Tensor& wrapped) {
+  const void* data = wrapped.const_data_ptr();
+  switch (wrapped.scalar_type()) {
+    case c10::ScalarType::Double:
+      return *static_cast<const double*>(data);
+    case c10::ScalarType::Float:
+      return *static_cast<const float*>(data);
+    case c10::ScalarType::Long:
+      return *static_cast<const int64_t*>(data);
+    case c10::ScalarType::Bool:
+      return *static_cast<const bool*>(data);
+    default:
+      throw KernelError(std::string("a number of dtype ") + c10::toString(wrapped.scalar_type()));
+  }
+}
+
+CallGraph call_graph(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+  return CallGraphMaker(op).run(arguments);
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,330 @@
+"""A plan for a graph, told to an eager model: layouts of parameters, inputs and modules by path, as a Python file.
+
+An axis over which the plan cuts the batch and nothing else is a data axis: ranks have parts of the batch, fully_shard
+gathers parameters that are cut and averages gradients. Over all other axes tensors are DTensors: parameters lie and are
+used as planned, modules with parameters take and give what the plan says, and what is between them DTensor decides.
+"""
+
+import inspect
+import math
+import re
+from collections import Counter
+from typing import Any
+
+from . import _plan_runtime
+from . import _shadowgraph as _C
+
+_Layouts = dict[str, tuple[str, ...]]
+_MARK = "# ---- From here on as it is in the file\n"
+
+
+class EagerPlan:
+    """What of a plan can be told to an eager model, as tables by path; `not_expressed` lists the rest."""
+
+    def __init__(self, graph, plan):
+        self.mesh = {axis["name"]: axis["size"] for axis in plan["mesh"]}
+        self._axes = list(self.mesh)
+        self._operands, self._results = {}, {}
+        for entry in plan["nodes"]:
+            name = f"n{entry['node']}"
+            self._operands[name] = [_placements(layout) for layout in entry["operands"]]
+            self._results[name] = [_placements(layout) for layout in entry["results"]]
+        self._whole = ("R",) * len(self._axes)
+        self.not_expressed = []
+        self._read(graph)
+        self.data_axes = tuple(axis for i, axis in enumerate(self._axes) if self._is_data_axis(i))
+        self._tensor = [i for i, axis in enumerate(self._axes) if axis not in self.data_axes]
+        if len(self._tensor) + min(len(self.data_axes), 2) > 4:
+            self._miss("axes", "", "fully_shard goes with at most two other axes: all by DTensor")
+            self.data_axes, self._tensor = (), list(range(len(self._axes)))
+        self._find_uses()
+        self._find_boundaries()
+        self._find_units()
+        self._list_misses()
+        for region in graph.regions:
+            if region.kind == "checkpoint" and region.class_name == "recompute":
+                self._miss("recompute", region.name, "computed again in the plan: torch.utils.checkpoint around it")
+
+    # ---- What the graph says
+
+    def _read(self, graph):
+        self.parameters: _Layouts = {}
+        self.inputs: _Layouts = {}
+        self._buffers: _Layouts = {}
+        self._name_of = {}  # of values that are parameters, seen through views, casts and transposes
+        self._batch = set()  # values that depend on inputs
+        self._nodes = []
+        for node in graph:
+            operands = [v for v in node.inputs if v.is_tensor]
+            results = [v for v in node.outputs if v.is_tensor]
+            if node.is_placeholder:
+                layout = self._results.get(node.name, [None])[0]
+                if layout is None or node.target == "sg::constant":
+                    continue
+                name = node.argument("name")
+                if node.target == "sg::input" and all(user.phase != "forward" for user in results[0].users):
+                    continue  # what the optimizer keeps
+                into = {"sg::parameter": self.parameters, "sg::buffer": self._buffers}.get(node.target, self.inputs)
+                into[name] = layout
+                if node.target == "sg::parameter":
+                    self._name_of[results[0]] = name
+                elif node.target == "sg::input":
+                    self._batch.add(results[0])
+                continue
+            if node.target.startswith("sg::") or node.phase != "forward":
+                continue
+            if operands and all(v in self._name_of for v in operands):
+                names = {self._name_of[v] for v in operands}
+                if len(names) == 1:
+                    self._name_of.update(dict.fromkeys(results, names.pop()))
+                    continue
+            if any(v in self._batch for v in operands):
+                self._batch.update(results)
+            self._nodes.append((node, operands, results))
+
+    def _is_data_axis(self, axis):
+        """Whether ranks along it do the same with different parts of the batch, and nothing besides."""
+        cuts = [layout[axis] for layout in self.inputs.values()]
+        if "S(0)" not in cuts or any(cut not in ("S(0)", "R") for cut in cuts) or self.mesh[self._axes[axis]] < 2:
+            return False
+        for node, operands, _ in self._nodes:
+            for value, layout in zip(operands, self._operands[node.name]):
+                if value in self._name_of and layout[axis] != "R":
+                    return False
+                if value in self._batch and math.prod(value.shape) > 1 and not layout[axis].startswith("S"):
+                    return False
+        return all(_at(layout, axis) in ("S(0)", None) for path in self._modules() for layout in self._boundary(path))
+
+    # ---- Modules with parameters of their own
+
+    def _modules(self):
+        """Paths of modules that have parameters, each once."""
+        if not hasattr(self, "_module_nodes"):
+            self._module_nodes: dict[str, list[Any]] = {}
+            owners = {name.rpartition(".")[0] for name in self.parameters}
+            for entry in self._nodes:
+                if entry[0].module in owners:
+                    self._module_nodes.setdefault(entry[0].module, []).append(entry)
+            # What modules within it do is not a module's own.
+            self._module_nodes = {path: nodes for path, nodes in self._module_nodes.items() if path}
+        return self._module_nodes
+
+    def _boundary(self, path):
+        """(what the module takes, what it gives): layouts; None where there is not one such tensor."""
+        nodes = self._module_nodes[path]
+        calls = {_call_of(node, path) for node, _, _ in nodes}
+        if len(calls) > 1:
+            return None, None
+        inside = {value for _, _, results in nodes for value in results}
+        taken: dict[Any, tuple[str, ...]] = {}
+        given: dict[Any, tuple[str, ...]] = {}
+        for node, operands, _ in nodes:
+            for value, layout in zip(operands, self._operands[node.name]):
+                if value not in inside and value not in self._name_of:
+                    taken.setdefault(value, layout)
+        for node, _, results in nodes:
+            for value, layout in zip(results, self._results[node.name]):
+                users = [user for user in value.users if user.phase == "forward" and user.name in self._operands]
+                outside = [user for user in users if not any(user == other for other, _, _ in nodes)]
+                if outside:
+                    given[value] = self._given_as(value, layout, outside)
+        takes = next(iter(taken.values())) if len(taken) == 1 else None
+        gives = next(iter(given.values())) if len(given) == 1 else None
+        return takes, gives
+
+    def _given_as(self, value, layout, users):
+        """As those who use it want it, if they agree, or if what was made is a partial sum."""
+        wanted = []
+        for user in users:
+            tensors = [v for v in user.inputs if v.is_tensor]
+            wanted += [w for v, w in zip(tensors, self._operands[user.name]) if v == value]
+        if len(set(wanted)) == 1 or (wanted and any(p.startswith("P") for p in layout)):
+            return wanted[0]
+        return layout
+
+    def _find_boundaries(self):
+        self.modules = {}
+        if not self._tensor:
+            return
+        for path in self._modules():
+            takes, gives = self._boundary(path)
+            # A sum that is still to be added up cannot be asked for.
+            takes = None if takes is None or self._is_partial(takes) else takes
+            gives = None if gives is None or self._is_partial(gives) else gives
+            if takes is None or gives is None:
+                side = "what it takes" if takes is None else "what it gives"
+                side = side if takes or gives else "what it takes and gives"
+                self._miss("module", path, f"{side} is left to DTensor")
+            if takes is not None or gives is not None:
+                self.modules[path] = (takes, gives)
+
+    def _is_partial(self, layout):
+        return any(layout[i].startswith("P") for i in self._tensor)
+
+    # ---- Parameters
+
+    def _find_uses(self):
+        """Parameters that forward uses otherwise than they lie, over axes of tensors."""
+        self.uses: _Layouts = {}
+        for node, operands, _ in self._nodes:
+            for value, layout in zip(operands, self._operands[node.name]):
+                name = self._name_of.get(value)
+                if name is None or name in self.uses:
+                    continue
+                lies = self.parameters[name]
+                if len(value.shape) == 2 and self._is_transposed(value):
+                    layout = tuple(_transposed(p) for p in layout)
+                if any(layout[i] != lies[i] for i in self._tensor):
+                    used = tuple(layout[i] if i in self._tensor else lies[i] for i in range(len(lies)))
+                    if self._is_partial(used):
+                        self._miss("parameter", name, "is used as a partial sum")
+                    else:
+                        self.uses[name] = used
+        for name in self.uses:
+            self._miss("parameter", name, "gathered in forward and kept so for backward; the plan gathers it again")
+
+    @staticmethod
+    def _is_transposed(value):
+        turns = 0
+        while not value.producer.is_placeholder:
+            turns += value.producer.target in ("aten::t", "aten::transpose.int", "aten::permute")
+            value = next(v for v in value.producer.inputs if v.is_tensor)
+        return turns % 2 == 1
+
+    def _find_units(self):
+        """Numbered modules, outermost: what fully_shard gathers at once."""
+        self.units: list[str] = []
+        if not self.data_axes:
+            return
+        for name in self.parameters:
+            found = re.match(r"((?:[^.]+\.)*?\d+)\.", name)
+            if found and found[1] not in self.units:
+                self.units.append(found[1])
+        data = [self._axes.index(axis) for axis in self.data_axes]
+        cuts_of: dict[str, Counter[tuple[int, ...]]] = {}
+        for name, layout in self.parameters.items():
+            cut = tuple(i for i in data if layout[i] != "R")
+            if not cut:
+                continue
+            dims = {layout[i] for i in cut}
+            if len(dims) > 1:
+                self._miss("parameter", name, f"lies {','.join(layout)}: fully_shard cuts one dimension")
+            if any("," in layout[i] for i in cut):
+                self._miss("parameter", name, f"lies {','.join(layout)}: fully_shard cuts it as one stretch")
+            unit = next((unit for unit in self.units if name.startswith(unit + ".")), "")
+            cuts_of.setdefault(_starred(unit), Counter())[cut] += 1
+            if any(layout[i].startswith(f"S({dim}") for i in self._tensor for dim in [layout[cut[0]][2:-1]]):
+                self._miss("parameter", name, "one dimension is cut by data and other axes: rows lie on other ranks")
+        for unit, cuts in cuts_of.items():
+            if len(cuts) > 1:
+                self._miss("unit", unit, "has parameters cut over different data axes: fully_shard takes those of most")
+            for cut in cuts:
+                rest = [i for i in data if i not in cut]
+                if len(rest) > 1 or (rest and (len(cut) > 1 or rest[0] > cut[0])):
+                    self._miss("unit", unit, "is cut over some data axes: fully_shard takes all of them")
+
+    def _list_misses(self):
+        for name, layout in self._buffers.items():
+            if layout != self._whole and (name.count(".") or name):
+                self._miss("buffer", name, f"lies {','.join(layout)} in the plan, whole here")
+        if not self._tensor:
+            return
+        for node, _, _ in self._nodes:
+            if node.module in self.modules:
+                continue
+            layouts = self._operands[node.name] + self._results[node.name]
+            if any(layout[i] != "R" for layout in layouts for i in self._tensor):
+                self._miss("operator", node.module, f"{node.target}: DTensor decides from what it takes")
+        self._miss("backward", "", "DTensor decides over backward; gradients of parameters lie as those do")
+
+    def _miss(self, kind, where, what):
+        for entry in self.not_expressed:
+            if (entry["kind"], entry["what"]) == (kind, what):
+                if where and _starred(where) not in entry["where"]:
+                    entry["where"].append(_starred(where))
+                return
+        self.not_expressed.append({"kind": kind, "what": what, "where": [_starred(where)] if where else []})
+
+    # ---- The file
+
+    def source(self, title):
+        """The file: what is of this plan, then what all such files have."""
+        runtime = inspect.getsource(_plan_runtime).split(_MARK)[1]
+        lines = [f'"""{title}, applied to the eager model: what `shadowgraph shard` found, for PyTorch\'s own API.',
+                 "", *_ABOUT.splitlines(), '"""', "",
+                 f"MESH = {self.mesh!r}",
+                 "# Over these the batch is cut and nothing else: fully_shard. Over all others: DTensors.",
+                 f"DATA_AXES = {self.data_axes!r}",
+                 "# How parameters lie over each axis of the mesh; * stands for a number."]  # fmt: skip
+        lines += _table("PARAMETERS", _folded(self.parameters))
+        lines += ["# As what forward uses those that it uses otherwise."] + _table("USES", _folded(self.uses))
+        lines += _table("INPUTS", self.inputs)
+        lines += ["# (What a module takes, what it gives), over the axes of tensors."]
+        lines += _table("MODULES", _folded(self.modules))
+        lines += ["# What fully_shard gathers together; the rest of the model at the end."]
+        lines += [f"UNITS = {tuple(dict.fromkeys(map(_starred, self.units)))!r}"]
+        lines += ["# What the plan says and these functions cannot, or do otherwise: (kind, what, where)."]
+        lines += ["NOT_EXPRESSED = ("]
+        lines += [f"    {(miss['kind'], miss['what'], tuple(miss['where']))!r}," for miss in self.not_expressed]
+        return "\n".join(lines + [")", ""]) + "\n" + runtime
+
+
+_ABOUT = """\
+    mesh = make_mesh("cuda")                   # torch.distributed is set up
+    place(model, mesh)                         # every rank has the same whole model
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    with scope():
+        loss = model(**inputs(mesh, input_ids=..., labels=...)).loss
+        loss.backward()
+    optimizer.step()
+
+Data axes: the loss of a rank is of its part of the batch. NOT_EXPRESSED lists what the plan says and this file cannot.
+"""
+
+
+def _placements(layout):
+    """("S(0)", "R") of "S(0),R"."""
+    return tuple(re.findall(r"R|[SP]\([^)]*\)", layout))
+
+
+def _transposed(placement):
+    return re.sub(r"^S\(([01])", lambda m: f"S({1 - int(m[1])}", placement)
+
+
+def _at(layout, axis):
+    return None if layout is None else layout[axis]
+
+
+def _call_of(node, path):
+    region = node.region
+    while region is not None and not (region.kind == "module" and region.name == path):
+        region = region.parent
+    return None if region is None else region.call
+
+
+def _starred(path):
+    return ".".join("*" if word.isdigit() else word for word in path.split("."))
+
+
+def _folded(table):
+    """Rows of paths that differ by numbers alone and say the same are one."""
+    alike: dict[str, dict[str, Any]] = {}
+    for name, row in table.items():
+        alike.setdefault(_starred(name), {})[name] = row
+    folded: dict[str, Any] = {}
+    for star, rows in alike.items():
+        folded.update({star: next(iter(rows.values()))} if len(set(rows.values())) == 1 else rows)
+    return folded
+
+
+def _table(name, rows):
+    if not rows:
+        return [f"{name} = {{}}"]
+    return [f"{name} = {{", *(f"    {key!r}: {row!r}," for key, row in rows.items()), "}"]
+
+
+def eager_plan(graph, plan):
+    try:
+        return EagerPlan(graph, plan)
+    except KeyError as error:
+        raise _C.Error(f"the plan has no layouts for {error}: it is of another graph") from None

@@ -1,0 +1,130 @@
+"""Layouts for all tensors of a step on many devices, and what they are good for from Python."""
+
+import os
+import pathlib
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from . import _shadowgraph as _C
+from ._eager_plan import eager_plan
+from ._shadowgraph import Graph
+
+__all__ = ["Sharding", "shard"]
+
+_Json = dict[str, Any]  # inside the class, dict is a method
+_Strings = dict[str, str]
+
+
+class Sharding:
+    """A plan for a graph. Made by `shadowgraph.shard`; prints what the tool prints."""
+
+    def __init__(self, found: Any, cut_random: bool = False):
+        self._found = found
+        self._cut_random = cut_random
+        self._eager: Any = None
+
+    @property
+    def graph(self) -> Graph:
+        """What the plan is of: a copy of what was given, whose losses that are means are split."""
+        return self._found.graph
+
+    def dict(self) -> _Json:
+        """Seconds, bounds, peak, layouts of parameters and inputs, redistributions, plans by hand."""
+        return self._found.dict()
+
+    def plan(self) -> _Json:
+        """The plan as plan.json has it: layouts of every node's operands and results."""
+        return self._found.plan()
+
+    def text(self, rows: int = 40) -> str:
+        return self._found.text(rows)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        figures = self.dict()
+        return f"<shadowgraph.Sharding of {figures['title']}: {_C.human_bytes(figures['peak'])} a device>"
+
+    def layouts(self) -> _Strings:
+        """ "S(0),R" by name of parameter, buffer or input."""
+        return {tensor["name"]: tensor["layout"] for tensor in self.dict()["tensors"]}
+
+    def graph_of_rank(self, rank: int) -> Graph:
+        """The graph that one device runs: local sizes, `_c10d_functional` operators. Raises ShardingError."""
+        return self._found.graph_of_rank(rank, self._cut_random)
+
+    def _told(self) -> Any:
+        if self._eager is None:
+            self._eager = eager_plan(self.graph, self.plan())
+        return self._eager
+
+    @property
+    def not_expressed(self) -> list[_Strings]:
+        """What `to_python` cannot say, or says otherwise, as {"kind", "where", "what"}."""
+        return list(self._told().not_expressed)
+
+    def to_python(self, path: str | os.PathLike | None = None) -> str:
+        """The plan as a file that lays the eager model out by DTensor and fully_shard, and needs torch alone.
+
+        place(model, mesh), inputs(mesh, ...), make_mesh(device_type), scope(); docs/sharding-python.md. Also written to
+        `path`, if one is given.
+        """
+        title = self.dict()["title"]
+        text = self._told().source(title)
+        if path is not None:
+            write_text(path, text)
+        return text
+
+    def module(self) -> types.ModuleType:
+        """`to_python()`, run: its functions."""
+        module = types.ModuleType("shadowgraph_plan")
+        exec(compile(self.to_python(), "<shadowgraph plan>", "exec"), module.__dict__)
+        return module
+
+    def apply(self, model: torch.nn.Module, mesh: Any, loss: str = "mean") -> torch.nn.Module:
+        """Lays an eager model out, in place: place() of the file that `to_python` gives."""
+        return self.module().place(model, mesh, loss)
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Aside, then renamed: nobody finds half a file."""
+    path = pathlib.Path(path)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(text)
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise _C.FileError(f"cannot write {path}: {error.strerror}") from None
+
+
+def shard(graph: Graph, mesh: str | Mapping[str, int], *, spec: str = "", interconnect: str = "",
+          memory: int | None = None, pins: Mapping[str, str] | None = None, unfold: bool = False,
+          cut_random: bool = False, recompute: bool = False, compare: bool = False, explain: Iterable[str] = (),
+          time_limit: float = 20) -> Sharding:  # fmt: skip
+    """How the tensors of a graph are best laid out over the devices of a mesh, by the time model's seconds.
+
+        step = sg.capture_training_step(Net, "f32[64,256]", loss=torch.mean, optimizer=torch.optim.AdamW)
+        sharding = sg.shard(step, {"dp": 2, "tp": 4}, spec="h100", memory=20 << 30, pins={"head.weight": "R,S(0)"})
+        print(sharding)
+        sharding.to_python("plan.py")                          # for the eager model, on real devices
+
+    mesh: sizes by name, or a text as the tool takes it: "8x8", "dp=2,tp=4".
+    spec, interconnect: a device and its links by name or file; by default those of the graph's device.
+    memory: bytes that a device has for the step. pins: layouts that are given, of placeholders by name or of "n329".
+    unfold: layers that repeat are decided one by one. cut_random: devices may draw random numbers of their own.
+    recompute: with `memory`, compute again in backward what is not kept, where that costs less than cutting more.
+    compare: also data parallel, fully sharded and tensor parallel plans. explain: what else these could be.
+
+    Raises NoPlanError where nothing fits; Error for what cannot be.
+    """
+    if not isinstance(mesh, str):
+        mesh = ",".join(f"{name}={size}" for name, size in mesh.items())
+    given = list((pins or {}).items())
+    found = _C.Sharding(graph, mesh, spec, interconnect, memory, given, unfold, cut_random, compare, list(explain),
+                        time_limit, recompute)  # fmt: skip
+    return Sharding(found, cut_random)

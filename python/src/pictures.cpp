@@ -1,0 +1,96 @@
+// Graph.dot and Graph.svg.
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <variant>
+
+#include "python/src/binding.h"
+#include "shadowgraph/draw.h"
+#include "shadowgraph/profile.h"
+#include "shadowgraph/profile/time.h"
+
+namespace shadowgraph::python {
+namespace {
+
+// What a picture is asked to show, as Graph.dot and Graph.svg take it.
+using Names = std::variant<std::string, std::vector<std::string>>;
+struct PictureRequest {
+  std::optional<int> depth;
+  std::vector<std::string> phases;
+  bool fold_repeats;
+  bool views;
+  bool parameters;
+  Names around;
+  int radius;
+  std::optional<std::pair<std::string, std::string>> path;
+  std::string color;
+  std::string spec;
+  const Graph* before;
+  size_t rows;
+};
+
+std::string drawn(const Graph& graph, const PictureRequest& request) {
+  ViewOptions options;
+  options.depth = request.depth;
+  options.phases = request.phases;
+  options.fold_repeats = request.fold_repeats;
+  options.show_views = request.views;
+  options.show_parameters = request.parameters;
+  options.radius = request.radius;
+  options.most_rows = request.rows;
+  options.before = request.before;
+  const auto* one = std::get_if<std::string>(&request.around);
+  for (const std::string& name :
+       one != nullptr ? std::vector{*one} : std::get<std::vector<std::string>>(request.around)) {
+    const auto nodes = nodes_named(graph, name);
+    options.around.insert(options.around.end(), nodes.begin(), nodes.end());
+  }
+  if (request.path) {
+    options.path = PathEnds{nodes_named(graph, request.path->first), nodes_named(graph, request.path->second)};
+  }
+  std::optional<NodeColors> colors;
+  if (const ColorBy by = color_by(request.color); by != ColorBy::kOperator) {
+    const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCPU));
+    const auto figures = DeviceSpec::find(request.spec, device.type());
+    ProfileOptions profiling;
+    if (figures) profiling.spec = &*figures;
+    colors = NodeColors::of(profile(graph, profiling), by);
+    options.colors = &*colors;
+  }
+  return write_dot(ViewModel::of(graph, options));
+}
+
+// Defines Graph.dot or Graph.svg.
+template <class Class, class F>
+void bind_picture(Class& graph_class, const char* name, const char* doc, F&& finish) {
+  graph_class.def(
+      name,
+      [finish](const Graph& g, std::optional<int> depth, std::vector<std::string> phases, bool fold_repeats, bool views,
+               bool parameters, Names around, int radius, std::optional<std::pair<std::string, std::string>> path,
+               std::string color, std::string spec, const Graph* before, size_t rows) {
+        return finish(drawn(g, {depth, std::move(phases), fold_repeats, views, parameters, std::move(around), radius,
+                                std::move(path), std::move(color), std::move(spec), before, rows}));
+      },
+      doc, py::arg("depth") = std::nullopt, py::arg("phases") = std::vector<std::string>(),
+      py::arg("fold_repeats") = true, py::arg("views") = false, py::arg("parameters") = false,
+      py::arg("around") = std::vector<std::string>(), py::arg("radius") = ViewOptions().radius,
+      py::arg("path") = std::nullopt, py::arg("color") = "operator", py::arg("spec") = "",
+      py::arg("before") = static_cast<const Graph*>(nullptr), py::arg("rows") = ViewOptions().most_rows);
+}
+
+}  // namespace
+
+void bind_pictures(py::module_& m) {
+  py::class_<Graph, std::shared_ptr<Graph>> graph(m.attr("Graph"));
+  bind_picture(
+      graph, "dot",
+      "A picture in Graphviz' DOT language.\n\n"
+      "around, radius: what is near a node (\"n12\"), a value (\"%7\"), a module, a parameter or an operator; "
+      "path: two of these. color: flops, bytes, allocated, memory, time, device, phase, module. before: a graph to "
+      "mark the differences from. rows: boxes below one another before it folds further by itself, 0: any number.",
+      [](std::string dot) { return dot; });
+  bind_picture(graph, "svg", "The same as SVG. Needs Graphviz' library.",
+               [](const std::string& dot) { return render_svg(dot); });
+}
+
+}  // namespace shadowgraph::python

@@ -1,0 +1,14 @@
+// Reductions that a limit on usages allows.
+#pragma once
+
+#include "shadowgraph/sharding/assignment.h"
+#include "sharding/solver/pairwise.h"
+
+namespace shadowgraph {
+
+// Drops what no neighbour allows, what uses more than is left by the least that all others need, and what another state
+// is never worse than in cost and usage; variables that follow from a neighbour become part of it. False if nothing is
+// left.
+bool simplify_within_limit(const AssignmentProblem& problem, PairwiseModel& model);
+
+}  // namespace shadowgraph

@@ -1,0 +1,215 @@
+// The cache of kernels: what is found again, by whom, and what happens to entries that are broken or another's, to a compiler
+// that fails or hangs, and to a disk that is full.
+#include "shadowgraph/kernels/cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <unistd.h>
+
+#include "tests/kernels/temporary_folder.h"
+
+namespace shadowgraph {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+// x + number, of contiguous floats.
+KernelProgram adding(double number) {
+  KernelProgram program;
+  program.operands = {{.dtype = c10::kFloat}, {.dtype = c10::kFloat, .written = true}};
+  program.expressions = {{.operation = KernelOperation::kLoad, .type = c10::kFloat},
+                         {.operation = KernelOperation::kConstant, .type = c10::kFloat, .number = number},
+                         {.operation = KernelOperation::kAdd, .type = c10::kFloat, .operands = {0, 1}}};
+  program.stores = {{.operand = 1, .expression = 2}};
+  return program;
+}
+
+float run(const KernelRef& kernel, float x) {
+  float result = 0;
+  void* data[] = {&x, &result};
+  const int64_t size = 1;
+  const int64_t strides[] = {1, 1};
+  kernel->function()(data, &size, strides, nullptr, 0, 1);
+  return result;
+}
+
+std::vector<fs::path> files_of(const std::string& folder, const std::string& ending) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() == ending) found.push_back(entry.path());
+  }
+  return found;
+}
+
+TEST(KernelCache, AnEntryIsSourceLibraryAndManifestAndIsFoundAgain) {
+  const TemporaryFolder folder;
+  {
+    const auto cache = folder.cache();
+    const KernelRef kernel = cache->find("aten::add_Tensor", adding(1));
+    ASSERT_EQ(kernel->state(), Kernel::State::kReady) << kernel->problem();
+    EXPECT_EQ(run(kernel, 2), 3);
+    EXPECT_EQ(cache->find("aten::add_Tensor", adding(1)), kernel);
+    EXPECT_EQ(cache->stats().compiled, 1);
+    EXPECT_EQ(cache->stats().memory_hits, 1);
+  }
+  for (const char* ending : {".cpp", ".so", ".json"}) EXPECT_EQ(files_of(folder.path(), ending).size(), 1U) << ending;
+  const auto again = folder.cache();
+  EXPECT_EQ(run(again->find("aten::add_Tensor", adding(1)), 2), 3);
+  EXPECT_EQ(again->stats().compiled, 0);
+  EXPECT_EQ(again->stats().loaded, 1);
+  const auto entries = list_kernel_cache(folder.path(), true);
+  ASSERT_EQ(entries.size(), 1U);
+  EXPECT_EQ(entries[0].problem, "");
+  EXPECT_EQ(clear_kernel_cache(folder.path()), 1);
+  EXPECT_TRUE(files_of(folder.path(), ".so").empty());
+}
+
+// Each way to break an entry: it is passed over, counted and made again.
+TEST(KernelCache, BrokenEntriesAreMadeAgain) {
+  const auto broken_by = [](const std::function<void(const std::string&)>& damage) {
+    const TemporaryFolder folder;
+    folder.cache()->find("group", adding(1));
+    damage(folder.path());
+    EXPECT_FALSE(list_kernel_cache(folder.path(), true).at(0).problem.empty());
+    const auto cache = folder.cache();
+    const KernelRef kernel = cache->find("group", adding(1));
+    EXPECT_EQ(run(kernel, 1), 2);
+    EXPECT_EQ(cache->stats().rejected, 1);
+    EXPECT_EQ(cache->stats().compiled, 1);
+    EXPECT_EQ(list_kernel_cache(folder.path(), true).at(0).problem, "");
+  };
+  broken_by([](const std::string& path) {
+    const fs::path library = files_of(path, ".so").at(0);
+    fs::resize_file(library, fs::file_size(library) / 2);
+  });
+  broken_by([](const std::string& path) {
+    std::fstream file(files_of(path, ".so").at(0), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(1000);
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(1000);
+    file.put(byte);
+  });
+  broken_by([](const std::string& path) { fs::remove(files_of(path, ".so").at(0)); });
+  broken_by([](const std::string& path) { std::ofstream(files_of(path, ".json").at(0)) << "{\"key\": 3"; });
+}
+
+TEST(KernelCache, KeysOfOneHashAreToldApart) {
+  const TemporaryFolder folder;
+  const auto all_alike = [&] {
+    return std::make_shared<KernelCache>(
+        KernelCacheOptions{.directory = folder.path(), .background = false, .hash = [](const auto&) { return 7; }});
+  };
+  for (int round = 0; round < 2; ++round) {
+    const auto cache = all_alike();
+    EXPECT_EQ(run(cache->find("group", adding(1)), 1), 2);
+    EXPECT_EQ(run(cache->find("group", adding(5)), 1), 6);
+    EXPECT_EQ(run(cache->find("group", adding(1)), 1), 2);
+  }
+}
+
+// As if the folder had come from another processor, or the compiler had been replaced.
+TEST(KernelCache, WhatAnotherCompilerMadeIsNotTaken) {
+  const TemporaryFolder folder;
+  folder.cache()->find("group", adding(1));
+  const auto other = std::make_shared<KernelCache>(KernelCacheOptions{.directory = folder.path(), .background = false},
+                                                   compiler_backend({.flags = {"-O1"}}));
+  EXPECT_EQ(run(other->find("group", adding(1)), 1), 2);
+  EXPECT_EQ(other->stats().loaded, 0);
+  EXPECT_EQ(other->stats().compiled, 1);
+}
+
+TEST(KernelCache, ReadOnlyAndOffWriteNothing) {
+  for (const KernelCacheMode mode : {KernelCacheMode::kReadOnly, KernelCacheMode::kOff}) {
+    const TemporaryFolder folder;
+    KernelCache cache({.directory = folder.path(), .mode = mode, .background = false});
+    EXPECT_EQ(run(cache.find("group", adding(1)), 1), 2);
+    EXPECT_TRUE(files_of(folder.path(), ".so").empty());
+  }
+}
+
+TEST(KernelCache, ACompilerThatFailsHangsOrIsNotThereIsNoError) {
+  const TemporaryFolder folder;
+  const auto with = [&](const std::string& script, std::chrono::milliseconds timeout) {
+    const std::string compiler = folder.path() + "/compiler";
+    std::ofstream(compiler) << "#!/bin/sh\n" << script << "\n";
+    fs::permissions(compiler, fs::perms::owner_all);
+    KernelCache cache({.directory = folder.path(), .background = false},
+                      compiler_backend({.compiler = compiler, .timeout = timeout}));
+    const KernelRef kernel = cache.find("group", adding(1));
+    EXPECT_EQ(kernel->function(), nullptr);
+    EXPECT_EQ(kernel->state(), Kernel::State::kFailed);
+    EXPECT_EQ(cache.stats().failed, 1);
+    EXPECT_EQ(cache.find("group", adding(1)), kernel) << "not tried again";
+    EXPECT_EQ(cache.stats().failed, 1);
+    return kernel->problem();
+  };
+  EXPECT_THAT(with("echo no such thing >&2; exit 1", std::chrono::seconds(20)), HasSubstr("no such thing"));
+  EXPECT_THAT(with("sleep 60", std::chrono::milliseconds(200)), HasSubstr("did not end within 200 ms"));
+  EXPECT_THAT(compiler_backend({.compiler = "/nowhere/g++"})->problem(), HasSubstr("/nowhere/g++"));
+}
+
+// One that cannot be written to, as a full disk's.
+TEST(KernelCache, AFolderThatTakesNothingLeavesKernelsToThisProcess) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/file";
+  std::ofstream(file) << "in the way";
+  KernelCache cache({.directory = file, .background = false});
+  EXPECT_EQ(run(cache.find("group", adding(1)), 1), 2);
+  EXPECT_GT(cache.stats().write_errors, 0);
+}
+
+TEST(KernelCache, TwoProcessesCompileOnce) {
+  const TemporaryFolder folder;
+  // Each tells by its exit status how often it compiled.
+  const auto child = [&] {
+    const pid_t pid = ::fork();
+    if (pid != 0) return pid;
+    const auto cache = folder.cache();
+    const KernelRef kernel = cache->find("group", adding(3));
+    const bool right = kernel->function() != nullptr && run(kernel, 1) == 4;
+    ::_exit(right ? static_cast<int>(cache->stats().compiled) : 9);
+  };
+  const pid_t children[] = {child(), child(), child()};
+  int compiled = 0;
+  for (const pid_t pid : children) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status));
+    compiled += WEXITSTATUS(status);
+  }
+  EXPECT_EQ(compiled, 1);
+}
+
+TEST(KernelCache, ThreadsGetOneKernel) {
+  const TemporaryFolder folder;
+  const auto cache = std::make_shared<KernelCache>(KernelCacheOptions{.directory = folder.path()});
+  std::vector<std::thread> threads;
+  std::vector<KernelRef> found(4);
+  for (size_t t = 0; t < found.size(); ++t) {
+    threads.emplace_back([&, t] { found[t] = cache->find("group", adding(2)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  cache->wait();
+  for (const KernelRef& kernel : found) EXPECT_EQ(kernel, found[0]);
+  EXPECT_EQ(cache->stats().compiled, 1);
+  EXPECT_EQ(run(found[0], 1), 3);
+}
+
+TEST(KernelCache, TheLimitTakesTheLeastRecentlyUsed) {
+  const TemporaryFolder folder;
+  for (const double number : {1.0, 2.0, 3.0}) folder.cache()->find("group", adding(number));
+  int64_t bytes = 0;
+  for (const auto& entry : list_kernel_cache(folder.path(), false)) bytes += entry.bytes;
+  EXPECT_EQ(prune_kernel_cache(folder.path(), bytes).size(), 0U);
+  EXPECT_EQ(prune_kernel_cache(folder.path(), bytes - 1).size(), 1U);
+  EXPECT_EQ(list_kernel_cache(folder.path(), true).size(), 2U);
+}
+
+}  // namespace
+}  // namespace shadowgraph

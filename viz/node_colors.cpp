@@ -1,0 +1,260 @@
+#include "viz/node_colors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "ir/text/words.h"
+#include "profiler/module_tree.h"
+#include "profiler/program_costs.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+namespace {
+
+struct ColorMode {
+  ColorBy by;
+  std::string_view name;
+  std::string_view title;
+};
+// In the order of the enumerators.
+constexpr ColorMode kColorModes[] = {
+    {ColorBy::kOperator, "operator", "kind of operator"},
+    {ColorBy::kFlops, "flops", "FLOPs of matrix products"},
+    {ColorBy::kBytes, "bytes", "bytes read and written"},
+    {ColorBy::kAllocated, "allocated", "bytes allocated"},
+    {ColorBy::kMemory, "memory", "bytes kept for backward"},
+    {ColorBy::kTime, "time", "estimated time"},
+    {ColorBy::kDevice, "device", "device"},
+    {ColorBy::kPhase, "phase", "phase"},
+    {ColorBy::kModule, "module", "class of the module"},
+};
+
+// Nunez, Anderton, Renslow: Optimizing colormaps with consideration for color vision deficiency (2018): cividis.
+constexpr std::string_view kCividis[] = {"#00224e", "#123570", "#3b496c", "#575d6d", "#707173",
+                                         "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"};
+constexpr size_t kFirstUnderBlackText = 5;
+constexpr int kLegendSteps = 5;
+constexpr std::string_view kNoAmount = "#e6e6e6";
+
+// Okabe and Ito's hues, lightened so that black text is readable on them; then the same with more grey.
+constexpr std::string_view kKindFills[] = {"#8ec7ea", "#f6c667", "#7fd1b9", "#e3b5cf", "#f4ee9c", "#eda07a", "#9fb8e0",
+                                           "#cfcfcf", "#b7dbe8", "#e8d5a9", "#b5d9cd", "#dcc9d6", "#e6e3c3", "#dfbfae"};
+constexpr size_t kMostKinds = std::size(kKindFills) - 1;  // the last one is for all others
+
+std::string amount_text(double amount, NodeColors::Unit unit) {
+  switch (unit) {
+    case NodeColors::Unit::kFlops: {
+      const std::string count = human_count(std::llround(amount));
+      return count + (std::isdigit(static_cast<unsigned char>(count.back())) != 0 ? " FLOPs" : "FLOPs");
+    }
+    case NodeColors::Unit::kBytes:
+      return human_bytes(std::llround(amount));
+    case NodeColors::Unit::kSeconds:
+      return human_seconds(amount);
+  }
+  return {};
+}
+
+class KindNumbers {
+ public:
+  explicit KindNumbers(NodeColors& colors) : colors_(colors) {}
+  void set(NodeId node, const std::string& name) {
+    auto [entry, added] = numbers_.try_emplace(name, static_cast<uint32_t>(colors_.kind_entries.size()));
+    if (added && colors_.kind_entries.size() < kMostKinds) {
+      colors_.kind_entries.push_back({name, std::string(kKindFills[colors_.kind_entries.size()])});
+    } else if (added) {
+      if (colors_.kind_entries.size() == kMostKinds) {
+        colors_.kind_entries.push_back({"others", std::string(kKindFills[kMostKinds])});
+      }
+      entry->second = kMostKinds;
+    }
+    colors_.kinds[node] = entry->second;
+  }
+
+ private:
+  NodeColors& colors_;
+  std::map<std::string, uint32_t> numbers_;
+};
+
+// The class of the innermost module around a node that has one.
+std::string module_class(const Graph& graph, NodeId node) {
+  RegionId at = charged_region(graph, node);
+  for (uint32_t steps = 0; at.valid() && steps <= graph.region_count(); ++steps) {
+    const Region& region = graph.region(at);
+    const auto name = graph.text_or_empty(region.class_name);
+    if (region.kind == RegionKind::kModule && !name.empty()) return std::string(name);
+    at = region.parent;
+  }
+  return "outside all modules";
+}
+
+std::string first_device(const Graph& graph, NodeId node) {
+  std::string name;
+  const auto take = [&](ValueId value) {
+    if (name.empty() && graph.value(value).kind == ValueKind::kTensor) append_device(name, graph.value(value).device());
+  };
+  graph.for_each_output(node, take);
+  graph.for_each_input(node, take);  // of what has no results
+  return name.empty() ? "no device" : name;
+}
+
+void color_by_amount(ViewModel& view, const std::vector<std::vector<NodeId>>& nodes_of, const NodeColors& colors) {
+  std::vector<double> amounts(view.boxes.size(), 0);
+  double low = INFINITY;
+  double high = 0;
+  for (size_t b = 0; b < view.boxes.size() && b < nodes_of.size(); ++b) {
+    for (const NodeId node : nodes_of[b]) amounts[b] += colors.amounts[node];
+    if (amounts[b] <= 0) continue;
+    low = std::min(low, amounts[b]);
+    high = std::max(high, amounts[b]);
+  }
+  const double span = high > low ? std::log(high / low) : 0;
+  const auto entry = [&](double share) {
+    const auto step = static_cast<size_t>(std::lround(std::clamp(share, 0.0, 1.0) * (std::size(kCividis) - 1)));
+    return LegendEntry{"", std::string(kCividis[step]), step < kFirstUnderBlackText};
+  };
+  bool none = false;
+  for (size_t b = 0; b < view.boxes.size(); ++b) {
+    ViewBox& box = view.boxes[b];
+    if (box.omitted) continue;
+    const bool has = amounts[b] > 0;
+    none = none || !has;
+    const LegendEntry look =
+        has ? entry(span > 0 ? std::log(amounts[b] / low) / span : 1) : LegendEntry{"", std::string(kNoAmount), false};
+    box.fill = look.fill;
+    box.light_text = look.light_text;
+    if (has) box.tooltip += fmt::format("\n{}: {}", colors.title, amount_text(amounts[b], colors.unit));
+  }
+  const int steps = high == 0 ? 0 : span > 0 ? kLegendSteps : 1;
+  for (int i = 0; i < steps; ++i) {
+    const double share = steps == 1 ? 1 : 1 - static_cast<double>(i) / (steps - 1);
+    LegendEntry step = entry(share);
+    step.label = amount_text(steps == 1 ? high : low * std::exp(share * span), colors.unit);
+    view.legend.push_back(std::move(step));
+  }
+  if (none) view.legend.push_back({"none", std::string(kNoAmount)});
+}
+
+void color_by_kind(ViewModel& view, const std::vector<std::vector<NodeId>>& nodes_of, const NodeColors& colors) {
+  std::vector<bool> used(colors.kind_entries.size(), false);
+  bool several = false;
+  bool none = false;
+  for (size_t b = 0; b < view.boxes.size() && b < nodes_of.size(); ++b) {
+    ViewBox& box = view.boxes[b];
+    if (box.omitted) continue;
+    uint32_t kind = NodeColors::kNoKind;
+    bool mixed = false;
+    std::vector<std::string> names;
+    for (const NodeId node : nodes_of[b]) {
+      const uint32_t own = colors.kinds[node];
+      if (own >= colors.kind_entries.size()) continue;
+      mixed = mixed || (kind != NodeColors::kNoKind && kind != own);
+      kind = own;
+      const std::string& name = colors.kind_entries[own].label;
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+    several = several || mixed;
+    none = none || kind == NodeColors::kNoKind;
+    box.fill = kNoAmount;
+    if (!names.empty()) box.tooltip += fmt::format("\n{}: {}", colors.title, fmt::join(names, ", "));
+    if (mixed || kind == NodeColors::kNoKind) continue;
+    used[kind] = true;
+    box.fill = colors.kind_entries[kind].fill;
+    box.light_text = colors.kind_entries[kind].light_text;
+  }
+  for (size_t k = 0; k < used.size(); ++k) {
+    if (used[k]) view.legend.push_back(colors.kind_entries[k]);
+  }
+  if (several || none) {
+    view.legend.push_back({several && none ? "several, or none"
+                           : several       ? "several"
+                                           : "none",
+                           std::string(kNoAmount)});
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(ColorBy by) { return kColorModes[static_cast<size_t>(by)].name; }
+
+ColorBy color_by(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const ColorMode& mode : kColorModes) {
+    if (mode.name == name) return mode.by;
+    names.push_back(mode.name);
+  }
+  throw Error(fmt::format("no colours by '{}'; there are {}", name, fmt::join(names, ", ")));
+}
+
+NodeColors NodeColors::of(const Profile& profile, ColorBy by) {
+  NodeColors colors;
+  colors.by = by;
+  colors.title = kColorModes[static_cast<size_t>(by)].title;
+  const Graph& graph = profile.graph();
+  const ProgramCosts& costs = ProgramCosts::of(profile);
+  KindNumbers kinds(colors);
+  const StepTime* time = profile.time();
+  if (by == ColorBy::kTime) {
+    if (time == nullptr) {
+      throw Error(
+          "times are not known: colours by time need a device's figures (--spec, or ProfileOptions::spec); "
+          "'shadowgraph devices' lists them");
+    }
+    colors.title += " on " + time->spec();
+    colors.unit = Unit::kSeconds;
+  } else if (by != ColorBy::kFlops) {
+    colors.unit = Unit::kBytes;
+  }
+  for (const NodeId node : costs.nodes) {
+    switch (by) {
+      case ColorBy::kOperator:
+        kinds.set(node, std::string(style_of(category_of(graph, node)).name));
+        break;
+      case ColorBy::kFlops:
+        colors.amounts[node] = static_cast<double>(profile.of(node).matmul);
+        break;
+      case ColorBy::kBytes:
+        colors.amounts[node] = static_cast<double>(costs.traffic().of(node).total());
+        break;
+      case ColorBy::kAllocated:
+        colors.amounts[node] = static_cast<double>(costs.node_bytes().allocated[node]);
+        break;
+      case ColorBy::kMemory:
+        colors.amounts[node] = static_cast<double>(costs.node_bytes().saved[node]);
+        break;
+      case ColorBy::kTime:
+        colors.amounts[node] = time->of(node).seconds;
+        break;
+      case ColorBy::kDevice:
+        kinds.set(node, first_device(graph, node));
+        break;
+      case ColorBy::kPhase:
+        kinds.set(node, graph.phase_name(graph.node(node).phase));
+        break;
+      case ColorBy::kModule:
+        kinds.set(node, module_class(graph, node));
+        break;
+    }
+  }
+  return colors;
+}
+
+void color_boxes(ViewModel& view, const std::vector<std::vector<NodeId>>& nodes_of, const NodeColors& colors) {
+  // The categories are what boxes have without colours.
+  if (colors.by == ColorBy::kOperator) return;
+  view.legend_title = colors.title;
+  const bool kinds = !colors.kind_entries.empty();
+  if (kinds) {
+    color_by_kind(view, nodes_of, colors);
+  } else {
+    view.legend_title += ", logarithmic";
+    color_by_amount(view, nodes_of, colors);
+  }
+}
+
+}  // namespace shadowgraph

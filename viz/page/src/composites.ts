@@ -1,0 +1,89 @@
+// A graph with the calls of composite operators as boxes: "linear" around t and addmm, "conv2d" around convolution. What
+// composites and checkpoints are lies in the regions; here they become clusters of their own, inside those of modules, with
+// numbers after theirs, so that what is open stays open. All else is the same graph.
+import { grouped, NONE, type Cluster, type Graph, type Lists } from './graph';
+
+interface Extra {
+  of: Uint32Array; // cluster of every node
+  parent: Uint32Array;
+  names: string[]; // of the clusters after those of modules
+}
+
+function once<T>(make: () => T): () => T {
+  let known: { value: T } | undefined;
+  return () => (known ??= { value: make() }).value;
+}
+
+function extraOf(graph: Graph): Extra {
+  const of = graph.clusterOf().slice();
+  const parent = [...graph.clusterParent()];
+  const first = parent.length;
+  const names: string[] = [];
+  const known = new Map<string, number>();
+  const forward = graph.forward();
+  const calls = new Map<number, { region: number; name: string }[]>();
+  for (let node = 0; node < graph.nodeCount; ++node) {
+    if (graph.target(node).builtin === true) continue;
+    // Backward belongs to the call that it differentiates.
+    const region = graph.regionOf()[forward[node] === NONE ? node : forward[node]];
+    let chain = calls.get(region);
+    if (!chain) calls.set(region, (chain = graph.callsAround(region)));
+    for (const call of chain) {
+      const key = `${String(of[node])} ${String(call.region)}`;
+      let cluster = known.get(key);
+      if (cluster === undefined) {
+        cluster = parent.length;
+        known.set(key, cluster);
+        parent.push(of[node]);
+        names.push(call.name);
+      }
+      of[node] = cluster;
+    }
+  }
+  return { of, parent: Uint32Array.from(parent), names: [...Array<string>(first).fill(''), ...names] };
+}
+
+const derived = new WeakMap<Graph, Graph>();
+
+export function withComposites(base: Graph): Graph {
+  const known = derived.get(base);
+  if (known) return known;
+  const extra = once(() => extraOf(base));
+  const modules = base.clusterCount;
+  const size = once(() => extra().parent.length);
+  const longer = <T extends Uint32Array | Int32Array>(array: T, fill: number): T => {
+    const out = new (array.constructor as new (length: number) => T)(size());
+    out.fill(fill);
+    out.set(array);
+    return out;
+  };
+  const children = once(() => {
+    const parent = Int32Array.from(extra().parent);
+    if (parent.length > 0) parent[0] = NONE;
+    return grouped(parent.length, parent, (k) => k);
+  });
+  const graph = Object.create(base) as Graph;
+  const own: Partial<Record<keyof Graph, unknown>> = {
+    clusterOf: () => extra().of,
+    clusterParent: () => extra().parent,
+    clusterStandsFor: once(() => longer(base.clusterStandsFor(), NONE)),
+    clusterRepeats: once(() => longer(base.clusterRepeats(), 1)),
+    clusterModule: once(() => longer(base.clusterModule(), NONE)),
+    clusterPhase: once(() => {
+      const out = longer(base.clusterPhase(), 0);
+      for (let c = modules; c < out.length; ++c) out[c] = out[extra().parent[c]];
+      return out;
+    }),
+    isPhaseCluster: (c: number) => c < modules && base.isPhaseCluster(c),
+    clusterChildren: children,
+    clusterNodes: once((): Lists => grouped(size(), extra().of, (k) => k)),
+    clusterTotals: once(() => base.totalsBy(extra().of, extra().parent)),
+    cluster: (c: number): Cluster =>
+      c < modules
+        ? base.cluster(c)
+        : { parent: extra().parent[c], name: extra().names[c], className: 'call', call: 0, phase: false, standsFor: NONE, repeats: 1, span: '' },
+  };
+  for (const [name, value] of Object.entries(own)) Object.defineProperty(graph, name, { value });
+  derived.set(base, graph);
+  return graph;
+}

@@ -1,0 +1,16 @@
+// The last step of a view model: clusters that say nothing go.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "viz/drawn_graph.h"
+
+namespace shadowgraph {
+
+// Drops clusters without boxes, turns clusters of one box into a line of its label, joins a container with its only
+// module, and numbers what is left. `view.clusters` are those of `modules`; `titled` are the boxes whose first line is a
+// module's name.
+void tidy_clusters(const std::vector<ModuleCluster>& modules, std::set<uint32_t>& titled, ViewModel& view);
+
+}  // namespace shadowgraph
