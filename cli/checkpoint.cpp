@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/error.h"
@@ -60,11 +61,11 @@ void checkpoint(const CheckpointRequest& request) {
   const std::vector<RegionId> regions = stages_named(graph, request.modules);
   if (!request.chain.empty()) {
     const CheckpointChain chain = CheckpointChain::of(graph, regions, options.chain);
-    write_file(request.chain, chain_json(graph, chain, times).dump(2) + "\n");
+    write_file(request.chain, json_text(chain_json(graph, chain, times)));
   }
   if (!request.module_statistics.empty()) {
     if (times == nullptr) throw Error("--module-statistics: no figures of this device; name some with --spec");
-    write_file(request.module_statistics, sac_ilp_module_info(graph, *time).dump(2) + "\n");
+    write_file(request.module_statistics, json_text(sac_ilp_module_info(graph, *time)));
   }
   if (!plans) return;
 
@@ -96,7 +97,7 @@ void checkpoint(const CheckpointRequest& request) {
     }
   }
   if (!request.pareto && !request.bytes) return;
-  std::fputs((request.json ? to_json(figures).dump(2) + "\n" : to_text(figures)).c_str(), stdout);
+  std::fputs((request.json ? json_text(to_json(figures)) : to_text(figures)).c_str(), stdout);
 }
 
 }  // namespace shadowgraph::cli

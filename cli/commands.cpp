@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "cli/estimates.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "models/registry.h"
 #include "shadowgraph/draw.h"
@@ -18,16 +19,6 @@
 
 namespace shadowgraph::cli {
 namespace {
-
-void print_text(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (!text.ends_with('\n')) std::fputc('\n', stdout);
-}
-
-// Names come from the program and from files: a byte that is not UTF-8, which JSON cannot hold, is replaced.
-std::string json_text(const nlohmann::json& json) {
-  return json.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace) + "\n";
-}
 
 SummaryOptions summary_options(const ProfileRequest& request) {
   SummaryOptions options;

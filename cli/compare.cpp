@@ -7,6 +7,7 @@
 #include <set>
 
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/text.h"
@@ -166,11 +167,10 @@ void compare(const std::string& before_path, const std::string& after_path, size
       }
       return list;
     };
-    fmt::print("{}\n", json{{"totals", rows(totals, true)},
-                            {"at_peak", rows(peak, false)},
-                            {"modules", rows(modules, false)},
-                            {"operators", rows(operators, false)}}
-                           .dump(2, ' ', false, json::error_handler_t::replace));
+    print_text(json_text({{"totals", rows(totals, true)},
+                          {"at_peak", rows(peak, false)},
+                          {"modules", rows(modules, false)},
+                          {"operators", rows(operators, false)}}));
     return;
   }
   fmt::print("{:<34} {:>14} {:>14}  {}\n", "", "before", "after", "change");

@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/estimates.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/text.h"

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/time.h"
@@ -179,7 +180,7 @@ void fit(const FitRequest& request) {
     answer["memory_bytes"] = request.memory;
     answer["with_checkpoints"] = nlohmann::json::array();
     for (size_t i = 1; i < list.size(); ++i) answer["with_checkpoints"].push_back(list[i]);
-    std::fputs((answer.dump(2) + "\n").c_str(), stdout);
+    print_text(json_text(answer));
   }
   if (!any) {
     throw Error(fmt::format("{} does not fit into {} at {} {}", request.capture.source, human_bytes(request.memory),

@@ -4,11 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstdio>
 #include <ctime>
 #include <map>
 #include <vector>
 
+#include "cli/output.h"
 #include "shadowgraph/kernels/backend.h"
 #include "shadowgraph/kernels/cache.h"
 #include "shadowgraph/profile/units.h"
@@ -71,7 +71,7 @@ void list_kernels(const KernelsRequest& request) {
   const std::string directory = directory_of(request);
   const std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, false);
   if (request.json) {
-    std::puts(to_json(directory, entries).dump(2).c_str());
+    print_text(json_text(to_json(directory, entries)));
     return;
   }
   if (entries.empty()) {
@@ -105,7 +105,7 @@ bool verify_kernels(const KernelsRequest& request) {
   const std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, true);
   const auto broken = std::ranges::count_if(entries, [](const KernelCacheEntry& e) { return !e.problem.empty(); });
   if (request.json) {
-    std::puts(to_json(directory, entries).dump(2).c_str());
+    print_text(json_text(to_json(directory, entries)));
     return broken == 0;
   }
   for (const KernelCacheEntry& entry : entries) {

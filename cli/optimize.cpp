@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/text.h"
@@ -21,7 +22,7 @@ void list_passes(bool json) {
       }
       list.push_back({{"name", pass->name}, {"summary", pass->summary}, {"options", std::move(options)}});
     }
-    fmt::print("{}\n", list.dump(2));
+    print_text(json_text(list));
     return;
   }
   for (const Pass* pass : all_passes()) {
@@ -53,7 +54,7 @@ void optimize(const OptimizeRequest& request) {
     nlohmann::json json = to_json(report);
     json["nodes"] = graph.node_count();
     json["output"] = request.output;
-    fmt::print("{}\n", json.dump(2));
+    print_text(json_text(json));
   } else {
     std::fputs(to_text(report).c_str(), stdout);
   }

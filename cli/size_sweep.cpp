@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/text.h"
@@ -199,7 +200,7 @@ void profile_batches(const CaptureRequest& request, const SizeRange& range, std:
     if (memory && row.cost.peak_bytes <= *memory) largest = &row;
   }
   if (json) {
-    fmt::print("{}\n", to_json(profile, request, largest, memory).dump(2));
+    print_text(json_text(to_json(profile, request, largest, memory)));
     return;
   }
   fmt::print("{:>8} {:>14} {:>14} {:>14} {:>10}\n", "BATCH", "PEAK", "SAVED", "FLOPS", "TIME");

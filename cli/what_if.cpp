@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "cli/output.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph::cli {
@@ -19,7 +20,7 @@ void what_if(const WhatIfRequest& request) {
   capture.train = true;
   const LoadedGraph loaded = load(capture);
   const WhatIfAnswer answer = shadowgraph::what_if(loaded.graph, change);
-  const std::string text = request.json ? to_json(answer).dump(2) + "\n" : to_text(answer);
+  const std::string text = request.json ? json_text(to_json(answer)) : to_text(answer);
   std::fputs(text.c_str(), stdout);
 }
 
