@@ -1,5 +1,7 @@
 #include "core/fake/data_sizes.h"
 
+#include <algorithm>
+
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -31,6 +33,9 @@ int64_t DataSizes::size(const std::string& op, const std::string& question, cons
     known_.push_back(std::move(known));
   }
   auto given = given_.find(name);
+  if (const auto all = given_.find(question); given == given_.end() && all != given_.end()) {
+    given = given_.emplace(name, std::min(all->second, most)).first;
+  }
   if (given == given_.end() && hint_) {
     if (const auto answer = hint_({name, op, tensor, most})) given = given_.emplace(name, *answer).first;
   }
@@ -41,7 +46,8 @@ int64_t DataSizes::size(const std::string& op, const std::string& question, cons
         op +
         ": the result depends on the data of a fake tensor, which has none. Ways out: give its size as a hint, "
         "the option data_sizes {\"" +
-        name + "\": n} or a data_size_hint" +
+        name + "\": n}, {\"" + question +
+        "\": n} for all such (or as many as there can be), a function (data_size_hint in C++)" +
         (is_mask ? ", or assume that masks keep everything, host_reads \"mask full\"" : "") +
         "; pass it in as a number; or run this part on real tensors under an UnfakeGuard");
   }

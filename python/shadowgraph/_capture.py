@@ -71,7 +71,7 @@ class Capture(Scope):
     def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None, host_reads=None,
                  contents_budget=None, saved_tensors=True, guards=True, source_lines=True):  # fmt: skip
         self._made_with = (
-            str(device), profile, real_tensors, dict(data_sizes or {}), host_reads, contents_budget, saved_tensors,
+            str(device), profile, real_tensors, data_sizes, host_reads, contents_budget, saved_tensors,
             guards, source_lines,
         )  # fmt: skip
 
@@ -159,7 +159,8 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
     """One training step as one graph: forward, loss, backward, optimizer step.
 
     model: a torch.nn.Module, which stays as it is; a function that makes one; a transformers configuration or class.
-    inputs: a tensor, a sequence of arguments or a dict of keyword arguments; a text "i64[4,512]" makes a tensor.
+    inputs: a tensor, a sequence of arguments or a dict of keyword arguments; a text "i64[4,512]" makes a tensor, and so
+        does a shape (8, 3, 224, 224) where there are only shapes: of float32.
     loss: a function of what forward gave; without one, its `.loss`, or the mean of its first floating-point tensor.
     optimizer: a class or function that takes parameters, or "sgd", "adam", "adamw"; None leaves the optimizer out.
     steady_state: record the second step, with the optimizer's state there.

@@ -36,9 +36,12 @@ class fake_process_group:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         dist.init_process_group("fake", store=FakeStore(), rank=self._rank, world_size=self._size)
-        # Both read what others have sent, or a device's clock: of fakes there is neither.
-        logger = torch._C._distributed_c10d.Logger
-        reading = [(dist, "_verify_params_across_processes"), (logger, "set_runtime_stats_and_log")]
+        # They read what others have sent, or a device's clock: of fakes there is neither.
+        c10d = torch._C._distributed_c10d
+        reading = [(dist, "_verify_params_across_processes"), (c10d.Logger, "set_runtime_stats_and_log")]
+        # Counts iterations, of which it times the first ten and some later ones, by CUDA events where torch has CUDA.
+        if torch.version.cuda or torch.version.hip:
+            reading.append((c10d.Reducer, "prepare_for_forward"))
         self._replaced = [(owner, name, getattr(owner, name)) for owner, name in reading]
         for owner, name, _ in self._replaced:
             setattr(owner, name, lambda *arguments: None)

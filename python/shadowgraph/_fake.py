@@ -62,7 +62,8 @@ class fake(Scope):
     profile: what the pretended device can do: "h100" (the default) or "a100".
     real_tensors: what becomes of a real tensor that meets fakes: "constant" (its fake takes its place, small CPU
         tensors keep their values), "convert" (only single elements do) or "refuse" (RealTensorError).
-    data_sizes: sizes of results that depend on data, by name: {"nonzero0": 17}.
+    data_sizes: sizes of results that depend on data, by name, {"nonzero0": 17}; of all of a kind, {"nonzero": 17}, or
+        as many as there can be; a function of (name, operator, tensor, most) that gives a size or None; a list of such.
     host_reads: answers to what the program reads and data decides (item(), an `if` on a tensor); without one it raises
         DataDependentError, which tells the name. One of these, or a list of them, asked in this order:
         a dict by name, {"item0": 2.5}; a function of (name, tensor, source) that gives a value or None; a dict by kind,
@@ -76,7 +77,7 @@ class fake(Scope):
 
     def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None, host_reads=None,
                  contents_budget=None):  # fmt: skip
-        self._made_with = (str(device), profile, real_tensors, dict(data_sizes or {}), host_reads, contents_budget)
+        self._made_with = (str(device), profile, real_tensors, data_sizes, host_reads, contents_budget)
         self._real = {}  # weak references to tensors that were converted, by address
 
     def from_real(self, tensor, device=None):

@@ -36,10 +36,25 @@ class Call(NamedTuple):
     kwargs: dict
 
 
+def _is_shape(value):
+    return isinstance(value, (tuple, list)) and len(value) > 0 and all(type(size) is int for size in value)
+
+
+def _of_shape(shape):
+    return f"f32[{','.join(map(str, shape))}]"
+
+
 def as_call(inputs):
-    """(args, kwargs) of what a user gave: a tensor, a sequence of arguments, or a dict of keyword arguments."""
+    """(args, kwargs) of what a user gave: a tensor, a sequence of arguments, or a dict of keyword arguments.
+
+    A shape, (8, 3, 224, 224), or a sequence of nothing but shapes stands for tensors of float32.
+    """
     if isinstance(inputs, Call):
         return inputs
+    if _is_shape(inputs):
+        return (_of_shape(inputs),), {}
+    if isinstance(inputs, (tuple, list)) and inputs and all(_is_shape(shape) for shape in inputs):
+        return tuple(_of_shape(shape) for shape in inputs), {}
     if isinstance(inputs, dict) or hasattr(inputs, "items"):
         return (), dict(inputs.items())
     if isinstance(inputs, torch.Tensor) or is_spec(inputs):

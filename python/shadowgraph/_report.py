@@ -140,7 +140,8 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
 
     model: a torch.nn.Module (converted without being copied; it stays as it was), a function that makes one, or a
         transformers configuration, or the class of one of its models, with default configuration.
-    inputs: a tensor, a sequence of arguments, or a dict of keyword arguments; "i64[4,512]" in place of a tensor.
+    inputs: a tensor, a sequence of arguments, or a dict of keyword arguments; "i64[4,512]" in place of a tensor, or
+        nothing but shapes, (8, 3, 224, 224), of float32.
     loss: a function of what forward gives, or ".loss"; without one, its `.loss` or the mean of its first output.
     optimizer: a class or function that takes parameters, or "sgd", "adam", "adamw" with usual settings.
     device: the pretended device, "cuda", "cuda:1" or "cpu".

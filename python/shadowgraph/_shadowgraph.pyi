@@ -289,6 +289,9 @@ class Deferred:
     def finish(self) -> None: ...
     def abandon(self) -> None: ...
 
+# Sizes by name or kind, a function of (name, operator, tensor, most), or a list of such.
+_DataSizes = Mapping[str, int] | Callable[[str, str, torch.Tensor, int], int | None] | Sequence[Any] | None
+
 # Answers by name or kind, a function of (name, tensor, source), "finite", "mask full", or a list of such.
 _HostReads = (
     Mapping[str, bool | int | float] | Callable[[str, torch.Tensor, str], bool | int | float | None] | str
@@ -297,7 +300,7 @@ _HostReads = (
 
 class Mode:
     def __init__(self, device: str | None = None, profile: str = "", real_tensors: str = "constant",
-                 data_sizes: Mapping[str, int] = ..., host_reads: _HostReads = None,
+                 data_sizes: _DataSizes = None, host_reads: _HostReads = None,
                  contents_budget: tuple[int, float] | None = None) -> None: ...  # fmt: skip
     def enter(self) -> None: ...
     def leave(self) -> None: ...
@@ -326,7 +329,7 @@ class FiniteGradients:
 
 class Session:
     def __init__(self, device: str | None = None, profile: str = "", real_tensors: str = "constant",
-                 data_sizes: Mapping[str, int] = ..., host_reads: _HostReads = None,
+                 data_sizes: _DataSizes = None, host_reads: _HostReads = None,
                  contents_budget: tuple[int, float] | None = None, saved_tensors: bool = True, guards: bool = True,
                  locations: bool = True) -> None: ...  # fmt: skip
     def enter(self) -> None: ...

@@ -43,7 +43,7 @@ class CppCall {
 };
 
 FakeTensorOptions fake_options(const std::optional<std::string>& device, const std::string& profile,
-                               const std::string& real_tensors, NamedDataSizes sizes, const py::object& host_reads,
+                               const std::string& real_tensors, const py::object& sizes, const py::object& host_reads,
                                const py::object& contents_budget);
 
 // JSON as Python's own dicts and lists.

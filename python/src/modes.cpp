@@ -92,8 +92,29 @@ HostReads host_reads_of(const py::object& given) {
   return reads;
 }
 
+void add_data_sizes(FakeTensorOptions& options, py::handle given) {
+  if (given.is_none()) return;
+  if (py::isinstance<py::dict>(given)) {
+    for (const auto& [name, size] : given.cast<py::dict>()) {
+      options.data_sizes.insert_or_assign(name.cast<std::string>(), size.cast<int64_t>());
+    }
+  } else if (PyCallable_Check(given.ptr()) != 0) {
+    const auto function = std::make_shared<py::object>(py::reinterpret_borrow<py::object>(given));
+    options.data_size_hint = [function](const DataSizeQuestion& question) -> std::optional<int64_t> {
+      const py::gil_scoped_acquire gil;
+      const py::object answer = (*function)(question.name, question.op, question.tensor, question.most);
+      if (answer.is_none()) return std::nullopt;
+      return answer.cast<int64_t>();
+    };
+  } else if (py::isinstance<py::list>(given) || py::isinstance<py::tuple>(given)) {
+    for (const py::handle each : given) add_data_sizes(options, each);
+  } else {
+    throw Error("data_sizes must be a dict of sizes by name, a function of (name, op, tensor, most) or a list of such");
+  }
+}
+
 FakeTensorOptions fake_options(const std::optional<std::string>& device, const std::string& profile,
-                               const std::string& real_tensors, NamedDataSizes sizes, const py::object& host_reads,
+                               const std::string& real_tensors, const py::object& sizes, const py::object& host_reads,
                                const py::object& contents_budget) {
   FakeTensorOptions options;
   if (device) options.device = c10::Device(*device);
@@ -113,7 +134,7 @@ FakeTensorOptions fake_options(const std::optional<std::string>& device, const s
   } else {
     throw Error("real_tensors='" + real_tensors + "'; it is convert, refuse or constant");
   }
-  options.data_sizes = std::move(sizes);
+  add_data_sizes(options, sizes);
   options.host_reads = host_reads_of(host_reads);
   if (!contents_budget.is_none()) {
     const auto [bytes, seconds] = contents_budget.cast<std::pair<int64_t, double>>();
@@ -142,13 +163,13 @@ void bind_modes(py::module_& m) {
   set_describe_process_group(&describe_by_torch);
   py::class_<Mode>(m, "Mode")
       .def(py::init([](const std::optional<std::string>& device, const std::string& profile,
-                       const std::string& real_tensors, NamedDataSizes sizes, const py::object& host_reads,
+                       const std::string& real_tensors, const py::object& sizes, const py::object& host_reads,
                        const py::object& contents_budget) {
              return std::make_unique<Mode>(
-                 fake_options(device, profile, real_tensors, std::move(sizes), host_reads, contents_budget));
+                 fake_options(device, profile, real_tensors, sizes, host_reads, contents_budget));
            }),
            py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("real_tensors") = "constant",
-           py::arg("data_sizes") = NamedDataSizes(), py::arg("host_reads") = py::none(),
+           py::arg("data_sizes") = py::none(), py::arg("host_reads") = py::none(),
            py::arg("contents_budget") = py::none())
       .def("enter", &Mode::enter)
       .def("leave", &Mode::leave)

@@ -20,6 +20,27 @@ def test_flops_are_those_of_flop_counter_mode():
     assert figures["flops"]["forward"] + figures["flops"]["backward"] == counter.get_total_flops()
 
 
+class Viewed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(6))
+
+    def forward(self, x, shape):
+        return (x * self.scale).view(shape)
+
+
+def test_shapes_alone_are_inputs():
+    specs = sg.profile(Net, "f32[8,16]", device="cuda").dict()
+    for shapes in ((8, 16), [8, 16], [(8, 16)], (torch.Size([8, 16]),)):
+        given = sg.profile(Net, shapes, device="cuda").dict()
+        assert given["peak"] == specs["peak"], shapes
+    bilinear = sg.profile(lambda: torch.nn.Bilinear(4, 5, 6), [(8, 4), (8, 5)], device="cuda")
+    assert "f32[8,4]" in bilinear.graph.text() and "f32[8,5]" in bilinear.graph.text()
+    # Beside a tensor, a tuple of numbers is an argument as any other.
+    viewed = sg.capture_training_step(Viewed, [torch.ones(2, 6), (3, 4)])
+    assert "f32[3,4]" in viewed.text()
+
+
 def test_one_line_for_models_factories_and_structures():
     for model in (Net(), Net, lambda: Net().half()):
         report = sg.profile(model, ["f32[8,16]"], device="cuda", dtype=torch.float32)

@@ -69,6 +69,30 @@ def test_reads_are_answered_by_name_kind_function_and_policy():
             torch.randint(0, 9, (3,)).sum().item()
 
 
+def test_sizes_that_data_decides_by_name_kind_and_function():
+    asked = []
+
+    def most(name, operator, tensor, most):
+        asked.append((name, operator, tuple(tensor.shape), most))
+        return None if name.startswith("unique") else most
+
+    with sg.fake("cuda", data_sizes=[{"nonzero1": 2}, most]):
+        x = torch.rand(4, 2, device="cuda")
+        assert x.nonzero().shape == (8, 2)
+        assert x[0].nonzero().shape == (2, 1)
+        with pytest.raises(sg.DataDependentError, match="data_sizes.*for all such"):
+            x.unique()
+    assert asked == [("nonzero0", "aten::nonzero", (4, 2), 8), ("unique0", "aten::_unique2", (4, 2), 8)]
+    with sg.fake("cuda", data_sizes={"nonzero1": 1, "nonzero": 3}):
+        x = torch.rand(4, 2, device="cuda")
+        assert x.masked_select(x > 0.5).shape == (3,)
+        assert x[0].nonzero().shape == (1, 1)
+        assert x[1].nonzero().shape == (2, 1)  # no more than it has
+    for bad in (3, {"nonzero": "many"}):
+        with pytest.raises((sg.Error, RuntimeError)), sg.fake("cuda", data_sizes=bad):
+            pass
+
+
 def test_bad_answers_are_refused():
     with pytest.raises(sg.Error, match="finite"), sg.fake("cpu", host_reads="fine"):
         pass

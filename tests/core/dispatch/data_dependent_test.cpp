@@ -54,6 +54,15 @@ TEST(FakeDataDependent, AFunctionIsAskedForSizes) {
                                              "unique0 aten::_unique2 8"}));
 }
 
+TEST(FakeDataDependent, AKindIsAnsweredAtOnce) {
+  const FakeTensorMode mode({.data_sizes = {{"nonzero", 5}, {"nonzero1", 0}}});
+  const at::Tensor x = at::rand({4, 2});
+  EXPECT_EQ(at::nonzero(x).size(0), 5);
+  EXPECT_EQ(at::nonzero(x[0]).size(0), 0);  // by name
+  EXPECT_EQ(at::nonzero(x[1]).size(0), 2);  // no more than it has
+  EXPECT_THROW(at::_unique2(x), DataDependentError);
+}
+
 TEST(FakeDataDependent, AWriteAsksAgain) {
   int asked = 0;
   const FakeTensorMode mode(
