@@ -142,7 +142,8 @@ def main():
                 for finding in re.split(r"^(?=\S+:\d+:\d+: (?:error|warning): )", output.strip(), flags=re.M):
                     if finding not in shown:
                         shown.add(finding)
-                        print(finding.rstrip(), flush=True)
+                        own = finding.startswith((f"{ROOT}/{source}:", f"{source}:"))
+                        print(finding.rstrip() + ("" if own else f"\n      seen from {source}"), flush=True)
     store.write_text(json.dumps(sorted(clean & set(keys.values()) if not arguments.files else clean)))
 
     linted = len(todo) - len(left_out)

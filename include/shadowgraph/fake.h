@@ -77,8 +77,8 @@ struct DeviceProfile {
 // Sizes of results that depend on data, given by the user: how many elements a mask keeps, how many values are unique.
 //
 // Fake tensors have no data, so nonzero() and its kin throw DataDependentError unless the mode has a size for them.
-// Sizes have names, given in the order of asking: "nonzero0", "nonzero1", "unique0", ... A function can be asked too,
-// for those that are not given by name.
+// Sizes have names, given in the order of asking: "nonzero0", "nonzero1", "unique0", ... "nonzero" is all of its kind:
+// so many, or as many as there can be. A function can be asked too, for those that are not given by name.
 //
 //     FakeTensorMode mode({.data_sizes = {{"nonzero0", 17}}});
 //     at::Tensor rows = mask.nonzero();            // [17, mask.dim()]

@@ -78,18 +78,18 @@ PassResult summary_of(const Result& result) {
 // The row of a typed pass: reads the options by their table, runs it, and sums its result up (a PassResult is a sum
 // already).
 template <class Result, class Options>
-Pass pass_row(std::string name, std::string summary, Result (*pass)(Graph&, const Options&)) {
-  return {.name = std::move(name),
-          .summary = std::move(summary),
+Pass pass_row(std::string_view name, std::string_view summary, Result (*pass)(Graph&, const Options&)) {
+  return {.name = std::string(name),
+          .summary = std::string(summary),
           .run = [pass, table = Options::table()](Graph& graph, const PassOptions& options) -> PassResult {
             return internal::summary_of(pass(graph, table.read(options)));
           },
           .options = Options::table().describe()};
 }
 template <class Result>
-Pass pass_row(std::string name, std::string summary, Result (*pass)(Graph&)) {
-  return {.name = std::move(name),
-          .summary = std::move(summary),
+Pass pass_row(std::string_view name, std::string_view summary, Result (*pass)(Graph&)) {
+  return {.name = std::string(name),
+          .summary = std::string(summary),
           .run = [pass](Graph& graph, const PassOptions&) -> PassResult { return internal::summary_of(pass(graph)); },
           .options = {}};
 }
