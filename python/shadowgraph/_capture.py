@@ -87,20 +87,24 @@ class Capture(Scope):
         _ModuleCalls.release()
         super().__exit__(*exception)
 
-    def name_module(self, module):
-        """Declares the module's parameters and buffers and knows its submodules' paths and classes."""
+    def name_module(self, module, name=""):
+        """Declares the module's parameters and buffers and knows its submodules' paths and classes.
+
+        name: stands before all of them, "generator.0.weight", where a program has several modules.
+        """
         session = self._active()
         if type(module).named_parameters is not torch.nn.Module.named_parameters:  # a wrapper with names of its own
             parts = list(module.named_modules())
             parameters, buffers = module.named_parameters(), module.named_buffers()
         else:
             parts, parameters, buffers = _parts_of(module)
-        for name, parameter in parameters:
-            session.name_parameter(parameter, name)
-        for name, buffer in buffers:
-            session.name_buffer(buffer, name)
+        prefix = f"{name}." if name else ""
+        for path, parameter in parameters:
+            session.name_parameter(parameter, prefix + path)
+        for path, buffer in buffers:
+            session.name_buffer(buffer, prefix + path)
         for path, part in parts:
-            session.name_module(part, path)
+            session.name_module(part, prefix + path if path else name)
 
     def name_input(self, tensor, name, keep_contents=False):
         """Declares an input: it comes first in the graph, under this name.

@@ -63,6 +63,14 @@ def _default_dtype(dtype):
         torch.set_default_dtype(before)
 
 
+def _hand_hooks_on(parameter, fake):
+    """What the program has hung at a parameter's gradient runs for its fake: scaling, optimizers inside backward."""
+    for hook in (parameter._backward_hooks or {}).values():
+        fake.register_hook(hook)
+    for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+        fake.register_post_accumulate_grad_hook(hook)
+
+
 class Converted:
     """A module whose tensors are fakes while this is entered, and its own again afterwards.
 
@@ -88,6 +96,7 @@ class Converted:
                 fake = fake.detach().to(self._dtype)
             if isinstance(tensor, torch.nn.Parameter):
                 fake = torch.nn.Parameter(fake.detach(), tensor.requires_grad)
+                _hand_hooks_on(tensor, fake)
             known = self._fakes[id(tensor)] = (tensor, fake)
         return known[1]
 

@@ -45,6 +45,49 @@ def test_names_modules_phases_and_sources():
     assert graph.metadata["model"] == "Net" and graph.metadata["device"] == "cuda:0"
 
 
+def test_several_modules_have_names_of_their_own():
+    with sg.fake("cuda"):
+        parts = {"generator": torch.nn.Sequential(torch.nn.Linear(4, 8)).cuda(), "critic": torch.nn.Linear(8, 1).cuda()}
+    with sg.Capture("cuda") as session:
+        for name, part in parts.items():
+            session.name_module(part, name)
+        penalized = parts["generator"](torch.randn(2, 4, device="cuda")).detach().requires_grad_()
+        score = parts["critic"](penalized).sum()
+        (slope,) = torch.autograd.grad(score, penalized, create_graph=True)
+        (score + slope.square().sum()).backward()
+        graph = session.finish([score])
+    names = {node.argument("name") for node in graph.find("sg::parameter")}
+    assert names == {"generator.0.weight", "generator.0.bias", "critic.weight", "critic.bias"}
+    assert {node.module for node in graph.find("aten::addmm")} == {"generator.0", "critic"}
+
+
+@pytest.mark.parametrize("factory", [True, False], ids=["factory", "converted"])
+def test_hooks_at_gradients_run(factory):
+    seen = []
+
+    def step_inside_backward(parameter):
+        seen.append(sg.is_fake(parameter))
+        parameter.data.add_(parameter.grad, alpha=-0.1)
+        parameter.grad = None
+
+    def net():
+        made = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
+        for parameter in made.parameters():
+            parameter.register_post_accumulate_grad_hook(step_inside_backward)
+        made[0].bias.register_hook(lambda gradient: gradient * 3.5)
+        return made
+
+    given = net if factory else net()
+    graph = sg.capture_training_step(given, "f32[4,256]", device="cuda")
+    assert seen == [True] * 16
+    assert graph.text().count("other=3.5") == 1
+    plain = sg.capture_training_step(lambda: torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)]),
+                                     "f32[4,256]", device="cuda")  # fmt: skip
+    # One layer's gradient at a time, not all of them.
+    gradients = [len(list(one.find("sg::gradient"))) for one in (graph, plain)]
+    assert gradients == [0, 16]
+
+
 def test_what_autograd_keeps_and_what_dies():
     graph = sg.capture_training_step(Net(), "f32[8,16]", device="cuda")
     relus = graph.find("aten::relu")
