@@ -34,8 +34,9 @@ struct CalibrateRequest {
 
 struct ReportRequest {
   ProfileRequest profile;
-  std::string compare;  // a graph file, or another model captured the same way; empty: none
+  std::string compare;  // a graph file, profile.json, or another model captured the same way; empty: none
   std::string title;    // empty: the model's name
+  std::string color;    // a file of values by node; empty: none
   std::string output;
 };
 
@@ -55,6 +56,7 @@ struct DotRequest {
   std::string before;      // a graph file to mark the differences from; empty: none
   ProfileRequest profile;  // for colours: the device's figures
   size_t rows = ViewOptions().most_rows;
+  std::optional<size_t> boxes;  // at most; empty: what DOT and SVG each take
 };
 
 struct OptimizeRequest {

@@ -31,6 +31,7 @@ ViewOptions view_options(const DotRequest& request, const Graph& graph) {
   }
   options.show_views = request.views;
   options.most_rows = request.rows;
+  options.most_boxes = request.boxes ? *request.boxes : request.svg ? kMostBoxesOfSvg : options.most_boxes;
   options.radius = request.radius;
   if (!request.around.empty()) options.around = named_by_user(graph, "--around", request.around);
   if (!request.path.empty()) {
@@ -50,8 +51,10 @@ void draw(const DotRequest& request) {
   ViewOptions options = view_options(request, graph);
   if (before) options.before = &*before;
   std::optional<NodeColors> colors;
-  const ColorBy by = color_by(request.color);
-  if (by != ColorBy::kOperator) {
+  if (is_color_file(request.color)) {
+    colors = node_colors_of_file(graph, request.color);
+    options.colors = &*colors;
+  } else if (const ColorBy by = color_by(request.color); by != ColorBy::kOperator) {
     const Estimates estimates(request.profile, graph);
     colors = NodeColors::of(profile(graph, estimates.options()), by);
     options.colors = &*colors;

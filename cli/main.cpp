@@ -539,8 +539,12 @@ int run(int argc, char** argv) {
                    "Built-in model, TorchScript file, torch.export archive, or graph file")
       ->required();
   page->add_option("-o,--output", report_request.output, "HTML file to write; it needs no other")->required();
-  page->add_option("--compare", report_request.compare,
-                   "What it was before: a graph file, or another model, captured with the same options");
+  page->add_option(
+      "--compare", report_request.compare,
+      "What it was before: a graph file, a profile.json, or another model, captured with the same options");
+  page->add_option("--color", report_request.color,
+                   "Values of nodes to colour by, too: FILE.json, FILE.csv or FILE.csv:COLUMN (docs/report.md)")
+      ->type_name("FILE");
   page->add_option("--title", report_request.title, "Title of the page (default: the model, or the file)");
   add_capture_options(*page, report_request.profile.capture, report_mode, nullptr);
   page->add_option("--spec", report_request.profile.spec,
@@ -698,11 +702,17 @@ int run(int argc, char** argv) {
       ->type_name("FROM TO")
       ->expected(2);
   dot->add_option("--color", dot_request.color,
-                  "operator; flops, bytes (moved), allocated, memory (kept for backward), time; device, phase, module")
+                  "operator; flops, bytes (moved), allocated, memory (kept for backward), time; device, phase, module; "
+                  "or values by node: FILE.json, FILE.csv, FILE.csv:COLUMN")
       ->capture_default_str();
   dot->add_option("--spec", dot_request.profile.spec, "With --color time: the device, as of 'profile'");
   dot->add_option("--diff", dot_request.before, "Mark what differs from this graph file: added, removed, changed")
       ->type_name("BEFORE");
+  dot->add_option(
+         "--boxes", dot_request.boxes,
+         "Boxes in all before modules close and runs are joined (default: 250 of SVG, whose layout takes long, "
+         "3000 of DOT; 0: any number)")
+      ->check(whole_number_from(0));
   dot->add_option("--rows", dot_request.rows,
                   "Boxes below one another before the picture folds further by itself (0: any number)")
       ->check(whole_number_from(0))

@@ -34,18 +34,32 @@ std::string title_of(const Profiled& side, const std::string& source) {
   return side.loaded.capture_seconds ? side.loaded.name : source;
 }
 
+// The text of a file of a profile; "" of anything else, which is a graph file or a model.
+std::string saved_profile(const std::string& path) {
+  if (!path.ends_with(".json")) return {};
+  return read_file(path);
+}
+
 }  // namespace
 
 void report(const ReportRequest& request) {
   const auto own = profiled(request.profile);
   HtmlOptions options{.title = request.title.empty() ? title_of(*own, request.profile.capture.source) : request.title};
   std::unique_ptr<Profiled> before;
-  if (!request.compare.empty()) {
+  if (const std::string saved = saved_profile(request.compare); !saved.empty()) {
+    options.before_json = saved;
+    options.before_title = request.compare;
+  } else if (!request.compare.empty()) {
     ProfileRequest other = request.profile;
     other.capture.source = request.compare;
     before = profiled(other);
     options.before = &before->costs;
     options.before_title = title_of(*before, request.compare);
+  }
+  std::optional<NodeColors> values;
+  if (!request.color.empty()) {
+    values = node_colors_of_file(own->loaded.graph, request.color);
+    options.values = &*values;
   }
   std::string html;
   {

@@ -64,6 +64,12 @@ done
 "$tool" capture resnet50 --mode train -o $pages/graphs/resnet50.sg
 "$tool" report resnet50 --mode train --checkpoint 'layer*' --compare $pages/graphs/resnet50.sg -o $pages/compare.html
 "$tool" report bert_base --mode train --compare resnet50 -o $pages/compare_others.html
+"$tool" profile $pages/graphs/resnet50.sg -o $pages/profile >/dev/null
+"$tool" report resnet50 --mode train --checkpoint 'layer*' --compare $pages/profile/profile.json -o $pages/saved.html
+"$tool" report $pages/graphs/resnet50.sg --color $pages/profile/nodes.csv:live_bytes -o $pages/given.html
+python3 bench/million_nodes.py $pages/graphs/million.sg
+"$tool" report $pages/graphs/million.sg -o $pages/million.html
+rm $pages/graphs/million.sg
 # Names that would leave their place if they could, one of them a megabyte long.
 python3 - $pages/graphs/hostile.sg <<'PYTHON'
 import sys

@@ -66,6 +66,19 @@ std::string padded(std::string_view title) {
   return text;
 }
 
+// As in the page (viz/page/src/graph_view.tsx).
+std::string edge_look(ViewEdgeKind kind) {
+  switch (kind) {
+    case ViewEdgeKind::kAlias:
+      return ", style=dashed, color=\"#0072b2\"";
+    case ViewEdgeKind::kMutation:
+      return ", style=dotted, color=\"#d55e00\"";
+    case ViewEdgeKind::kData:
+      break;
+  }
+  return {};
+}
+
 struct MarkStyle {
   ViewMark mark;
   std::string_view color;
@@ -171,13 +184,12 @@ class Writer {
       line(1, "{} -> {} [style=dashed, color=\"#a0a8b0\"];", model_.boxes[edge.from].id, model_.boxes[edge.to].id);
       return;
     }
-    const char* kind = edge.removed        ? ", style=dashed, color=\"#d55e00\""
-                       : edge.to_next_copy ? ", style=dashed, constraint=false"
-                                           : "";
+    std::string look = edge.removed ? std::string(", style=dashed, color=\"#d55e00\"") : edge_look(edge.kind);
+    if (edge.to_next_copy && !edge.removed) look = ", style=dashed, constraint=false";
     // Spaces keep the label off the line where the viewer's font is wider than the one measured with.
     line(1, "{} -> {} [label=\"  {}  \", tooltip=\"{}\", labeltooltip=\"{}\", penwidth={:.1f}{}];",
          model_.boxes[edge.from].id, model_.boxes[edge.to].id, escape_dot(edge.label, " "), escape_dot(edge.tooltip),
-         escape_dot(edge.tooltip), 1.0 + 0.2 * width, kind);
+         escape_dot(edge.tooltip), 1.0 + 0.2 * width, look);
   }
 
   // Dot puts a box without edges on the first row, and the clusters around it grow up to there: a batch norm's counter
@@ -231,6 +243,16 @@ class Writer {
     const bool copies =
         std::any_of(model_.edges.begin(), model_.edges.end(), [](const auto& e) { return e.to_next_copy; });
     if (copies) line(2, "<TR><TD ALIGN=\"LEFT\">dashed: into the next copy</TD></TR>");
+    const auto any = [&](ViewEdgeKind kind) {
+      return std::any_of(model_.edges.begin(), model_.edges.end(),
+                         [&](const auto& e) { return e.kind == kind && !e.removed && !e.to_next_copy; });
+    };
+    if (any(ViewEdgeKind::kAlias)) {
+      line(2, "<TR><TD ALIGN=\"LEFT\"><FONT COLOR=\"#0072b2\">blue, dashed: the same storage</FONT></TD></TR>");
+    }
+    if (any(ViewEdgeKind::kMutation)) {
+      line(2, "<TR><TD ALIGN=\"LEFT\"><FONT COLOR=\"#d55e00\">orange, dotted: written in place</FONT></TD></TR>");
+    }
     for (const std::string& note : model_.notes) line(2, "<TR><TD ALIGN=\"LEFT\">{}</TD></TR>", escape_html(note));
     line(2, "</TABLE>>];");
   }

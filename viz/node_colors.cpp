@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
 
 #include "ir/text/words.h"
 #include "profiler/module_tree.h"
@@ -32,6 +31,7 @@ constexpr ColorMode kColorModes[] = {
     {ColorBy::kDevice, "device", "device"},
     {ColorBy::kPhase, "phase", "phase"},
     {ColorBy::kModule, "module", "class of the module"},
+    {ColorBy::kGiven, "given", "given values"},
 };
 
 // Nunez, Anderton, Renslow: Optimizing colormaps with consideration for color vision deficiency (2018): cividis.
@@ -56,30 +56,11 @@ std::string amount_text(double amount, NodeColors::Unit unit) {
       return human_bytes(std::llround(amount));
     case NodeColors::Unit::kSeconds:
       return human_seconds(amount);
+    case NodeColors::Unit::kNone:
+      return amount >= 1000 && amount < 1e18 ? human_count(std::llround(amount)) : fmt::format("{:.4g}", amount);
   }
   return {};
 }
-
-class KindNumbers {
- public:
-  explicit KindNumbers(NodeColors& colors) : colors_(colors) {}
-  void set(NodeId node, const std::string& name) {
-    auto [entry, added] = numbers_.try_emplace(name, static_cast<uint32_t>(colors_.kind_entries.size()));
-    if (added && colors_.kind_entries.size() < kMostKinds) {
-      colors_.kind_entries.push_back({name, std::string(kKindFills[colors_.kind_entries.size()])});
-    } else if (added) {
-      if (colors_.kind_entries.size() == kMostKinds) {
-        colors_.kind_entries.push_back({"others", std::string(kKindFills[kMostKinds])});
-      }
-      entry->second = kMostKinds;
-    }
-    colors_.kinds[node] = entry->second;
-  }
-
- private:
-  NodeColors& colors_;
-  std::map<std::string, uint32_t> numbers_;
-};
 
 // The class of the innermost module around a node that has one.
 std::string module_class(const Graph& graph, NodeId node) {
@@ -103,12 +84,56 @@ std::string first_device(const Graph& graph, NodeId node) {
   return name.empty() ? "no device" : name;
 }
 
-void color_by_amount(ViewModel& view, const std::vector<std::vector<NodeId>>& nodes_of, const NodeColors& colors) {
+// Of equal layers.
+struct Copies {
+  double least = 0, mean = 0, most = 0;
+  size_t count = 0;
+
+  static Copies of(const std::vector<double>& amounts) {
+    Copies copies{.count = amounts.size()};
+    if (amounts.empty()) return copies;
+    copies.least = *std::min_element(amounts.begin(), amounts.end());
+    copies.most = *std::max_element(amounts.begin(), amounts.end());
+    for (const double amount : amounts) copies.mean += amount / static_cast<double>(amounts.size());
+    return copies;
+  }
+  std::string text(NodeColors::Unit unit) const {
+    if (count <= 1) return amount_text(mean, unit);
+    return fmt::format("x{}: min {}, mean {}, max {}", count, amount_text(least, unit), amount_text(mean, unit),
+                       amount_text(most, unit));
+  }
+};
+
+// In the titles of open layers, what the folded ones have.
+void add_amounts_of_clusters(const DrawnGraph& drawn, const NodeColors& colors, ViewModel& view) {
+  std::vector<double> sums(drawn.clusters.size(), 0);
+  for (uint32_t node = 0; node < drawn.nodes.size(); ++node) {
+    sums[drawn.cluster_of[node]] += colors.amounts[drawn.nodes[node]];
+  }
+  for (auto c = static_cast<uint32_t>(sums.size()); c-- > 1;) sums[drawn.clusters[c].parent] += sums[c];
+  for (uint32_t c = 1; c < sums.size() && c < view.clusters.size(); ++c) {
+    if (drawn.clusters[c].repeats <= 1) continue;
+    std::vector<double> amounts;
+    for (const uint32_t sibling : drawn.clusters[drawn.clusters[c].parent].children) {
+      if (drawn.clusters[sibling].run == c) amounts.push_back(sums[sibling]);
+    }
+    const Copies copies = Copies::of(amounts);
+    if (copies.most > 0) view.clusters[c].subtitle += ", " + copies.text(colors.unit);
+  }
+}
+
+void color_by_amount(ViewModel& view, const BoxNodes& nodes_of, const NodeColors& colors) {
   std::vector<double> amounts(view.boxes.size(), 0);
+  std::vector<Copies> copies(view.boxes.size());
   double low = INFINITY;
   double high = 0;
   for (size_t b = 0; b < view.boxes.size() && b < nodes_of.size(); ++b) {
-    for (const NodeId node : nodes_of[b]) amounts[b] += colors.amounts[node];
+    std::vector<double> of_copies(nodes_of[b].size(), 0);
+    for (size_t copy = 0; copy < of_copies.size(); ++copy) {
+      for (const NodeId node : nodes_of[b][copy]) of_copies[copy] += colors.amounts[node];
+    }
+    copies[b] = Copies::of(of_copies);
+    amounts[b] = copies[b].mean;
     if (amounts[b] <= 0) continue;
     low = std::min(low, amounts[b]);
     high = std::max(high, amounts[b]);
@@ -128,7 +153,9 @@ void color_by_amount(ViewModel& view, const std::vector<std::vector<NodeId>>& no
         has ? entry(span > 0 ? std::log(amounts[b] / low) / span : 1) : LegendEntry{"", std::string(kNoAmount), false};
     box.fill = look.fill;
     box.light_text = look.light_text;
-    if (has) box.tooltip += fmt::format("\n{}: {}", colors.title, amount_text(amounts[b], colors.unit));
+    if (!has) continue;
+    box.tooltip += fmt::format("\n{}: {}", colors.title, copies[b].text(colors.unit));
+    if (box.category == OperatorCategory::kModule) box.lines.push_back(copies[b].text(colors.unit));
   }
   const int steps = high == 0 ? 0 : span > 0 ? kLegendSteps : 1;
   for (int i = 0; i < steps; ++i) {
@@ -140,7 +167,7 @@ void color_by_amount(ViewModel& view, const std::vector<std::vector<NodeId>>& no
   if (none) view.legend.push_back({"none", std::string(kNoAmount)});
 }
 
-void color_by_kind(ViewModel& view, const std::vector<std::vector<NodeId>>& nodes_of, const NodeColors& colors) {
+void color_by_kind(ViewModel& view, const BoxNodes& nodes_of, const NodeColors& colors) {
   std::vector<bool> used(colors.kind_entries.size(), false);
   bool several = false;
   bool none = false;
@@ -150,13 +177,15 @@ void color_by_kind(ViewModel& view, const std::vector<std::vector<NodeId>>& node
     uint32_t kind = NodeColors::kNoKind;
     bool mixed = false;
     std::vector<std::string> names;
-    for (const NodeId node : nodes_of[b]) {
-      const uint32_t own = colors.kinds[node];
-      if (own >= colors.kind_entries.size()) continue;
-      mixed = mixed || (kind != NodeColors::kNoKind && kind != own);
-      kind = own;
-      const std::string& name = colors.kind_entries[own].label;
-      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    for (const auto& copy : nodes_of[b]) {
+      for (const NodeId node : copy) {
+        const uint32_t own = colors.kinds[node];
+        if (own >= colors.kind_entries.size()) continue;
+        mixed = mixed || (kind != NodeColors::kNoKind && kind != own);
+        kind = own;
+        const std::string& name = colors.kind_entries[own].label;
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+      }
     }
     several = several || mixed;
     none = none || kind == NodeColors::kNoKind;
@@ -180,15 +209,30 @@ void color_by_kind(ViewModel& view, const std::vector<std::vector<NodeId>>& node
 
 }  // namespace
 
+void KindNumbers::set(NodeId node, const std::string& name) {
+  auto [entry, added] = numbers_.try_emplace(name, static_cast<uint32_t>(colors_.kind_entries.size()));
+  if (added && colors_.kind_entries.size() < kMostKinds) {
+    colors_.kind_entries.push_back({name, std::string(kKindFills[colors_.kind_entries.size()])});
+  } else if (added) {
+    if (colors_.kind_entries.size() == kMostKinds) {
+      colors_.kind_entries.push_back({"others", std::string(kKindFills[kMostKinds])});
+    }
+    entry->second = kMostKinds;
+  }
+  colors_.kinds[node] = entry->second;
+}
+
 std::string_view to_string(ColorBy by) { return kColorModes[static_cast<size_t>(by)].name; }
 
 ColorBy color_by(std::string_view name) {
   std::vector<std::string_view> names;
   for (const ColorMode& mode : kColorModes) {
+    if (mode.by == ColorBy::kGiven) continue;
     if (mode.name == name) return mode.by;
     names.push_back(mode.name);
   }
-  throw Error(fmt::format("no colours by '{}'; there are {}", name, fmt::join(names, ", ")));
+  throw Error(
+      fmt::format("no colours by '{}'; there are {}, and files of values (.json, .csv)", name, fmt::join(names, ", ")));
 }
 
 NodeColors NodeColors::of(const Profile& profile, ColorBy by) {
@@ -239,12 +283,14 @@ NodeColors NodeColors::of(const Profile& profile, ColorBy by) {
       case ColorBy::kModule:
         kinds.set(node, module_class(graph, node));
         break;
+      case ColorBy::kGiven:
+        throw Error("values that are given come from a file, rather than a profile: node_colors_of_file");
     }
   }
   return colors;
 }
 
-void color_boxes(ViewModel& view, const std::vector<std::vector<NodeId>>& nodes_of, const NodeColors& colors) {
+void color_boxes(const DrawnGraph& drawn, const BoxNodes& nodes_of, const NodeColors& colors, ViewModel& view) {
   // The categories are what boxes have without colours.
   if (colors.by == ColorBy::kOperator) return;
   view.legend_title = colors.title;
@@ -254,6 +300,7 @@ void color_boxes(ViewModel& view, const std::vector<std::vector<NodeId>>& nodes_
   } else {
     view.legend_title += ", logarithmic";
     color_by_amount(view, nodes_of, colors);
+    add_amounts_of_clusters(drawn, colors, view);
   }
 }
 

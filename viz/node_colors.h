@@ -1,13 +1,26 @@
 // The fills of a view model's boxes, from values of the nodes in them.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
-#include "shadowgraph/draw.h"
+#include "viz/view_contents.h"
 
 namespace shadowgraph {
 
-// `nodes_of` has, for each box, the nodes in it that are drawn.
-void color_boxes(ViewModel& view, const std::vector<std::vector<NodeId>>& nodes_of, const NodeColors& colors);
+// Before clusters are tidied: `view.clusters` are those of `drawn`. What stands for equal layers says the least, the mean and the most of them.
+void color_boxes(const DrawnGraph& drawn, const BoxNodes& nodes_of, const NodeColors& colors, ViewModel& view);
+
+// Gives nodes kinds by name, each with a colour; beyond the colours that there are, one kind has all others.
+class KindNumbers {
+ public:
+  explicit KindNumbers(NodeColors& colors) : colors_(colors) {}
+  void set(NodeId node, const std::string& name);
+
+ private:
+  NodeColors& colors_;
+  std::map<std::string, uint32_t> numbers_;
+};
 
 }  // namespace shadowgraph

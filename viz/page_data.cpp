@@ -1,14 +1,9 @@
 #include "viz/page_data.h"
 
-#include <ATen/core/jit_type.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_map>
-#include <zlib.h>
 
 #include "ir/text/words.h"
 #include "profiler/memory/device_run.h"
@@ -17,7 +12,10 @@
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/text.h"
-#include "viz/drawn_graph.h"
+#include "viz/constant_text.h"
+#include "viz/node_colors.h"
+#include "viz/page_columns.h"
+#include "viz/page_modules.h"
 
 namespace shadowgraph {
 namespace {
@@ -26,61 +24,6 @@ using nlohmann::json;
 
 constexpr uint32_t kNoNumber = 0xFFFFFFFFU;
 constexpr size_t kMostPlannedStorages = 200'000;  // beyond, the page places the blocks that it shows by itself
-constexpr size_t kLongestConstants = 2000;        // characters of the constant arguments of a call
-
-// A column of whole numbers: variable-length, seven bits a byte; as they are, or as differences from the one before.
-class Column {
- public:
-  enum class Code : char { kPlain = 'u', kDelta = 'd' };
-  explicit Column(std::string name, Code code = Code::kPlain) : name_(std::move(name)), code_(code) {}
-
-  void add(int64_t value) {
-    ++count_;
-    if (code_ == Code::kPlain) {
-      append(value < 0 ? 0 : static_cast<uint64_t>(value));
-      return;
-    }
-    const int64_t step = value - last_;
-    last_ = value;
-    append((static_cast<uint64_t>(step) << 1U) ^ static_cast<uint64_t>(step >> 63));
-  }
-  json entry(size_t offset) const {
-    return {{"name", name_},
-            {"code", std::string(1, static_cast<char>(code_))},
-            {"count", count_},
-            {"at", offset},
-            {"bytes", bytes_.size()}};
-  }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  void append(uint64_t value) {
-    for (; value >= 0x80; value >>= 7U) bytes_ += static_cast<char>((value & 0x7FU) | 0x80U);
-    bytes_ += static_cast<char>(value);
-  }
-
-  std::string name_;
-  Code code_;
-  int64_t last_ = 0;
-  size_t count_ = 0;
-  std::string bytes_;
-};
-
-// Texts by number, each once; 0 is the empty one.
-class Texts {
- public:
-  Texts() { number(""); }
-  uint32_t number(std::string_view text) {
-    const auto [entry, added] = numbers_.try_emplace(std::string(text), static_cast<uint32_t>(list_.size()));
-    if (added) list_.push_back(entry->first);
-    return entry->second;
-  }
-  json list() const { return list_; }
-
- private:
-  std::unordered_map<std::string, uint32_t> numbers_;
-  std::vector<std::string> list_;
-};
 
 class PageData {
  public:
@@ -93,20 +36,15 @@ class PageData {
     values();
     storages();
     reserved();
-    clusters();
-    regions();
-    modules();
+    add_clusters(profile_, columns_, texts_);
+    add_regions(graph_, columns_, texts_);
+    add_modules(profile_, columns_, texts_);
     differences();
+    given();
     return joined();
   }
 
  private:
-  Column& column(const char* name, Column::Code code = Column::Code::kPlain) {
-    columns_.push_back(std::make_unique<Column>(name, code));
-    return *columns_.back();
-  }
-  Column& delta(const char* name) { return column(name, Column::Code::kDelta); }
-
   void number_all() {
     uint32_t next = 0;
     const Numbering numbering = Numbering::of(graph_);
@@ -150,110 +88,26 @@ class PageData {
     return number;
   }
 
-  // "stride=[2, 2], groups=1": what a node is given beside tensors.
-  std::string constants(NodeId id) const {
-    std::string text;
-    const auto& formal = graph_.target(id).schema().arguments();
-    const auto actual = graph_.arguments(id);
-    for (size_t i = 0; i < actual.size() && i < formal.size() && text.size() < kLongestConstants; ++i) {
-      if (actual[i].kind == ArgumentKind::kNone || actual[i].kind == ArgumentKind::kValue) continue;
-      const size_t before = text.size();
-      text += (text.empty() ? "" : ", ") + formal[i].name() + "=";
-      if (!append(text, actual[i], formal[i].real_type()->kind(), 0)) text.resize(before);
-    }
-    if (text.size() > kLongestConstants) text = text.substr(0, kLongestConstants) + " ...";
-    return text;
-  }
-  // Whether there is anything but values in it.
-  bool append(std::string& text, const Argument& argument, c10::TypeKind type, int depth) const {
-    switch (argument.kind) {
-      case ArgumentKind::kNone:
-        text += "None";
-        return false;
-      case ArgumentKind::kValue:
-        text += '%';
-        text += std::to_string(number_of(argument.ref.value));
-        return false;
-      case ArgumentKind::kInt:
-        if (type == c10::TypeKind::ScalarTypeType && argument.i >= 0 && argument.i < 127) {
-          text += dtype_word(static_cast<c10::ScalarType>(argument.i));
-        } else if (type == c10::TypeKind::LayoutType) {
-          text += layout_word(static_cast<c10::Layout>(argument.i));
-        } else if (type == c10::TypeKind::MemoryFormatType) {
-          text += memory_format_word(static_cast<c10::MemoryFormat>(argument.i));
-        } else {
-          append_int(text, argument.i);
-        }
-        return true;
-      case ArgumentKind::kFloat:
-        append_float(text, argument.d);
-        return true;
-      case ArgumentKind::kBool:
-        text += argument.b ? "true" : "false";
-        return true;
-      case ArgumentKind::kComplex: {
-        const auto parts = graph_.complex_parts(argument);
-        text += fmt::format("{}{:+}i", parts[0], parts[1]);
-        return true;
-      }
-      case ArgumentKind::kString:
-        append_quoted(text, graph_.text(argument.string));
-        return true;
-      case ArgumentKind::kOpaque:
-        text += '<';
-        text += graph_.text(argument.string);
-        text += '>';
-        return true;
-      case ArgumentKind::kDevice:
-      case ArgumentKind::kGenerator:
-        append_device(text, argument.device());
-        return true;
-      case ArgumentKind::kIntList:
-        text += fmt::format("[{}]", fmt::join(graph_.ints(argument), ", "));
-        return true;
-      case ArgumentKind::kConstant: {
-        const at::Tensor& tensor = graph_.constant(argument.constant);
-        text += fmt::format("constant {}[{}]", dtype_word(tensor.scalar_type()), fmt::join(tensor.sizes(), ","));
-        return true;
-      }
-      case ArgumentKind::kList: {
-        bool any = false;
-        bool first = true;
-        text += '[';
-        for (const Argument& element : graph_.list(argument)) {
-          if (!first) text += ", ";
-          first = false;
-          if (depth > 8 || text.size() > kLongestConstants) {
-            text += "...";
-            break;
-          }
-          any = append(text, element, c10::TypeKind::AnyType, depth + 1) || any;
-        }
-        text += ']';
-        return any;
-      }
-    }
-    return false;
-  }
-
   void nodes() {
-    const auto plain = Column::Code::kPlain;
-    Column &target = column("node.target"), &phase = column("node.phase"), &module = delta("node.module"),
-           &region = delta("node.region"), &forward = column("node.forward"), &source = delta("node.source"),
-           &constant = column("node.constants", plain), &name = column("node.name"), &inputs = column("node.inputs"),
-           &outputs = column("node.outputs"), &saved = column("node.saved"), &category = column("node.category");
-    Column &input_value = column("input.value"), &input_place = column("input.place");
-    Column &saved_value = column("saved.value"), &saved_role = column("saved.role");
-    Column &matmul = column("node.matmul"), &elementwise = column("node.elementwise"),
-           &transcendental = column("node.transcendental"), &read = column("node.read"),
-           &written = column("node.written"), &scratch = column("node.scratch"),
-           &scratch_source = column("node.scratch_source"), &uncovered = column("node.uncovered");
+    Column &target = columns_.plain("node.target"), &phase = columns_.plain("node.phase"),
+           &module = columns_.delta("node.module"), &region = columns_.delta("node.region"),
+           &forward = columns_.plain("node.forward"), &source = columns_.delta("node.source"),
+           &constant = columns_.plain("node.constants"), &name = columns_.plain("node.name"),
+           &inputs = columns_.plain("node.inputs"), &outputs = columns_.plain("node.outputs"),
+           &saved = columns_.plain("node.saved"), &category = columns_.plain("node.category");
+    Column &input_value = columns_.plain("input.value"), &input_place = columns_.plain("input.place");
+    Column &saved_value = columns_.plain("saved.value"), &saved_role = columns_.plain("saved.role");
+    Column &matmul = columns_.plain("node.matmul"), &elementwise = columns_.plain("node.elementwise"),
+           &transcendental = columns_.plain("node.transcendental"), &read = columns_.plain("node.read"),
+           &written = columns_.plain("node.written"), &scratch = columns_.plain("node.scratch"),
+           &scratch_source = columns_.plain("node.scratch_source"), &uncovered = columns_.plain("node.uncovered");
     const StepTime* time = profile_.time();
-    Column* picoseconds = time != nullptr ? &column("node.picoseconds") : nullptr;
-    Column* kernel = time != nullptr ? &column("node.kernel") : nullptr;
-    Column* bound = time != nullptr ? &column("node.bound") : nullptr;
+    Column* picoseconds = time != nullptr ? &columns_.plain("node.picoseconds") : nullptr;
+    Column* kernel = time != nullptr ? &columns_.plain("node.kernel") : nullptr;
+    Column* bound = time != nullptr ? &columns_.plain("node.bound") : nullptr;
     const Traffic& traffic = costs_.traffic();
     const IdMap<NodeId, uint32_t>& module_of = costs_.modules().of_node;
+    const auto number = [this](ValueId value) { return number_of(value); };
     uint32_t next_value = 0;
     for (uint32_t i = 0; i < costs_.nodes.size(); ++i) {
       const NodeId id = costs_.nodes[i];
@@ -268,7 +122,7 @@ class PageData {
       source.add(texts_.number(graph_.text_or_empty(node.source)));
       const std::string placeholder = placeholder_name(graph_, id);
       name.add(texts_.number(placeholder));
-      constant.add(texts_.number(placeholder.empty() ? constants(id) : std::string()));
+      constant.add(texts_.number(placeholder.empty() ? constant_text(graph_, id, number) : std::string()));
 
       const OperatorFacts& facts = graph_.facts(node.target);
       const auto actual = graph_.arguments(id);
@@ -351,9 +205,10 @@ class PageData {
   }
 
   void values() {
-    Column &kind = column("value.kind"), &dtype = column("value.dtype"), &sizes = column("value.sizes"),
-           &strides = column("value.strides"), &offset = column("value.offset"), &storage = delta("value.storage"),
-           &grad = column("value.requires_grad"), &device = column("value.device");
+    Column &kind = columns_.plain("value.kind"), &dtype = columns_.plain("value.dtype"),
+           &sizes = columns_.plain("value.sizes"), &strides = columns_.plain("value.strides"),
+           &offset = columns_.plain("value.offset"), &storage = columns_.delta("value.storage"),
+           &grad = columns_.plain("value.requires_grad"), &device = columns_.plain("value.device");
     for (const ValueId id : value_order_) {
       const Value& value = graph_.value(id);
       const bool tensor = value.kind == ValueKind::kTensor;
@@ -369,9 +224,10 @@ class PageData {
   }
 
   void storages() {
-    Column &bytes = column("storage.bytes"), &kind = column("storage.kind"), &device = column("storage.device"),
-           &born = delta("storage.born"), &freed = delta("storage.freed"), &value = delta("storage.value"),
-           &existed = column("storage.existed");
+    Column &bytes = columns_.plain("storage.bytes"), &kind = columns_.plain("storage.kind"),
+           &device = columns_.plain("storage.device"), &born = columns_.delta("storage.born"),
+           &freed = columns_.delta("storage.freed"), &value = columns_.delta("storage.value"),
+           &existed = columns_.plain("storage.existed");
     std::vector<uint32_t> first(storage_order_.size(), 0);
     for (uint32_t v = static_cast<uint32_t>(value_order_.size()); v-- > 0;) {
       const StorageId id = graph_.value(value_order_[v]).storage;
@@ -391,7 +247,7 @@ class PageData {
     }
     if (storage_order_.size() > kMostPlannedStorages) return;
     const MemoryPlan plan = profile_.plan();
-    Column& place = delta("storage.place");
+    Column& place = columns_.delta("storage.place");
     for (const StorageId id : storage_order_) place.add(plan.offsets[id] + 1);
     json own = json::array();
     for (const auto& scratch : costs_.custom.scratch()) {
@@ -412,92 +268,8 @@ class PageData {
     } catch (const OutOfMemoryError&) {
       return;  // the profile says so
     }
-    Column& bytes = delta("node.reserved");
+    Column& bytes = columns_.delta("node.reserved");
     for (const AllocatorPeaks& peak : peaks) bytes.add(peak.reserved);
-  }
-
-  // The module calls around every node, phase by phase, and which of them do the same as the one before.
-  void clusters() {
-    ViewOptions options;
-    for (uint32_t i = 0; i < graph_.phase_count(); ++i) options.phases.push_back(graph_.phase_name(PhaseId(i)));
-    options.show_views = true;
-    options.show_parameters = true;
-    const DrawnGraph drawn = DrawnGraph::of(graph_, options);
-    Column &of = delta("node.cluster"), &stand_in = column("node.stand_in");
-    for (uint32_t i = 0; i < costs_.nodes.size(); ++i) {
-      const uint32_t at = drawn.index[costs_.nodes[i]];
-      of.add(at == DrawnGraph::kNone ? 0 : drawn.cluster_of[at]);
-      const uint32_t other = at == DrawnGraph::kNone ? i : drawn.position[drawn.stand_in[at]];
-      stand_in.add(other < i ? i - other : 0);
-    }
-    Column &parent = delta("cluster.parent"), &name = column("cluster.name"), &class_name = column("cluster.class"),
-           &call = column("cluster.call"), &phase = column("cluster.phase"), &stands_for = column("cluster.stands_for"),
-           &repeats = column("cluster.repeats"), &span = column("cluster.span");
-    for (uint32_t c = 0; c < drawn.clusters.size(); ++c) {
-      const ModuleCluster& cluster = drawn.clusters[c];
-      parent.add(c == 0 ? 0 : cluster.parent);
-      name.add(texts_.number(cluster.name));
-      class_name.add(texts_.number(cluster.class_name));
-      call.add(cluster.call);
-      phase.add(cluster.phase ? 1 : 0);
-      stands_for.add(cluster.stands_for == ModuleCluster::kNone ? 0 : int64_t{cluster.stands_for} + 1);
-      repeats.add(cluster.repeats);
-      span.add(texts_.number(cluster.span));
-    }
-  }
-
-  void regions() {
-    Column &kind = column("region.kind"), &parent = delta("region.parent"), &name = column("region.name"),
-           &call = column("region.call");
-    for (uint32_t i = 0; i < graph_.region_count(); ++i) {
-      const Region& region = graph_.region(RegionId(i));
-      kind.add(static_cast<int64_t>(region.kind));
-      parent.add(region.parent.valid() ? int64_t{region.parent.index} + 1 : 0);
-      std::string_view text = graph_.text_or_empty(region.name);
-      if (text.empty() && region.target.valid()) text = graph_.target(region.target).name();
-      // Modules have their names in module.*; here it is calls of composite operators that matter.
-      name.add(region.kind == RegionKind::kModule ? 0 : texts_.number(text));
-      call.add(region.call);
-    }
-  }
-
-  void modules() {
-    Column &parent = delta("module.parent"), &path = column("module.path"), &class_name = column("module.class"),
-           &calls = column("module.calls"), &peak = column("module.peak"), &saved = column("module.saved"),
-           &output = column("module.output"), &temporary = column("module.temporary"),
-           &parameters = column("module.parameters"), &backward = column("module.backward"),
-           &forward_nodes = column("module.forward_nodes"), &backward_nodes = column("module.backward_nodes"),
-           &forward_flops = column("module.forward_flops"), &backward_flops = column("module.backward_flops"),
-           &forward_elementwise = column("module.forward_elementwise"),
-           &backward_elementwise = column("module.backward_elementwise");
-    std::vector<uint32_t> parents(profile_.modules.size(), 0);
-    for (uint32_t m = 0; m < profile_.modules.size(); ++m) {
-      for (const uint32_t child : profile_.modules[m].children) parents[child] = m;
-    }
-    for (uint32_t m = 0; m < profile_.modules.size(); ++m) {
-      const ModuleProfile& module = profile_.modules[m];
-      const GroupFigures& figures = module.figures;
-      parent.add(parents[m]);
-      // The part below the parent: long paths would otherwise be there once a level.
-      const std::string& above = profile_.modules[parents[m]].path;
-      const bool below = m != 0 && !above.empty() && module.path.size() > above.size() &&
-                         module.path.starts_with(above) && module.path[above.size()] == '.';
-      path.add(texts_.number(below ? module.path.substr(above.size()) : module.path));
-      class_name.add(texts_.number(module.class_name));
-      calls.add(module.calls);
-      peak.add(module.peak);
-      saved.add(figures.incremental);
-      output.add(figures.output);
-      temporary.add(figures.temporary);
-      parameters.add(figures.parameters);
-      backward.add(figures.backward);
-      forward_nodes.add(figures.forward_nodes);
-      backward_nodes.add(figures.backward_nodes);
-      forward_flops.add(figures.forward_flops.matmul);
-      backward_flops.add(figures.backward_flops.matmul);
-      forward_elementwise.add(figures.forward_flops.elementwise);
-      backward_elementwise.add(figures.backward_flops.elementwise);
-    }
   }
 
   // Of the nodes of this graph: 1 removed or added, 2 changed.
@@ -513,10 +285,30 @@ class PageData {
       state[at] = other.valid() ? 2 : 1;
       if (!change.what.empty()) words.push_back({at, change.what});
     }
-    Column& different = column("node.different");
+    Column& different = columns_.plain("node.different");
     for (const int64_t s : state) different.add(s);
     header_["different"] = std::move(words);
     header_["same"] = role_.diff->same;
+  }
+
+  // Values of nodes from a file.
+  void given() {
+    if (role_.values == nullptr) return;
+    const NodeColors& colors = *role_.values;
+    static constexpr const char* kUnits[] = {"flops", "bytes", "seconds", ""};
+    json values = json::array();
+    const bool kinds = !colors.kind_entries.empty();
+    for (uint32_t i = 0; i < costs_.nodes.size(); ++i) {
+      const NodeId id = costs_.nodes[i];
+      if (kinds && colors.kinds[id] != NodeColors::kNoKind) values.push_back({i, colors.kinds[id]});
+      if (!kinds && colors.amounts[id] > 0) values.push_back({i, colors.amounts[id]});
+    }
+    header_["given"] = {
+        {"title", colors.title}, {"unit", kUnits[static_cast<size_t>(colors.unit)]}, {"values", std::move(values)}};
+    if (!kinds) return;
+    json entries = json::array();
+    for (const LegendEntry& entry : colors.kind_entries) entries.push_back({entry.label, entry.fill});
+    header_["given"]["kinds"] = std::move(entries);
   }
 
   std::string joined() {
@@ -558,19 +350,12 @@ class PageData {
       regions.push_back(to_string(static_cast<RegionKind>(k)));
     header_["region_kinds"] = std::move(regions);
 
-    json entries = json::array();
-    size_t at = 0;
-    for (const auto& column : columns_) {
-      entries.push_back(column->entry(at));
-      at += column->bytes().size();
-    }
-    header_["columns"] = std::move(entries);
+    header_["columns"] = columns_.entries();
     const std::string head = header_.dump(-1, ' ', false, json::error_handler_t::replace);
     std::string all = "SGPD";
     for (int i = 0; i < 4; ++i) all += static_cast<char>(head.size() >> (8 * i) & 0xFF);
-    all.reserve(all.size() + head.size() + at);
     all += head;
-    for (const auto& column : columns_) all += column->bytes();
+    columns_.append_to(all);
     return all;
   }
 
@@ -579,7 +364,7 @@ class PageData {
   const Graph& graph_;
   const ProgramCosts& costs_;
   json header_;
-  std::vector<std::unique_ptr<Column>> columns_;
+  Columns columns_;
   Texts texts_, lists_;
   std::vector<std::string> devices_, dtypes_;
   std::vector<int64_t> dtype_bytes_;
@@ -595,18 +380,5 @@ class PageData {
 }  // namespace
 
 std::string page_data(const Profile& profile, const PageRole& role) { return PageData(profile, role).write(); }
-
-std::string packed(const std::string& bytes) {
-  // The last few percent cost seconds where there is much.
-  const int level = bytes.size() > 8'000'000 ? 5 : 9;
-  uLongf size = compressBound(static_cast<uLong>(bytes.size()));
-  std::vector<uint8_t> compressed(size);
-  const int status = compress2(compressed.data(), &size, reinterpret_cast<const Bytef*>(bytes.data()),
-                               static_cast<uLong>(bytes.size()), level);
-  TORCH_INTERNAL_ASSERT(status == Z_OK);
-  std::string text;
-  append_base64(text, {compressed.data(), size});
-  return text;
-}
 
 }  // namespace shadowgraph

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "shadowgraph/draw_colors.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/verify.h"
 
@@ -16,6 +17,7 @@ struct PageRole {
   std::string title;
   const GraphDiff* diff = nullptr;
   bool before = false;
+  const NodeColors* values = nullptr;
 };
 
 std::string page_data(const Profile& profile, const PageRole& role);

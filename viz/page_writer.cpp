@@ -2,6 +2,8 @@
 //
 // What comes from the captured program stands in the page compressed and in base64, so that no name in it can end a script
 // or open a tag; the title alone is text, and is escaped.
+#include <nlohmann/json.hpp>
+
 #include "profiler/embedded_files.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
@@ -21,7 +23,7 @@ std::string_view bundled(std::string_view name) {
 constexpr size_t kLongestTitle = 200;
 
 // Text of an HTML element; what is no printable character becomes a space.
-std::string escape_html(std::string_view text) {
+std::string escape_title(std::string_view text) {
   std::string out;
   for (const char c : text) {
     if (out.size() > kLongestTitle) return out + " ...";
@@ -58,6 +60,30 @@ void add_data(std::string& html, const char* id, const std::string& text) {
   html += "</script>\n";
 }
 
+// A saved profile as the page reads it (viz/page/src/differences.ts): its JSON without what a comparison leaves alone.
+std::string saved_profile(const HtmlOptions& options) {
+  using nlohmann::json;
+  json profile = json::parse(options.before_json, nullptr, /*allow_exceptions=*/false);
+  if (profile.is_discarded()) throw Error("the profile to compare with is not JSON");
+  const auto has = [&](const char* key, const char* inner) {
+    return profile.is_object() && profile.contains(key) && profile[key].is_object() && profile[key].contains(inner);
+  };
+  const bool complete = has("peak", "bytes") && has("peak", "by_kind") && profile["peak"]["bytes"].is_number() &&
+                        profile.contains("nodes") && profile["nodes"].is_number() && profile.contains("operators") &&
+                        profile["operators"].is_object();
+  if (!complete) {
+    throw Error(profile.is_object() && profile.contains("batches")
+                    ? "the profile to compare with is of several batches: save that of one ('shadowgraph profile -o')"
+                    : "the JSON to compare with is not a profile, as 'shadowgraph profile -o' saves it (profile.json)");
+  }
+  for (const char* unused : {"timeline", "outputs", "findings", "top_at_peak"}) profile.erase(unused);
+  const bool named = profile.contains("model") && profile["model"].is_string();
+  profile["title"] = !options.before_title.empty() ? options.before_title
+                     : named                       ? profile["model"].get<std::string>()
+                                                   : "a saved profile";
+  return profile.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 }  // namespace
 
 std::string to_html(const Profile& profile, const HtmlOptions& options) {
@@ -68,16 +94,17 @@ std::string to_html(const Profile& profile, const HtmlOptions& options) {
       "style-src 'unsafe-inline'; img-src data: blob:\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta name=\"generator\" content=\"shadowgraph " SHADOWGRAPH_VERSION "\">\n<title>";
-  html += escape_html(title) + " - shadowgraph</title>\n<style>";
+  html += escape_title(title) + " - shadowgraph</title>\n<style>";
   html += bundled("page.css");
   html +=
       "</style>\n</head>\n<body>\n<div id=\"page\"><p class=\"waiting\">Reading the graph ...</p></div>\n"
       "<noscript><p>This page draws with JavaScript, which is switched off here.</p></noscript>\n";
   if (options.before == nullptr) {
-    add_data(html, "graph-data", packed(page_data(profile, {.title = title})));
+    add_data(html, "graph-data", packed(page_data(profile, {.title = title, .values = options.values})));
+    if (!options.before_json.empty()) add_data(html, "before-profile", packed(saved_profile(options)));
   } else {
     const GraphDiff diff = GraphDiff::of(options.before->graph(), profile.graph());
-    add_data(html, "graph-data", packed(page_data(profile, {.title = title, .diff = &diff})));
+    add_data(html, "graph-data", packed(page_data(profile, {.title = title, .diff = &diff, .values = options.values})));
     add_data(
         html, "before-data",
         packed(page_data(*options.before,

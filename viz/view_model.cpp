@@ -2,8 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <map>
 #include <set>
 
 #include "ir/operators/operator_name.h"
@@ -16,22 +14,15 @@
 #include "viz/merged_graph.h"
 #include "viz/node_colors.h"
 #include "viz/tidy_clusters.h"
+#include "viz/view_contents.h"
+#include "viz/view_edges.h"
+#include "viz/view_marks.h"
 
 namespace shadowgraph {
 namespace {
 
 constexpr uint32_t kNone = DrawnGraph::kNone;
-constexpr size_t kMostTooltipLines = 12;
 constexpr size_t kFewBoxes = 8;  // a picture of less says nothing: rather a tall one
-
-// What the operators of a cluster and of all below it come to.
-struct Contents {
-  int64_t operators = 0;
-  int64_t flops = 0;
-  int64_t bytes = 0;       // allocated
-  uint32_t visible = 0;    // drawn nodes that no fold hides
-  uint32_t first = kNone;  // the first of those
-};
 
 class ViewBuilder {
  public:
@@ -41,12 +32,12 @@ class ViewBuilder {
         merged_(merged),
         drawn_(DrawnGraph::of(graph, options, merged)),
         flops_(Flops::of(graph)),
-        named_(named_nodes(options)) {
-    sum_contents();
-  }
+        named_(named_nodes(options)),
+        contents_(contents_of(graph_, drawn_, flops_)),
+        hidden_(hidden_clusters(drawn_)) {}
 
   ViewModel build() {
-    const std::vector<size_t> boxes = boxes_by_depth();
+    const std::vector<size_t> boxes = boxes_by_depth(drawn_, contents_, hidden_);
     int depth = first_depth(boxes);
     size_t rows = make(depth);
     const bool wished = options_.depth.has_value() || is_part() || options_.most_rows == 0;
@@ -73,67 +64,17 @@ class ViewBuilder {
   bool is_hidden(uint32_t cluster) const { return hidden_[cluster] != 0; }
   bool is_shown(uint32_t node) const { return drawn_.stand_in[node] == node; }
 
-  void sum_contents() {
-    IdMap<NodeId, int64_t> allocated;
-    for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
-      const Storage& storage = graph_.storage(StorageId(i));
-      if (storage.born.valid()) allocated[storage.born] += storage.bytes;
-    }
-    contents_.resize(clusters().size());
-    hidden_.assign(clusters().size(), 0);
-    for (uint32_t node = 0; node < drawn_.nodes.size(); ++node) {
-      const NodeId id = drawn_.nodes[node];
-      if (graph_.target(id).kind() == TargetKind::kBuiltin) continue;
-      Contents& at = contents_[drawn_.cluster_of[node]];
-      ++at.operators;
-      at.flops += flops_.of(id).matmul;
-      at.bytes += std::as_const(allocated)[id];
-      if (!is_shown(node)) continue;
-      ++at.visible;
-      at.first = std::min(at.first, node);
-    }
-    for (auto c = static_cast<uint32_t>(clusters().size()); c-- > 1;) {
-      Contents& parent = contents_[clusters()[c].parent];
-      parent.operators += contents_[c].operators;
-      parent.flops += contents_[c].flops;
-      parent.bytes += contents_[c].bytes;
-      parent.visible += contents_[c].visible;
-      parent.first = std::min(parent.first, contents_[c].first);
-    }
-    for (uint32_t c = 1; c < clusters().size(); ++c) {
-      hidden_[c] = hidden_[clusters()[c].parent] != 0 || clusters()[c].stands_for != ModuleCluster::kNone ? 1 : 0;
-    }
-  }
-
-  // How many boxes there are with `depth` levels open, by depth.
-  std::vector<size_t> boxes_by_depth() const {
-    uint32_t deepest = 0;
-    for (const ModuleCluster& cluster : clusters()) deepest = std::max(deepest, cluster.depth);
-    std::vector<size_t> nodes(deepest + 2, 0);
-    std::vector<size_t> modules(deepest + 2, 0);
-    for (uint32_t node = 0; node < drawn_.nodes.size(); ++node) {
-      if (is_shown(node)) ++nodes[clusters()[drawn_.cluster_of[node]].depth];
-    }
-    for (uint32_t c = 1; c < clusters().size(); ++c) {
-      if (!clusters()[c].phase && !is_hidden(c) && contents_[c].visible > 0) ++modules[clusters()[c].depth];
-    }
-    std::vector<size_t> boxes;
-    size_t open = 0;
-    for (uint32_t depth = 0; depth <= deepest; ++depth) {
-      open += nodes[depth];
-      boxes.push_back(open + modules[depth + 1]);
-    }
-    return boxes;
-  }
-
   bool is_part() const { return !options_.around.empty() || options_.path.has_value(); }
 
   int first_depth(const std::vector<size_t>& boxes) const {
     const auto deepest = static_cast<int>(boxes.size()) - 1;
     const bool asked = options_.depth.has_value();
-    const size_t limit = asked ? options_.most_boxes : std::min(options_.comfortable_boxes, options_.most_boxes);
+    const size_t most = options_.most_boxes;
+    const size_t limit = asked      ? most
+                         : most > 0 ? std::min(options_.comfortable_boxes, most)
+                                    : options_.comfortable_boxes;
     int depth = asked ? std::clamp(*options_.depth, 0, deepest) : deepest;
-    while (depth > 0 && boxes[static_cast<size_t>(depth)] > limit) --depth;
+    while (depth > 0 && limit > 0 && boxes[static_cast<size_t>(depth)] > limit) --depth;
     return depth;
   }
 
@@ -155,33 +96,17 @@ class ViewBuilder {
       join_runs(joined_, true);
     }
     make_edges();
-    return rows();
+    return rows_of(view_);
   }
 
   ViewModel finished(const std::vector<size_t>& boxes) {
-    mark_boxes();
-    if (options_.colors != nullptr) color_boxes(view_, nodes_of_boxes(), *options_.colors);
-    add_omitted();
+    const BoxNodes nodes = nodes_of_boxes(drawn_, box_of_node_, levels_);
+    mark_boxes(nodes, named_, merged_, view_);
+    if (options_.colors != nullptr) color_boxes(drawn_, nodes, *options_.colors, view_);
+    add_omitted(graph_, drawn_, box_of_node_, view_);
     tidy_clusters(clusters(), titled_, view_);
     write_notes(static_cast<int>(boxes.size()) - 1);
     return std::move(view_);
-  }
-
-  // Boxes on the longest way down.
-  size_t rows() const {
-    std::vector<uint32_t> order(view_.edges.size());
-    for (uint32_t e = 0; e < order.size(); ++e) order[e] = e;
-    std::sort(order.begin(), order.end(),
-              [&](uint32_t a, uint32_t b) { return view_.edges[a].from < view_.edges[b].from; });
-    std::vector<size_t> row(view_.boxes.size(), 1);
-    size_t most = view_.boxes.empty() ? 0 : 1;
-    for (const uint32_t e : order) {
-      const ViewEdge& edge = view_.edges[e];
-      if (edge.to_next_copy || edge.to <= edge.from) continue;
-      row[edge.to] = std::max(row[edge.to], row[edge.from] + 1);
-      most = std::max(most, row[edge.to]);
-    }
-    return most;
   }
 
   void close_modules() {
@@ -229,7 +154,7 @@ class ViewBuilder {
   }
 
   std::string summary(uint32_t c) const {
-    const Contents& contents = contents_[c];
+    const ClusterContents& contents = contents_[c];
     std::string text = clusters()[c].class_name.empty() ? "" : clusters()[c].class_name + ": ";
     text += fmt::format("{} {}", contents.operators, contents.operators == 1 ? "operator" : "operators");
     if (contents.flops > 0) text += fmt::format(", {}FLOPs", spaced(human_count(contents.flops)));
@@ -244,6 +169,7 @@ class ViewBuilder {
 
   void make_boxes() {
     box_of_node_.assign(drawn_.nodes.size(), kNone);
+    levels_.clear();
     for (uint32_t node = 0; node < drawn_.nodes.size(); ++node) {
       if (!is_shown(node)) continue;
       const uint32_t cluster = drawn_.cluster_of[node];
@@ -288,6 +214,7 @@ class ViewBuilder {
     box.tooltip = fmt::format("{}\n{}\n{} FLOPs, {} bytes allocated", path, summary(module),
                               exact_count(contents_[module].flops), exact_count(contents_[module].bytes));
     view_.boxes.push_back(std::move(box));
+    levels_.push_back(clusters()[module].depth);
     return static_cast<uint32_t>(view_.boxes.size() - 1);
   }
 
@@ -308,6 +235,7 @@ class ViewBuilder {
     }
     box.tooltip = box_tooltip(graph_, flops_, id);
     view_.boxes.push_back(std::move(box));
+    levels_.push_back(clusters()[drawn_.cluster_of[node]].depth);
     return static_cast<uint32_t>(view_.boxes.size() - 1);
   }
 
@@ -327,6 +255,7 @@ class ViewBuilder {
   void join_runs(size_t each, bool placeholders) {
     const size_t count = view_.boxes.size();
     std::vector<ViewBox> joined;
+    std::vector<uint32_t> levels;
     std::vector<uint32_t> joined_into(count);
     size_t in_last = 0;
     for (size_t b = 0; b < count; ++b) {
@@ -336,6 +265,7 @@ class ViewBuilder {
                                                 joined.back().category != OperatorCategory::kPlaceholder));
       if (!same_place || in_last == each) {
         joined.push_back(std::move(view_.boxes[b]));
+        levels.push_back(levels_[b]);
         in_last = 1;
       } else {
         ViewBox& last = joined.back();
@@ -343,6 +273,7 @@ class ViewBuilder {
           last.lines = {last.lines.front(), "", ""};
           last.category = OperatorCategory::kModule;
           last.tooltip.clear();
+          levels.back() = clusters()[last.cluster].depth;
         }
         last.lines[1] = "... " + box.lines.front();
         last.lines[2] = fmt::format("{} boxes", in_last);
@@ -350,153 +281,15 @@ class ViewBuilder {
       joined_into[b] = static_cast<uint32_t>(joined.size() - 1);
     }
     view_.boxes = std::move(joined);
+    levels_ = std::move(levels);
     titled_.clear();
     for (uint32_t& box : box_of_node_) box = box == kNone ? kNone : joined_into[box];
   }
 
-  // Whether two nodes lie in different copies of one run of equal modules.
-  bool in_different_copies(uint32_t a, uint32_t b) const {
-    for (uint32_t c = drawn_.cluster_of[a]; c != 0; c = clusters()[c].parent) {
-      if (clusters()[c].run == ModuleCluster::kNone) continue;
-      for (uint32_t d = drawn_.cluster_of[b]; d != 0; d = clusters()[d].parent) {
-        if (clusters()[d].run == clusters()[c].run && c != d) return true;
-      }
-    }
-    return false;
-  }
-
   void make_edges() {
-    view_.edges.clear();
-    from_hidden_ = 0;
-    std::map<std::tuple<uint32_t, uint32_t, bool>, uint32_t> edges;
-    std::set<std::tuple<uint32_t, uint32_t, uint32_t, std::string>> seen;  // edge, producer, result, type
-    std::vector<size_t> ways;
-    for (uint32_t user = 0; user < drawn_.nodes.size(); ++user) {
-      graph_.for_each_input(drawn_.nodes[user], [&](ValueId value) {
-        const ValueId origin = drawn_.origin_of(value);
-        const NodeId producer = graph_.value(origin).producer;
-        if (!producer.valid() || graph_.is_erased(producer)) return;
-        const uint32_t from_node = std::as_const(drawn_.index)[producer];
-        if (from_node == kNone) {
-          if (graph_.target(producer).kind() != TargetKind::kBuiltin && !is_part()) ++from_hidden_;
-          return;
-        }
-        const uint32_t from = box_of_node_[from_node];
-        const uint32_t to = box_of_node_[user];
-        const bool next_copy = in_different_copies(from_node, user);
-        if (from == kNone || to == kNone || (from == to && !next_copy)) return;
-        const auto [entry, added] = edges.try_emplace({from, to, next_copy}, static_cast<uint32_t>(view_.edges.size()));
-        if (added) {
-          view_.edges.push_back({.from = from, .to = to, .to_next_copy = next_copy});
-          ways.push_back(0);
-        }
-        uint32_t result = 0;
-        uint32_t place = 0;
-        graph_.for_each_output(producer, [&](ValueId output) {
-          if (output == origin) result = place;
-          ++place;
-        });
-        const std::string type = type_label(graph_, value);
-        if (!seen.emplace(entry->second, drawn_.stand_in[from_node], result, type).second) return;
-        ViewEdge& edge = view_.edges[entry->second];
-        if (ways[entry->second]++ == 0) edge.label = shortened(type, 28);
-        if (ways[entry->second] <= kMostTooltipLines) {
-          edge.tooltip += (edge.tooltip.empty() ? "" : "\n") + type + " of " + graph_.target(producer).name();
-        }
-        edge.bytes = std::max(edge.bytes, graph_.logical_bytes(value));
-      });
-    }
-    for (size_t e = 0; e < ways.size(); ++e) {
-      if (ways[e] > 1) view_.edges[e].label += fmt::format(" +{}", ways[e] - 1);
-    }
-    if (merged_ != nullptr) add_lost_edges();
-  }
-
-  // What a node read before and reads no more.
-  void add_lost_edges() {
-    std::set<std::pair<uint32_t, uint32_t>> seen;
-    for (const MergedGraph::LostUse& use : merged_->lost_uses) {
-      const uint32_t from = box_of(graph_.value(drawn_.origin_of(use.value)).producer);
-      const uint32_t to = box_of(use.user);
-      if (from == kNone || to == kNone || from == to || !seen.emplace(from, to).second) continue;
-      const std::string type = type_label(graph_, use.value);
-      view_.edges.push_back({.from = from,
-                             .to = to,
-                             .label = shortened(type, 28),
-                             .tooltip = type + ", read before",
-                             .bytes = graph_.logical_bytes(use.value),
-                             .removed = true});
-    }
-  }
-  uint32_t box_of(NodeId node) const {
-    if (!node.valid() || graph_.is_erased(node)) return kNone;
-    const uint32_t at = std::as_const(drawn_.index)[node];
-    return at == kNone ? kNone : box_of_node_[at];
-  }
-
-  std::vector<std::vector<NodeId>> nodes_of_boxes() const {
-    std::vector<std::vector<NodeId>> nodes(view_.boxes.size());
-    for (uint32_t node = 0; node < drawn_.nodes.size(); ++node) {
-      if (is_shown(node) && box_of_node_[node] != kNone) nodes[box_of_node_[node]].push_back(drawn_.nodes[node]);
-    }
-    return nodes;
-  }
-
-  void mark_boxes() {
-    const auto nodes = nodes_of_boxes();
-    for (size_t b = 0; b < nodes.size(); ++b) {
-      ViewBox& box = view_.boxes[b];
-      std::array<size_t, 5> count{};
-      for (const NodeId node : nodes[b]) {
-        if (named_[node] != 0) box.mark = ViewMark::kNamed;
-        if (merged_ != nullptr) ++count[static_cast<size_t>(merged_->marks[node])];
-      }
-      const size_t added = count[static_cast<size_t>(ViewMark::kAdded)];
-      const size_t removed = count[static_cast<size_t>(ViewMark::kRemoved)];
-      const size_t changed = count[static_cast<size_t>(ViewMark::kChanged)];
-      const size_t all = nodes[b].size();
-      if (added + removed + changed == 0) continue;
-      box.mark = added == all ? ViewMark::kAdded : removed == all ? ViewMark::kRemoved : ViewMark::kChanged;
-      if (all == 1) continue;
-      std::vector<std::string> parts;
-      if (added > 0) parts.push_back(fmt::format("{} added", added));
-      if (removed > 0) parts.push_back(fmt::format("{} removed", removed));
-      if (changed > 0) parts.push_back(fmt::format("{} changed", changed));
-      box.lines.push_back(fmt::format("{}", fmt::join(parts, ", ")));
-    }
-    for (ViewEdge& edge : view_.edges) {
-      edge.removed = edge.removed || view_.boxes[edge.from].mark == ViewMark::kRemoved ||
-                     view_.boxes[edge.to].mark == ViewMark::kRemoved;
-    }
-  }
-
-  // What is next to a part of a graph, in grey, one box for each side of a box.
-  void add_omitted() {
-    std::map<std::pair<uint32_t, bool>, uint32_t> boxes;
-    std::vector<std::pair<uint32_t, NodeId>> counts;
-    for (const DrawnGraph::Omitted& omitted : drawn_.omitted) {
-      if (!is_shown(omitted.node) || box_of_node_[omitted.node] == kNone) continue;
-      const auto [entry, added] =
-          boxes.try_emplace({box_of_node_[omitted.node], omitted.makers}, static_cast<uint32_t>(counts.size()));
-      if (added) counts.emplace_back(0, omitted.first);
-      counts[entry->second].first += omitted.count;
-    }
-    for (const auto& [key, index] : boxes) {
-      const auto& [box, makers] = key;
-      const auto& [count, first] = counts[index];
-      ViewBox stub;
-      stub.id = fmt::format("{}_{}", view_.boxes[box].id, makers ? "before" : "after");
-      stub.category = OperatorCategory::kView;
-      stub.omitted = true;
-      const std::string name = placeholder_name(graph_, first);
-      stub.lines = {count > 1 ? fmt::format("{} more", count)
-                              : shortened(name.empty() ? std::string(short_name(graph_.target(first).name())) : name)};
-      stub.tooltip =
-          fmt::format("left out: {} operators that {}", count, makers ? "make what it reads" : "read what it makes");
-      const auto at = static_cast<uint32_t>(view_.boxes.size());
-      view_.boxes.push_back(std::move(stub));
-      view_.edges.push_back({.from = makers ? at : box, .to = makers ? box : at});
-    }
+    ViewEdges found = edges_of(graph_, drawn_, box_of_node_, merged_);
+    view_.edges = std::move(found.edges);
+    from_hidden_ = found.from_hidden;
   }
 
   void write_notes(int deepest) {
@@ -508,7 +301,7 @@ class ViewBuilder {
     }
     if (drawn_.left_out > 0) view_.notes.push_back(fmt::format("a part: {} operators are left out", drawn_.left_out));
     if (options_.depth && view_.depth < std::min(*options_.depth, deepest)) {
-      view_.notes.push_back(fmt::format("depth {} instead of {}: more than {} boxes", view_.depth,
+      view_.notes.push_back(fmt::format("depth {} instead of {}: more than {} boxes (--boxes allows more)", view_.depth,
                                         std::min(*options_.depth, deepest), options_.most_boxes));
     } else if (!options_.depth && view_.depth < deepest) {
       view_.notes.push_back(fmt::format("modules below level {} are collapsed", view_.depth));
@@ -519,8 +312,9 @@ class ViewBuilder {
           fmt::format("{} modules with more than {} boxes are collapsed", crowded_, options_.most_children));
     }
     if (joined_ > 0) {
-      view_.notes.push_back(fmt::format("runs of up to {} boxes are joined: {} would be more than {}", joined_,
-                                        boxes_before_joining_, options_.most_boxes));
+      view_.notes.push_back(
+          fmt::format("runs of up to {} boxes are joined: {} would be more than {} (--boxes allows more)", joined_,
+                      boxes_before_joining_, options_.most_boxes));
     }
     if (from_hidden_ > 0) {
       view_.notes.push_back(fmt::format("{} tensors that come from phases not shown have no edge", from_hidden_));
@@ -541,14 +335,15 @@ class ViewBuilder {
   const DrawnGraph drawn_;
   const Flops flops_;
   const IdMap<NodeId, uint8_t> named_;
+  const std::vector<ClusterContents> contents_;
+  const std::vector<uint8_t> hidden_;  // clusters in a copy that is not drawn
   ViewModel view_;
-  std::vector<Contents> contents_;
-  std::vector<uint8_t> hidden_;           // clusters in a copy that is not drawn
   std::vector<uint8_t> collapsed_;        // clusters drawn as one box
   std::vector<uint32_t> collapsed_into_;  // the outermost such cluster around each
   std::vector<uint32_t> box_of_cluster_;
   std::vector<uint32_t> box_of_node_;
-  std::set<uint32_t> titled_;  // boxes whose first line is a module's name
+  std::vector<uint32_t> levels_;  // of boxes: nodes_of_boxes
+  std::set<uint32_t> titled_;     // boxes whose first line is a module's name
   std::string unfold_hint_;
   int64_t crowded_ = 0;      // modules closed for having many boxes
   int64_t from_hidden_ = 0;  // tensors from phases that are not shown

@@ -94,9 +94,9 @@ struct ViewOptions {
   bool show_views = false;
   bool show_parameters = false;    // as boxes of their own
   size_t comfortable_boxes = 120;  // what the chosen depth aims at
-  size_t most_boxes = 3000;
-  size_t most_children = 400;  // boxes directly in one module
-  size_t most_rows = 40;       // boxes below one another, without a wish for a depth; 0: any number
+  size_t most_boxes = 3000;        // more are reduced by depth, then by joining runs; 0: any number
+  size_t most_children = 400;      // boxes directly in one module
+  size_t most_rows = 40;           // boxes below one another, without a wish for a depth; 0: any number
 
   // A part of the graph: what these say, together. Both empty: all of it.
   std::vector<NodeId> around;  // and what is at most `radius` steps along tensors from them
@@ -128,12 +128,20 @@ struct ViewBox {
   bool omitted = false;  // not a box of the picture, but what was left out next to one
 };
 
+// What an operator does with a tensor that it is given.
+enum class ViewEdgeKind : uint8_t {
+  kData,      // reads it
+  kAlias,     // shows the same storage, as views do
+  kMutation,  // writes to it
+};
+
 struct ViewEdge {
   uint32_t from = 0;  // boxes
   uint32_t to = 0;
-  std::string label;          // "f32[8,512,768]"; "+2" if more tensors take the same way
-  std::string tooltip;        // all of them, in full
-  int64_t bytes = 0;          // of the largest
+  std::string label;    // "f32[8,512,768]"; "+2" if more tensors take the same way
+  std::string tooltip;  // all of them, in full
+  int64_t bytes = 0;    // of the largest
+  ViewEdgeKind kind = ViewEdgeKind::kData;
   bool to_next_copy = false;  // from one copy of a folded module to the next
   bool removed = false;       // only in the graph before
 };
@@ -184,6 +192,9 @@ std::string escape_dot(std::string_view text, std::string_view line_end = "\\n")
 // its configuration file is needed, and text is measured from built-in metrics: the same picture on every machine,
 // whatever fonts it has. Graphviz is not thread-safe; calls take turns. It writes nothing to stderr.
 
+// What Graphviz lays out in seconds: its time grows with the square of the boxes and more. For ViewOptions::most_boxes.
+constexpr size_t kMostBoxesOfSvg = 250;
+
 // Throws Error if `dot` is not DOT, or if Graphviz or its plugins cannot be used.
 std::string render_svg(const std::string& dot);
 
@@ -201,9 +212,12 @@ struct Profile;
 struct HtmlOptions {
   std::string title;                // default: the model's name
   const Profile* before = nullptr;  // to compare with
+  std::string before_json;          // or what to_json(profile) was: figures by module and operator, without a graph
   std::string before_title;
+  const NodeColors* values = nullptr;  // of nodes, to colour by beside what the profile knows: node_colors_of_file
 };
 
+// Throws Error if `before_json` is no profile of one program.
 std::string to_html(const Profile& profile, const HtmlOptions& options = {});
 
 }  // namespace shadowgraph

@@ -34,10 +34,11 @@ enum class ColorBy : uint8_t {
   kDevice,     // where its first result is
   kPhase,
   kModule,  // the class of the innermost module that has one
+  kGiven,   // what a file says of nodes: node_colors_of_file
 };
-// "operator", "flops", "bytes", "allocated", "memory", "time", "device", "phase", "module"
+// "operator", "flops", "bytes", "allocated", "memory", "time", "device", "phase", "module"; "given"
 std::string_view to_string(ColorBy by);
-// Throws Error, listing the names, if `name` is none of them.
+// Throws Error, listing the names, if `name` is none of them. What is given has no name to ask for.
 ColorBy color_by(std::string_view name);
 
 struct LegendEntry {
@@ -49,7 +50,7 @@ struct LegendEntry {
 
 struct NodeColors {
   static constexpr uint32_t kNoKind = 0xFFFFFFFFU;
-  enum class Unit : uint8_t { kFlops, kBytes, kSeconds };
+  enum class Unit : uint8_t { kFlops, kBytes, kSeconds, kNone };
 
   ColorBy by = ColorBy::kOperator;
   std::string title;  // "estimated time on h100"
@@ -61,5 +62,26 @@ struct NodeColors {
   // Throws Error if the profile does not know: times without a device's figures (ProfileOptions::spec).
   static NodeColors of(const Profile& profile, ColorBy by);
 };
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Colours by values from elsewhere: what was measured, which rank or kernel a node went to. A file names nodes as the text
+// of the graph does, "n12", or "%7" for the node that makes a value.
+//
+//     {"title": "measured on gpu 3", "unit": "seconds", "nodes": {"n12": 0.25, "n13": 0.5}}
+//     {"n12": "rank 0", "n13": "rank 1"}
+//     node,seconds
+//     n12,0.25
+//
+// All values are numbers, none below 0, or all are words; `unit` is "flops", "bytes", "seconds" or "". Of a table (CSV,
+// the first line names its columns) `column` is the one to take, by default the second; a name that ends with _bytes,
+// _flops or seconds says its unit. Nodes that are not named have none.
+
+// Throws Error, naming the line or key, if that is not what `text` holds. `name` is of the file, for messages and title.
+NodeColors node_colors_of_text(const Graph& graph, const std::string& text, const std::string& name,
+                               const std::string& column = {});
+// Of "FILE.json", "FILE.csv" or "FILE.csv:COLUMN". Throws what reading the file throws, too.
+NodeColors node_colors_of_file(const Graph& graph, const std::string& name);
+// Whether `name` is that of such a file, rather than of a mode.
+bool is_color_file(std::string_view name);
 
 }  // namespace shadowgraph

@@ -60,20 +60,31 @@ class Report:
     def _repr_html_(self):
         return f"<pre>{html.escape(str(self))}</pre>"
 
-    def html(self, title="", *, compare=None, compare_title="before"):
+    def html(self, title="", *, compare=None, compare_title="before", color=None):
         """The page that `shadowgraph report` writes, as text: the graph, the memory, the tables; docs/report.md.
 
-        compare: a Report of what it was before.
+        compare: what it was before, a Report; or what a Report said of it: its `dict()`, or the path of a profile.json.
+            Without a graph the page compares figures, modules and operators.
+        color: values of nodes to colour by, too, e.g. measured times: a dict {"n12": 0.25}, or with a title and a unit
+            {"title": ..., "unit": "seconds", "nodes": {...}}; or the path of a file of it (.json, .csv).
         """
-        return self._costs.html(title, compare._costs if compare is not None else None, compare_title)
+        values = json.dumps(color) if isinstance(color, dict) else "" if color is None else os.fspath(color)
+        if compare is None or isinstance(compare, Report):
+            return self._costs.html(title, compare._costs if compare is not None else None, compare_title, "", values)
+        if isinstance(compare, dict):
+            saved = json.dumps(compare)
+        else:
+            with open(compare, encoding="utf-8") as file:
+                saved = file.read()
+        return self._costs.html(title, None, compare_title, saved, values)
 
-    def save_html(self, path, title="", *, compare=None, compare_title="before"):
+    def save_html(self, path, title="", *, compare=None, compare_title="before", color=None):
         """Writes that page, whole or not at all: one file that needs no network and no other."""
-        _write(os.path.abspath(path), self.html(title, compare=compare, compare_title=compare_title))
+        _write(os.path.abspath(path), self.html(title, compare=compare, compare_title=compare_title, color=color))
 
-    def page(self, title="", *, height=760, compare=None, compare_title="before"):
+    def page(self, title="", *, height=760, compare=None, compare_title="before", color=None):
         """That page for a notebook's cell, `height` pixels high."""
-        return Page(self.html(title, compare=compare, compare_title=compare_title), height)
+        return Page(self.html(title, compare=compare, compare_title=compare_title, color=color), height)
 
     def save(self, folder):
         """Writes what the tool writes into the folder, each file whole or not at all.

@@ -95,14 +95,22 @@ void bind_profile(py::module_& m) {
       .def(
           "html",
           [](const GraphProfile& p, const std::string& title, const GraphProfile* before,
-             const std::string& before_title) {
+             const std::string& before_title, const std::string& before_json, const std::string& color) {
             const CppCall call;
-            return to_html(
-                p.costs,
-                {.title = title, .before = before == nullptr ? nullptr : &before->costs, .before_title = before_title});
+            std::optional<NodeColors> values;
+            if (color.starts_with('{')) {
+              values = node_colors_of_text(*p.graph, color, "color");
+            } else if (!color.empty()) {
+              values = node_colors_of_file(*p.graph, color);
+            }
+            return to_html(p.costs, {.title = title,
+                                     .before = before == nullptr ? nullptr : &before->costs,
+                                     .before_json = before_json,
+                                     .before_title = before_title,
+                                     .values = values ? &*values : nullptr});
           },
           py::arg("title") = "", py::arg("before") = static_cast<const GraphProfile*>(nullptr),
-          py::arg("before_title") = "")
+          py::arg("before_title") = "", py::arg("before_json") = "", py::arg("color") = "")
       .def("memory_snapshot",
            [](const GraphProfile& p) {
              return p.costs.out_of_memory.empty() ? py::object(py::bytes(memory_snapshot(p.costs, p.memory)))

@@ -27,6 +27,7 @@ struct PictureRequest {
   std::string spec;
   const Graph* before;
   size_t rows;
+  size_t boxes;
 };
 
 std::string drawn(const Graph& graph, const PictureRequest& request) {
@@ -38,6 +39,7 @@ std::string drawn(const Graph& graph, const PictureRequest& request) {
   options.show_parameters = request.parameters;
   options.radius = request.radius;
   options.most_rows = request.rows;
+  options.most_boxes = request.boxes;
   options.before = request.before;
   const auto* one = std::get_if<std::string>(&request.around);
   for (const std::string& name :
@@ -49,7 +51,10 @@ std::string drawn(const Graph& graph, const PictureRequest& request) {
     options.path = PathEnds{nodes_named(graph, request.path->first), nodes_named(graph, request.path->second)};
   }
   std::optional<NodeColors> colors;
-  if (const ColorBy by = color_by(request.color); by != ColorBy::kOperator) {
+  if (is_color_file(request.color)) {
+    colors = node_colors_of_file(graph, request.color);
+    options.colors = &*colors;
+  } else if (const ColorBy by = color_by(request.color); by != ColorBy::kOperator) {
     const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCPU));
     const auto figures = DeviceSpec::find(request.spec, device.type());
     ProfileOptions profiling;
@@ -62,20 +67,21 @@ std::string drawn(const Graph& graph, const PictureRequest& request) {
 
 // Defines Graph.dot or Graph.svg.
 template <class Class, class F>
-void bind_picture(Class& graph_class, const char* name, const char* doc, F&& finish) {
+void bind_picture(Class& graph_class, const char* name, const char* doc, size_t most_boxes, F&& finish) {
   graph_class.def(
       name,
       [finish](const Graph& g, std::optional<int> depth, std::vector<std::string> phases, bool fold_repeats, bool views,
                bool parameters, Names around, int radius, std::optional<std::pair<std::string, std::string>> path,
-               std::string color, std::string spec, const Graph* before, size_t rows) {
+               std::string color, std::string spec, const Graph* before, size_t rows, size_t boxes) {
         return finish(drawn(g, {depth, std::move(phases), fold_repeats, views, parameters, std::move(around), radius,
-                                std::move(path), std::move(color), std::move(spec), before, rows}));
+                                std::move(path), std::move(color), std::move(spec), before, rows, boxes}));
       },
       doc, py::arg("depth") = std::nullopt, py::arg("phases") = std::vector<std::string>(),
       py::arg("fold_repeats") = true, py::arg("views") = false, py::arg("parameters") = false,
       py::arg("around") = std::vector<std::string>(), py::arg("radius") = ViewOptions().radius,
       py::arg("path") = std::nullopt, py::arg("color") = "operator", py::arg("spec") = "",
-      py::arg("before") = static_cast<const Graph*>(nullptr), py::arg("rows") = ViewOptions().most_rows);
+      py::arg("before") = static_cast<const Graph*>(nullptr), py::arg("rows") = ViewOptions().most_rows,
+      py::arg("boxes") = most_boxes);
 }
 
 }  // namespace
@@ -86,10 +92,13 @@ void bind_pictures(py::module_& m) {
       graph, "dot",
       "A picture in Graphviz' DOT language.\n\n"
       "around, radius: what is near a node (\"n12\"), a value (\"%7\"), a module, a parameter or an operator; "
-      "path: two of these. color: flops, bytes, allocated, memory, time, device, phase, module. before: a graph to "
-      "mark the differences from. rows: boxes below one another before it folds further by itself, 0: any number.",
-      [](std::string dot) { return dot; });
-  bind_picture(graph, "svg", "The same as SVG. Needs Graphviz' library.",
+      "path: two of these. color: flops, bytes, allocated, memory, time, device, phase, module, or a file of values by "
+      "node, .json "
+      "or .csv (docs/report.md). before: a graph to "
+      "mark the differences from. rows: boxes below one another before it folds further by itself, 0: any number. "
+      "boxes: how many in all before modules close and runs are joined, 0: any number.",
+      ViewOptions().most_boxes, [](std::string dot) { return dot; });
+  bind_picture(graph, "svg", "The same as SVG. Needs Graphviz' library.", kMostBoxesOfSvg,
                [](const std::string& dot) { return render_svg(dot); });
 }
 

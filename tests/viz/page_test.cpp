@@ -27,8 +27,9 @@ class PageReader {
     header = json::parse(bytes_.substr(8, length));
     base_ = 8 + length;
   }
-  // Of the n-th block with this id.
-  static PageReader of(const std::string& html, const std::string& id) {
+  // Of the block with this id.
+  static PageReader of(const std::string& html, const std::string& id) { return PageReader(unpacked(html, id)); }
+  static std::string unpacked(const std::string& html, const std::string& id) {
     const std::string start = "id=\"" + id + "\">";
     const size_t at = html.find(start);
     EXPECT_NE(at, html.npos) << id;
@@ -39,7 +40,7 @@ class PageReader {
     uLongf size = bytes.size();
     EXPECT_EQ(uncompress(reinterpret_cast<Bytef*>(bytes.data()), &size, packed->data(), packed->size()), Z_OK);
     bytes.resize(size);
-    return PageReader(std::move(bytes));
+    return bytes;
   }
   std::vector<int64_t> column(const std::string& name) const {
     std::vector<int64_t> numbers;
@@ -184,6 +185,36 @@ TEST(Page, ComparesTwoGraphs) {
   const auto gone = old.column("node.different");
   EXPECT_EQ(static_cast<size_t>(std::count(gone.begin(), gone.end(), 1)), diff.removed);
   EXPECT_GT(diff.added, 0U);
+}
+
+// A saved profile has figures, and no graph: it stands in the page as JSON, whatever names are in it.
+TEST(Page, ComparesWithASavedProfile) {
+  TestGraph before = network(1);
+  before.graph.metadata.model = "</script>before";
+  const TestGraph after = network(3);
+  const Profile was = profile(before.graph);
+  const std::string html = to_html(profile(after.graph), {.before_json = to_json(was).dump()});
+  const json saved = json::parse(PageReader::unpacked(html, "before-profile"));
+  EXPECT_EQ(saved["title"], "</script>before");
+  EXPECT_EQ(saved["peak"]["bytes"], was.peak.bytes);
+  EXPECT_EQ(saved["modules"], to_json(was)["modules"]);
+  EXPECT_EQ(count(html, "</script"), count(to_html(profile(after.graph)), "</script") + 1);
+  EXPECT_EQ(html.find("before-data\">"), html.npos);
+}
+
+TEST(Page, RefusesWhatIsNoProfile) {
+  const TestGraph t = network();
+  const Profile costs = profile(t.graph);
+  for (const char* text : {"{", "[]", "7", "{}", R"({"nodes": 3, "peak": {"bytes": 1}})",
+                           R"({"nodes": 3, "operators": {}, "peak": {"bytes": "much", "by_kind": {}}})"}) {
+    EXPECT_THROW(to_html(costs, {.before_json = text}), Error) << text;
+  }
+  try {
+    to_html(costs, {.before_json = R"({"batches": []})"});
+    FAIL() << "taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("several batches"), std::string::npos) << error.what();
+  }
 }
 
 TEST(Page, EmptyGraph) {

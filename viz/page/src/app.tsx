@@ -23,9 +23,9 @@ function ThemeButton(): VNode {
 }
 
 export function Page(): VNode {
-  const { store, state, graph, before } = useApp();
+  const { store, state, graph, before, saved } = useApp();
   const [copied, setCopied] = useState(false);
-  const views = NAMES.filter(([view]) => view !== 'compare' || before !== undefined);
+  const views = NAMES.filter(([view]) => view !== 'compare' || before !== undefined || saved !== undefined);
   const { profile } = graph.header;
   const how = [profile.mode, profile.optimizer, profile.device].filter((word) => word !== undefined && word !== '').join(', ');
   return (

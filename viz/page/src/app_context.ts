@@ -2,6 +2,7 @@
 import { createContext } from 'preact';
 import { useContext, useEffect, useState } from 'preact/hooks';
 import { withComposites } from './composites';
+import type { SavedProfile } from './differences';
 import { NONE, type Graph } from './graph';
 import { timelineOf, type Timeline } from './memory';
 import type { Selection, State, Store } from './state';
@@ -10,6 +11,7 @@ export interface App {
   store: Store;
   after: Graph;
   before: Graph | undefined;
+  saved: SavedProfile | undefined; // what to compare with, if there is no graph of it
 }
 
 export const AppContext = createContext<App | undefined>(undefined);

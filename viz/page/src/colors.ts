@@ -1,7 +1,7 @@
 // What boxes are coloured by: one mode, one function from a box to a value, with a scale and a legend. Hues that the
 // colour-blind can tell apart: Okabe and Ito's for what has kinds, cividis for what has amounts.
 import { EdgeKind, type Item } from './boxes';
-import { NONE, type Graph } from './graph';
+import { formatGiven, NONE, type Graph } from './graph';
 import { bytes, flops, seconds } from './units';
 
 export const MODES = [
@@ -15,6 +15,7 @@ export const MODES = [
   ['device', 'device'],
   ['module', 'class of the module'],
   ['difference', 'difference'],
+  ['given', 'what was given'],
 ] as const;
 export type Mode = (typeof MODES)[number][0];
 
@@ -59,6 +60,7 @@ export interface Coloring {
   legend: Legend;
 }
 
+// Of one box; of what stands for equal layers, the mean of them.
 function amount(graph: Graph, mode: Mode, item: Item): number {
   const add = (node: number, cluster: number): number => {
     switch (mode) {
@@ -66,15 +68,20 @@ function amount(graph: Graph, mode: Mode, item: Item): number {
       case 'moved': return cluster === NONE ? graph.read()[node] + graph.written()[node] : graph.totalsOf(cluster).moved;
       case 'bytes': return cluster === NONE ? graph.allocated()[node] : graph.totalsOf(cluster).bytes;
       case 'saved': return cluster === NONE ? graph.kept()[node] : graph.totalsOf(cluster).saved;
+      case 'given': return cluster === NONE ? graph.given()[node] : graph.totalsOf(cluster).given;
       case 'time': return cluster === NONE ? graph.seconds()[node] : graph.totalsOf(cluster).seconds;
       default: return 0;
     }
   };
   if (item.kind === 'node') return add(item.id, NONE);
-  return item.kind === 'cluster' ? add(NONE, item.id) : 0;
+  if (item.kind !== 'cluster') return 0;
+  if (graph.clusterRepeats()[item.id] <= 1) return add(NONE, item.id);
+  const copies = graph.copies(item.id);
+  return copies.reduce((sum, copy) => sum + add(NONE, copy), 0) / copies.length;
 }
 
-export function formatOf(mode: Mode): (value: number) => string {
+export function formatOf(graph: Graph, mode: Mode): (value: number) => string {
+  if (mode === 'given' && graph.header.given) return formatGiven(graph.header.given);
   return mode === 'flops' ? flops : mode === 'time' ? seconds : bytes;
 }
 
@@ -85,6 +92,10 @@ function kindOf(graph: Graph, mode: Mode, item: Item): number | undefined {
     if (mode === 'op') return graph.category()[node];
     if (mode === 'phase') return graph.phase()[node];
     if (mode === 'difference') return graph.different()[node];
+    if (mode === 'given') {
+      const own = graph.givenKind()[node];
+      return own === NONE ? undefined : own;
+    }
     if (mode === 'module') {
       const own = graph.classes().of(node);
       return own === NONE ? graph.classes().names.length : own;
@@ -132,9 +143,11 @@ function differenceOf(graph: Graph, cluster: number): number {
 
 export function coloring(graph: Graph, mode: Mode, items: readonly Item[], side: 'before' | 'after'): Coloring {
   const shown = items.filter((item) => item.kind === 'node' || (item.kind === 'cluster' && !item.open));
-  if (mode === 'op' || mode === 'phase' || mode === 'device' || mode === 'module' || mode === 'difference') {
+  const givenKinds = mode === 'given' ? graph.header.given?.kinds : undefined;
+  if (givenKinds || mode === 'op' || mode === 'phase' || mode === 'device' || mode === 'module' || mode === 'difference') {
     const palette: [string, string][] =
-      mode === 'op' ? graph.header.categories
+      givenKinds ? givenKinds
+      : mode === 'op' ? graph.header.categories
       : mode === 'phase' ? graph.header.phases.map((name, i) => [name, ['#a9cce3', '#f5cba7', '#a9dfbf', '#d7bde2', '#f9e79f'][i % 5]])
       : mode === 'module' ? [...graph.classes().names, 'outside all modules'].map((name, i, all) => [name, i === all.length - 1 ? '#e6e6e6' : LIGHT[i % LIGHT.length]])
       : mode === 'device' ? graph.header.devices.map((name, i) => [name, OKABE_ITO[(i + 4) % OKABE_ITO.length]])
@@ -160,9 +173,9 @@ export function coloring(graph: Graph, mode: Mode, items: readonly Item[], side:
     if (value > 0) low = Math.min(low, value);
     high = Math.max(high, value);
   }
-  const format = formatOf(mode);
+  const format = formatOf(graph, mode);
   if (high === 0) {
-    const note = mode === 'time' && !graph.hasTime ? 'no times are known: give a device with --spec' : 'nothing here has any';
+    const note = mode === 'given' && !graph.header.given ? 'the page was given no values: --color FILE' : mode === 'time' && !graph.hasTime ? 'no times are known: give a device with --spec' : 'nothing here has any';
     return { paint: () => ({ fill: '#e6e6e6', dark: false }), legend: { note } };
   }
   const span = Math.log(high / low) || 1;
@@ -174,7 +187,7 @@ export function coloring(graph: Graph, mode: Mode, items: readonly Item[], side:
       const share = high === low ? 1 : Math.log(value / low) / span;
       return { fill: amountColor(share), dark: share < 0.52 };
     },
-    legend: { scale: { low: format(low), high: format(high), unit: mode === 'flops' ? 'FLOP' : mode === 'time' ? 'seconds' : 'bytes' }, note: 'logarithmic; grey: none' },
+    legend: { scale: { low: format(low), high: format(high), unit: mode === 'flops' ? 'FLOP' : mode === 'time' ? 'seconds' : mode === 'given' ? (graph.header.given?.unit ?? '') : 'bytes' }, note: 'logarithmic; grey: none' },
   };
 }
 

@@ -2,7 +2,7 @@
 import type { VNode } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { mainTimeline, useApp } from './app_context';
-import { atPeak, changedNodes, figures, kindsAtPeak, modules, operators, type Difference, type ModuleFigure } from './differences';
+import { atPeak, changedNodes, figures, kindsAtPeak, modules, operators, sideOfGraph, sideOfProfile, type Difference, type ModuleFigure } from './differences';
 import { NONE, type Graph } from './graph';
 import { running } from './memory';
 import { drawTimeline } from './memory_view';
@@ -19,9 +19,11 @@ const MOST = 40;
 function Rows({ title, rows, onPress, say, mixed }: { title: string; rows: Difference[]; onPress?: (row: Difference) => void; say?: string; mixed?: boolean }): VNode {
   const [all, setAll] = useState(false);
   const shown = all ? rows.slice(0, 2000) : rows.slice(0, MOST);
-  const most = Math.max(1, ...rows.map((row) => Math.abs(row.after - row.before)));
+  const by = (row: Difference): number => (row.after ?? 0) - (row.before ?? 0);
+  const known = (row: Difference): boolean => row.before !== undefined && row.after !== undefined;
+  const most = Math.max(1, ...rows.map((row) => Math.abs(by(row))));
   const copy = (): void => {
-    const text = ['what,before,after', ...rows.map((r) => [csvField(r.name), r.before, r.after].join(','))].join('\n');
+    const text = ['what,before,after', ...rows.map((r) => [csvField(r.name), r.before ?? '', r.after ?? ''].join(','))].join('\n');
     void navigator.clipboard?.writeText(text);
   };
   return (
@@ -34,11 +36,11 @@ function Rows({ title, rows, onPress, say, mixed }: { title: string; rows: Diffe
             {shown.map((row) => (
               <tr key={row.name}>
                 <th scope="row">{onPress ? <button type="button" class="link" onClick={() => onPress(row)}><bdi>{visible(row.name, 120)}</bdi></button> : <bdi>{visible(row.name, 120)}</bdi>}</th>
-                <td class="number">{row.format(row.before)}</td>
-                <td class="number">{row.format(row.after)}</td>
-                <td class={`number ${row.after > row.before ? 'more' : row.after < row.before ? 'less' : ''}`}>
-                  {!mixed && <i class="share" style={{ width: `${((Math.abs(row.after - row.before) / most) * 100).toFixed(1)}%` }} />}
-                  {row.after > row.before ? '▲ ' : row.after < row.before ? '▼ ' : ''}{change(row.before, row.after, row.format)}
+                <td class="number">{row.before === undefined ? 'not known' : row.format(row.before)}</td>
+                <td class="number">{row.after === undefined ? 'not known' : row.format(row.after)}</td>
+                <td class={`number ${known(row) && by(row) > 0 ? 'more' : known(row) && by(row) < 0 ? 'less' : ''}`}>
+                  {!mixed && <i class="share" style={{ width: `${((Math.abs(by(row)) / most) * 100).toFixed(1)}%` }} />}
+                  {known(row) && `${by(row) > 0 ? '▲ ' : by(row) < 0 ? '▼ ' : ''}${change(row.before!, row.after!, row.format)}`}
                 </td>
               </tr>
             ))}
@@ -97,27 +99,33 @@ function Nodes({ title, graph, side, nodes }: { title: string; graph: Graph; sid
 }
 
 export function CompareView(): VNode {
-  const { after, before, store } = useApp();
+  const { after, before, saved, store } = useApp();
   const [figure, setFigure] = useState<ModuleFigure>('saved');
-  const all = useMemo(() => {
-    if (!before) return undefined;
-    return {
-      figures: figures(before, after), kinds: kindsAtPeak(before, after), peak: atPeak(before, after), operators: operators(before, after),
-      old: changedNodes(before), now: changedNodes(after),
-    };
-  }, [before, after]);
-  const byModule = useMemo(() => (before ? modules(before, after, figure) : []), [before, after, figure]);
-  if (!before || !all) return <p class="empty">This page holds one graph. Made with --compare it shows two.</p>;
+  const sides = useMemo(() => {
+    const was = before ? sideOfGraph(before) : saved && sideOfProfile(saved);
+    return was && { was, now: sideOfGraph(after) };
+  }, [before, after, saved]);
+  const all = useMemo(() => sides && {
+    figures: figures(sides.was.profile, sides.now.profile),
+    kinds: kindsAtPeak(sides.was, sides.now),
+    operators: operators(sides.was.profile, sides.now.profile),
+  }, [sides]);
+  const nodes = useMemo(() => before && { peak: atPeak(before, after), old: changedNodes(before), now: changedNodes(after) }, [before, after]);
+  const byModule = useMemo(() => (sides ? modules(sides.was, sides.now, figure) : []), [sides, figure]);
+  if (!sides || !all) return <p class="empty">This page holds one graph. Made with --compare it shows two.</p>;
   return (
     <div class="compare">
       <p>
-        before: <b><bdi>{visible(before.header.title, 120)}</bdi></b>, after: <b><bdi>{visible(after.header.title, 120)}</bdi></b>. {exact(after.header.same ?? 0)} operators are the same, {exact(all.old.single.length)} went, {exact(all.now.single.length)} came, {exact(all.now.changed.length)} changed.{' '}
-        <button type="button" onClick={() => store.set({ view: 'graph', side: 'after', color: 'difference' })}>Show in graph</button>
+        before: <b><bdi>{visible(sides.was.title, 120)}</bdi></b>, after: <b><bdi>{visible(after.header.title, 120)}</bdi></b>.{' '}
+        {nodes && `${exact(after.header.same ?? 0)} operators are the same, ${exact(nodes.old.single.length)} went, ${exact(nodes.now.single.length)} came, ${exact(nodes.now.changed.length)} changed. `}
+        {nodes
+          ? <button type="button" onClick={() => store.set({ view: 'graph', side: 'after', color: 'difference' })}>Show in graph</button>
+          : 'What it was before is a profile, which has figures by module and operator, and no graph: which operators went or came, and whose tensors moved the peak, takes a graph file (.sg).'}
       </p>
       <Rows title="Figures" rows={all.figures} mixed />
-      <Timelines graphs={[['before', before, 'before'], ['after', after, 'after']]} />
+      {before && <Timelines graphs={[['before', before, 'before'], ['after', after, 'after']]} />}
       <Rows title="What moved the peak, by kind" rows={all.kinds} />
-      <Rows title="What moved the peak, by maker" rows={all.peak} />
+      {nodes && <Rows title="What moved the peak, by maker" rows={nodes.peak} />}
       <section>
         <label>
           modules by{' '}
@@ -131,16 +139,21 @@ export function CompareView(): VNode {
           say="No module differs in this."
           onPress={(row) => {
             const own = row.selection!.after !== NONE;
+            if (!own && row.selection!.before === NONE) return;
             store.set({ view: 'graph', side: own ? 'after' : 'before', selection: { kind: 'module', id: own ? row.selection!.after : row.selection!.before } });
           }}
         />
       </section>
       <Rows title="Calls of operators" rows={all.operators} />
-      <div class="two">
-        <Nodes title="Went" graph={before} side="before" nodes={all.old.single} />
-        <Nodes title="Came" graph={after} side="after" nodes={all.now.single} />
-      </div>
-      <Nodes title="Changed" graph={after} side="after" nodes={all.now.changed} />
+      {nodes && (
+        <>
+          <div class="two">
+            <Nodes title="Went" graph={before!} side="before" nodes={nodes.old.single} />
+            <Nodes title="Came" graph={after} side="after" nodes={nodes.now.single} />
+          </div>
+          <Nodes title="Changed" graph={after} side="after" nodes={nodes.now.changed} />
+        </>
+      )}
     </div>
   );
 }

@@ -65,6 +65,14 @@ export interface ProfileJson {
   cache?: Record<string, unknown>;
 }
 
+// Values of nodes that the page was given (`--color FILE`): amounts, or kinds with their fills.
+export interface Given {
+  title: string;
+  unit: '' | 'flops' | 'bytes' | 'seconds';
+  values: [number, number][]; // node, and its amount or kind
+  kinds?: [string, string][];
+}
+
 export interface Header {
   version: number;
   title: string;
@@ -92,6 +100,7 @@ export interface Header {
   registered_scratch?: [number, number, number][];
   different?: [number, string][];
   same?: number;
+  given?: Given;
 }
 
 // Reads `count` numbers from bytes[at..end).
@@ -200,6 +209,10 @@ export async function inflate(bytes: Uint8Array): Promise<Uint8Array> {
 
 export function inflateSlowly(bytes: Uint8Array): Uint8Array {
   return (bytes[0] & 15) === 8 ? unzlibSync(bytes) : inflateSync(bytes);
+}
+
+export async function unpackText(base64: string): Promise<string> {
+  return new TextDecoder().decode(await inflate(fromBase64(base64.trim())));
 }
 
 export async function unpack(base64: string): Promise<Container> {

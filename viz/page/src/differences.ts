@@ -1,34 +1,98 @@
 // What differs between two graphs: figures, what is alive at the peak, modules, operators.
 import { mainTimeline } from './app_context';
+import type { ProfileJson } from './container';
 import { NONE, type Graph } from './graph';
 import { aliveAt } from './memory';
 import * as units from './units';
 
 export interface Difference {
   name: string;
-  before: number;
-  after: number;
+  before: number | undefined; // undefined: not known
+  after: number | undefined;
   format: (value: number) => string;
   selection?: { before: number; after: number }; // of modules
 }
 
-export function figures(before: Graph, after: Graph): Difference[] {
-  const a = before.header.profile;
-  const b = after.header.profile;
-  const total = (values: Record<string, number> | undefined): number => Object.values(values ?? {}).reduce((x, y) => x + y, 0);
-  const memory = (profile: typeof a, key: string): number => Number((profile.device_memory as Record<string, number> | undefined)?.[key] ?? 0);
+export type ModuleFigure = 'saved' | 'parameters' | 'forward_flops' | 'backward_flops' | 'temporary' | 'backward' | 'peak';
+
+interface ModuleJson {
+  path?: string;
+  children?: ModuleJson[];
+  flops?: { forward?: number; backward?: number };
+  [figure: string]: unknown;
+}
+export interface SavedProfile extends ProfileJson {
+  title: string;
+  modules?: ModuleJson;
+}
+
+// One side of a comparison: a graph of this page, or what a file of a profile (profile.json) has of one.
+export interface Side {
+  title: string;
+  profile: ProfileJson;
+  graph: Graph | undefined;
+  kinds: () => Map<string, number>; // bytes at the peak
+  modules: (figure: ModuleFigure) => Map<string, number>; // by path
+}
+
+export function sideOfGraph(graph: Graph): Side {
+  return {
+    title: graph.header.title,
+    profile: graph.header.profile,
+    graph,
+    kinds: () => {
+      const timeline = mainTimeline(graph);
+      return new Map(timeline.kinds.map((kind, k) => [kind.replaceAll('_', ' '), timeline.steps > 0 ? timeline.live[k][timeline.peakStep] : 0]));
+    },
+    modules: (figure) => {
+      const column = graph.moduleFigure(figure);
+      const found = new Map<string, number>();
+      for (let m = 1; m < graph.moduleCount; ++m) found.set(graph.modulePath(m), column[m]);
+      return found;
+    },
+  };
+}
+
+const KEYS: Record<ModuleFigure, string> = {
+  saved: 'saved_activation_bytes', parameters: 'parameter_bytes', temporary: 'temporary_bytes', backward: 'backward_bytes', peak: 'peak_bytes',
+  forward_flops: 'forward', backward_flops: 'backward',
+};
+
+export function sideOfProfile(profile: SavedProfile): Side {
+  return {
+    title: profile.title,
+    profile,
+    graph: undefined,
+    kinds: () => new Map(Object.entries(profile.peak.by_kind).map(([kind, bytes]) => [kind.replaceAll('_', ' '), bytes])),
+    modules: (figure) => {
+      const found = new Map<string, number>();
+      const pending = profile.modules ? [profile.modules] : [];
+      for (let module = pending.pop(); module; module = pending.pop()) {
+        const value = figure.endsWith('flops') ? (module.flops as Record<string, unknown> | undefined)?.[KEYS[figure]] : module[KEYS[figure]];
+        if (module.path) found.set(module.path, (found.get(module.path) ?? 0) + Number(value ?? 0));
+        pending.push(...(module.children ?? []));
+      }
+      return found;
+    },
+  };
+}
+
+export function figures(before: ProfileJson, after: ProfileJson): Difference[] {
+  const total = (values: Record<string, number> | undefined): number | undefined => values && Object.values(values).reduce((x, y) => x + y, 0);
+  const memory = (profile: ProfileJson, key: string): number | undefined => (profile.device_memory as Record<string, number> | undefined)?.[key];
+  const row = (name: string, format: (value: number) => string, of: (profile: ProfileJson) => number | undefined): Difference => ({ name, before: of(before), after: of(after), format });
   const rows: Difference[] = [
-    { name: 'operators', before: before.nodeCount, after: after.nodeCount, format: units.exact },
-    { name: 'peak memory', before: a.peak.bytes, after: b.peak.bytes, format: units.bytes },
-    { name: 'kept for backward', before: a.saved_bytes, after: b.saved_bytes, format: units.bytes },
-    { name: 'reserved by the allocator', before: memory(a, 'reserved_peak_bytes'), after: memory(b, 'reserved_peak_bytes'), format: units.bytes },
-    { name: 'static plan', before: a.static_plan?.bytes ?? 0, after: b.static_plan?.bytes ?? 0, format: units.bytes },
-    { name: 'parameters', before: a.parameters, after: b.parameters, format: units.count },
-    { name: 'FLOPs of products', before: total(a.flops), after: total(b.flops), format: units.flops },
-    { name: 'elementwise FLOPs', before: total(a.elementwise_flops), after: total(b.elementwise_flops), format: units.flops },
-    { name: 'time, estimated', before: a.time?.seconds ?? 0, after: b.time?.seconds ?? 0, format: units.seconds },
+    row('operators', units.exact, (p) => p.nodes),
+    row('peak memory', units.bytes, (p) => p.peak.bytes),
+    row('kept for backward', units.bytes, (p) => p.saved_bytes),
+    row('reserved by the allocator', units.bytes, (p) => memory(p, 'reserved_peak_bytes')),
+    row('static plan', units.bytes, (p) => p.static_plan?.bytes),
+    row('parameters', units.count, (p) => p.parameters),
+    row('FLOPs of products', units.flops, (p) => total(p.flops)),
+    row('elementwise FLOPs', units.flops, (p) => total(p.elementwise_flops)),
+    row('time, estimated', units.seconds, (p) => p.time?.seconds),
   ];
-  return rows.filter((row) => row.before !== 0 || row.after !== 0);
+  return rows.filter((r) => (r.before ?? 0) !== 0 || (r.after ?? 0) !== 0);
 }
 
 // Bytes alive at the peak by kind and maker, those that moved most first.
@@ -45,37 +109,24 @@ export function atPeak(before: Graph, after: Graph): Difference[] {
   return changes(sums(before), sums(after), units.bytes);
 }
 
-export function kindsAtPeak(before: Graph, after: Graph): Difference[] {
-  const sums = (graph: Graph): Map<string, number> => {
-    const timeline = mainTimeline(graph);
-    return new Map(timeline.kinds.map((kind, k) => [kind.replaceAll('_', ' '), timeline.steps > 0 ? timeline.live[k][timeline.peakStep] : 0]));
-  };
-  return changes(sums(before), sums(after), units.bytes);
+export function kindsAtPeak(before: Side, after: Side): Difference[] {
+  return changes(before.kinds(), after.kinds(), units.bytes);
 }
 
-export function operators(before: Graph, after: Graph): Difference[] {
-  const sums = (graph: Graph): Map<string, number> => new Map(Object.entries(graph.header.profile.operators));
-  return changes(sums(before), sums(after), units.exact);
+export function operators(before: ProfileJson, after: ProfileJson): Difference[] {
+  return changes(new Map(Object.entries(before.operators)), new Map(Object.entries(after.operators)), units.exact);
 }
 
-export type ModuleFigure = 'saved' | 'parameters' | 'forward_flops' | 'backward_flops' | 'temporary' | 'backward' | 'peak';
-
-export function modules(before: Graph, after: Graph, figure: ModuleFigure): Difference[] {
-  const sums = (graph: Graph): Map<string, number> => {
-    const column = graph.moduleFigure(figure);
-    const found = new Map<string, number>();
-    for (let m = 1; m < graph.moduleCount; ++m) found.set(graph.modulePath(m), column[m]);
-    return found;
-  };
+export function modules(before: Side, after: Side, figure: ModuleFigure): Difference[] {
   const format = figure.endsWith('flops') ? units.flops : units.bytes;
-  return changes(sums(before), sums(after), format).map((row) => ({
+  return changes(before.modules(figure), after.modules(figure), format).map((row) => ({
     ...row,
-    selection: { before: before.moduleByPath().get(row.name) ?? NONE, after: after.moduleByPath().get(row.name) ?? NONE },
+    selection: { before: before.graph?.moduleByPath().get(row.name) ?? NONE, after: after.graph?.moduleByPath().get(row.name) ?? NONE },
   }));
 }
 
 function changes(before: Map<string, number>, after: Map<string, number>, format: (value: number) => string): Difference[] {
-  const rows: Difference[] = [];
+  const rows: (Difference & { before: number; after: number })[] = [];
   for (const name of new Set([...before.keys(), ...after.keys()])) {
     const a = before.get(name) ?? 0;
     const b = after.get(name) ?? 0;

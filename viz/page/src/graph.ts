@@ -1,6 +1,7 @@
 // The graph as columns, and what follows from them. Nodes, values and storages are numbers: those of the tool's text form,
 // so n12, %12 and s5 here are n12, %12 and s5 there. Nothing is worked out before it is asked for.
-import type { Container, Header, TargetInfo } from './container';
+import type { Container, Given, Header, TargetInfo } from './container';
+import { bytes, flops, plain, seconds } from './units';
 
 export const NONE = -1;
 
@@ -56,6 +57,7 @@ export interface Totals {
   moved: number;
   seconds: number;
   saved: number; // allocated here and kept for backward
+  given: number;
 }
 
 export class Graph {
@@ -97,6 +99,26 @@ export class Graph {
     for (let i = 0; i < out.length; ++i) out[i] = picoseconds[i] * 1e-12;
     return out;
   });
+  // Amounts that the page was given for nodes; nothing where it was given kinds, or none.
+  readonly given = lazy(() => {
+    const out = new Float64Array(this.nodeCount);
+    if (this.header.given && !this.header.given.kinds) for (const [node, amount] of this.header.given.values) out[node] = amount;
+    return out;
+  });
+  // Kinds that it was given, NONE for nodes that are not named.
+  readonly givenKind = lazy(() => {
+    const out = new Int32Array(this.nodeCount).fill(NONE);
+    if (this.header.given?.kinds) for (const [node, kind] of this.header.given.values) out[node] = kind;
+    return out;
+  });
+  // What was given of a node, as text; '' if nothing was.
+  givenText(node: number): string {
+    const { given } = this.header;
+    if (given === undefined) return '';
+    if (given.kinds) return given.kinds[this.givenKind()[node]]?.[0] ?? '';
+    return this.givenNodes().has(node) ? formatGiven(given)(this.given()[node]) : '';
+  }
+  private readonly givenNodes = lazy(() => new Set(this.header.given?.values.map(([node]) => node)));
   // Bytes that the caching allocator has reserved at every step; undefined if nobody knows.
   readonly reserved = lazy(() => (this.data.has('node.reserved') ? this.data.wide('node.reserved') : undefined));
   kernel(node: number): string {
@@ -494,11 +516,11 @@ export class Graph {
   totalsBy(clusterOf: Uint32Array, parent: Uint32Array): Record<keyof Totals, Float64Array> {
     const size = parent.length;
     const make = (): Float64Array => new Float64Array(size);
-    const totals = { operators: make(), flops: make(), bytes: make(), moved: make(), seconds: make(), saved: make() };
+    const totals = { operators: make(), flops: make(), bytes: make(), moved: make(), seconds: make(), saved: make(), given: make() };
     const targets = this.targets();
     const builtin = Uint8Array.from(this.header.targets, (t) => (t.builtin === true ? 1 : 0));
     const columns = {
-      flops: this.matmul(), bytes: this.allocated(), seconds: this.seconds(), saved: this.kept(), read: this.read(), written: this.written(),
+      flops: this.matmul(), bytes: this.allocated(), seconds: this.seconds(), saved: this.kept(), read: this.read(), written: this.written(), given: this.given(),
     };
     for (let i = 0; i < this.nodeCount; ++i) {
       const c = clusterOf[i];
@@ -508,6 +530,7 @@ export class Graph {
       totals.moved[c] += columns.read[i] + columns.written[i];
       totals.seconds[c] += columns.seconds[i];
       totals.saved[c] += columns.saved[i];
+      totals.given[c] += columns.given[i];
     }
     for (let c = size; c-- > 1; ) for (const column of Object.values(totals)) column[parent[c]] += column[c];
     return totals;
@@ -515,7 +538,7 @@ export class Graph {
   totalsOf(c: number): Totals {
     const t = this.clusterTotals();
     return {
-      operators: t.operators[c], flops: t.flops[c], bytes: t.bytes[c], moved: t.moved[c], seconds: t.seconds[c], saved: t.saved[c],
+      operators: t.operators[c], flops: t.flops[c], bytes: t.bytes[c], moved: t.moved[c], seconds: t.seconds[c], saved: t.saved[c], given: t.given[c],
     };
   }
   // A cluster and the equal ones that are folded into it.
@@ -530,6 +553,10 @@ export class Graph {
     const lists = this.clusterChildren();
     return lists.items.subarray(lists.start[c], lists.start[c + 1]);
   }
+}
+
+export function formatGiven(given: Given): (value: number) => string {
+  return given.unit === 'flops' ? flops : given.unit === 'bytes' ? bytes : given.unit === 'seconds' ? seconds : plain;
 }
 
 export function shortName(op: string): string {

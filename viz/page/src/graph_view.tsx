@@ -4,13 +4,13 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { litBy, useApp, type Lit, type Seen } from './app_context';
 import { around, boxesOf, EdgeKind, firstOpen, pathsBetween, pathTo, siblingsOf, type Boxes, type BoxOptions, type Edge, type Item } from './boxes';
 import { coloring, MODES, type Coloring, type Mode } from './colors';
-import { NONE, type Graph } from './graph';
+import { formatGiven, NONE, type Graph } from './graph';
 import { layoutOf, type Layout, type Point } from './layout';
 import { EdgeLegend, nodeTitle } from './panel';
 import { find } from './search';
 import { fitted, LABEL, LINE, NODE, OPEN, TITLE, widthOf } from './text';
 import { fitCanvas, onChange, theme, type Theme } from './theme';
-import { bytes, exact, flops, seconds, shortened, visible } from './units';
+import { bytes, exact, flops, seconds, shortened, visible, spread } from './units';
 
 const FIRST_BOXES = 44;
 const MOST_IN_PART = 300;
@@ -465,6 +465,12 @@ function arrow(context: CanvasRenderingContext2D, from: Point, to: Point, size: 
   context.fill();
 }
 
+// What was given of a module; of what stands for equal layers, the least, mean and most of them.
+function givenOf(graph: Graph, cluster: number): string {
+  const given = graph.header.given!;
+  return `${visible(given.title, 60)}: ${spread(graph.copies(cluster).map((c) => graph.totalsOf(c).given), formatGiven(given))}`;
+}
+
 function tooltipOf(graph: Graph, item: Item): string[] {
   if (item.kind === 'omitted') return [`${item.title} that are not in this part`];
   if (item.kind === 'chunk') return [item.title, ...item.lines, 'a run of neighbours: open it to see them'];
@@ -474,6 +480,7 @@ function tooltipOf(graph: Graph, item: Item): string[] {
       visible(graph.clusterPath(item.id) || item.title, 200), ...item.lines.slice(0, 1),
       `${flops(totals.flops)}, ${bytes(totals.moved)} moved, ${bytes(totals.bytes)} allocated, ${bytes(totals.saved)} kept`,
       ...(graph.hasTime ? [seconds(totals.seconds)] : []),
+      ...(totals.given > 0 ? [givenOf(graph, item.id)] : []),
     ];
   }
   const node = item.id;
@@ -486,6 +493,7 @@ function tooltipOf(graph: Graph, item: Item): string[] {
     if (s !== NONE && graph.storageBorn()[s] === node) lines.push(`   alive n${String(graph.lives().first[s])} to n${String(graph.lives().last[s])}${graph.savedAt()[s] === NONE ? '' : ', kept for backward'}`);
   }
   if (graph.matmul()[node] > 0) lines.push(`${flops(graph.matmul()[node])}${graph.hasTime ? `, ${seconds(graph.seconds()[node])}` : ''}`);
+  if (graph.givenText(node) !== '') lines.push(`${visible(graph.header.given!.title, 60)}: ${visible(graph.givenText(node), 80)}`);
   const path = graph.modulePath(graph.moduleOf()[node]);
   if (path !== '') lines.push(`in ${visible(path, 160)}`);
   if (graph.source(node) !== '') lines.push(visible(graph.source(node), 160));
@@ -713,7 +721,7 @@ export function GraphView(): VNode {
         <label>
           colour by{' '}
           <select value={state.color} onChange={(event) => store.set({ color: event.currentTarget.value as Mode })}>
-            {MODES.filter(([mode]) => mode !== 'difference' || seen.before !== undefined).map(([mode, name]) => <option key={mode} value={mode}>{name}</option>)}
+            {MODES.filter(([mode]) => (mode !== 'difference' || seen.before !== undefined) && (mode !== 'given' || graph.header.given !== undefined)).map(([mode]) => <option key={mode} value={mode}>{modeName(graph, mode)}</option>)}
           </select>
         </label>
         <span class="phases">
@@ -792,7 +800,7 @@ export function GraphView(): VNode {
             drawing.current!.mapTo(event.clientX - box.left, event.clientY - box.top);
           }}
         />
-        <LegendBox colors={colors} mode={state.color} />
+        <LegendBox colors={colors} name={modeName(graph, state.color)} />
         {tip && (
           <div class="tip" style={{ left: `${String(Math.min(tip.x + 14, Math.max(0, (canvas.current?.clientWidth ?? 400) - 330)))}px`, top: `${String(tip.y + 16)}px` }}>
             {tip.lines.map((line, i) => <div key={i} class={i === 0 ? 'first' : ''}><bdi>{line}</bdi></div>)}
@@ -804,9 +812,13 @@ export function GraphView(): VNode {
   );
 }
 
-function LegendBox({ colors, mode }: { colors: Coloring; mode: Mode }): VNode {
+function modeName(graph: Graph, mode: Mode): string {
+  if (mode === 'given' && graph.header.given) return visible(graph.header.given.title, 60);
+  return MODES.find(([m]) => m === mode)?.[1] ?? mode;
+}
+
+function LegendBox({ colors, name }: { colors: Coloring; name: string }): VNode {
   const { legend } = colors;
-  const name = MODES.find(([m]) => m === mode)?.[1] ?? mode;
   return (
     <details class="legend" open={window.innerWidth > 700}>
       <summary>{name}</summary>

@@ -1,7 +1,8 @@
 import { render } from 'preact';
 import { Page } from './app';
 import { AppContext } from './app_context';
-import { unpack } from './container';
+import { unpack, unpackText } from './container';
+import type { SavedProfile } from './differences';
 import { Graph } from './graph';
 import { openAtFirst, type Drawing } from './graph_view';
 import { mainBlocks } from './memory_view';
@@ -24,6 +25,11 @@ async function read(id: string): Promise<Graph | undefined> {
   return graph;
 }
 
+async function readSaved(id: string): Promise<SavedProfile | undefined> {
+  const element = document.getElementById(id);
+  return element ? (JSON.parse(await unpackText(element.textContent ?? '')) as SavedProfile) : undefined;
+}
+
 // While nobody asks for anything, what the first look at each view will ask for; piece by piece.
 function prepare(graph: Graph): void {
   const steps: (() => unknown)[] = [
@@ -40,13 +46,13 @@ function prepare(graph: Graph): void {
 async function start(): Promise<void> {
   const root = document.getElementById('page')!;
   try {
-    const [after, before] = await Promise.all([read('graph-data'), read('before-data')]);
+    const [after, before, saved] = await Promise.all([read('graph-data'), read('before-data'), readSaved('before-profile')]);
     if (!after) throw new Error('the page holds no graph');
     const store = new Store();
     window.shadowgraph = { after, before, store, readyAfter: 0 };
     root.textContent = '';
     render(
-      <AppContext.Provider value={{ store, after, before }}>
+      <AppContext.Provider value={{ store, after, before, saved }}>
         <Page />
       </AppContext.Provider>,
       root,

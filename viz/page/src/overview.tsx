@@ -86,7 +86,8 @@ function Bars({ title, graph, column, format }: { title: string; graph: Graph; c
 }
 
 export function Overview(): VNode {
-  const { graph, store, before } = useApp();
+  const { graph, store, before, saved } = useApp();
+  const other = before?.header.title ?? saved?.title;
   const { profile, metadata } = graph.header;
   const memory = profile.device_memory as Record<string, number> | undefined;
   const unknownCalls = profile.unknown_scratch.reduce((total, row) => total + row.count, 0);
@@ -184,7 +185,7 @@ export function Overview(): VNode {
               <tr><th scope="row">shadowgraph</th><td>{visible(graph.header.shadowgraph)}</td></tr>
             </tbody>
           </table>
-          {before && <p><button type="button" onClick={() => store.set({ view: 'compare' })}>Compare with {visible(before.header.title, 80)}</button></p>}
+          {other !== undefined && <p><button type="button" onClick={() => store.set({ view: 'compare' })}>Compare with {visible(other, 80)}</button></p>}
         </section>
       </div>
     </div>

@@ -3,9 +3,9 @@ import type { ComponentChildren, VNode } from 'preact';
 import { useApp, type Seen } from './app_context';
 import { EDGE_NAMES } from './colors';
 import { EdgeKind } from './boxes';
-import { NONE, type Graph } from './graph';
+import { formatGiven, NONE, type Graph } from './graph';
 import type { Selection } from './state';
-import { bytes, exact, flops, seconds, visible } from './units';
+import { bytes, exact, flops, seconds, spread as spreadOf, visible } from './units';
 
 function Row(props: { name: string; children: ComponentChildren }): VNode {
   return (
@@ -81,6 +81,7 @@ function NodePanel({ seen, node }: { seen: Seen; node: number }): VNode {
           {module !== 0 && <Row name="module"><Link to={{ kind: 'module', id: module }}>{visible(graph.modulePath(module), 300)}</Link> {visible(graph.moduleClass(module), 80)}</Row>}
           <Row name="operator"><Link to={{ kind: 'operator', id: target.name }}>{visible(target.name)}</Link></Row>
           {composites.length > 0 && <Row name="called by">{composites.map((c) => visible(c, 80)).join(' › ')}</Row>}
+          {graph.givenText(node) !== '' && <Row name={visible(graph.header.given!.title, 60)}>{visible(graph.givenText(node), 200)}</Row>}
           {graph.source(node) !== '' && <Row name="source"><code>{visible(graph.source(node))}</code></Row>}
           {inputs.length > 0 && (
             <Row name="reads">
@@ -240,14 +241,7 @@ function ClusterPanel({ seen, cluster }: { seen: Seen; cluster: number }): VNode
   const totals = copies.map((c) => graph.totalsOf(c));
   const module = graph.clusterModule()[cluster];
   const isUnfolded = state.unfolded.includes(cluster);
-  const spread = (pick: (t: (typeof totals)[number]) => number, format: (v: number) => string): string => {
-    const values = totals.map(pick);
-    const low = Math.min(...values);
-    const high = Math.max(...values);
-    if (low === high) return format(low) + (values.length > 1 ? ' each' : '');
-    const mean = values.reduce((a, b) => a + b, 0) / values.length;
-    return `${format(low)} least, ${format(mean)} mean, ${format(high)} most`;
-  };
+  const spread = (pick: (t: (typeof totals)[number]) => number, format: (v: number) => string): string => spreadOf(totals.map(pick), format);
   const info = graph.cluster(cluster);
   return (
     <>
@@ -271,6 +265,7 @@ function ClusterPanel({ seen, cluster }: { seen: Seen; cluster: number }): VNode
           <Row name="bytes moved">{spread((t) => t.moved, bytes)}</Row>
           <Row name="allocates">{spread((t) => t.bytes, bytes)}</Row>
           <Row name="kept for backward">{spread((t) => t.saved, bytes)}</Row>
+          {graph.header.given && !graph.header.given.kinds && <Row name={visible(graph.header.given.title, 60)}>{spread((t) => t.given, formatGiven(graph.header.given))}</Row>}
         </tbody>
       </table>
     </>

@@ -1,8 +1,8 @@
 // Tables: modules as a tree, operators, storages, calls. Rows that are not in sight are not there.
-import type { VNode } from 'preact';
+import { options, type VNode } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { litBy, mainTimeline, useApp, type Lit } from './app_context';
-import { NONE, type Graph } from './graph';
+import { formatGiven, NONE, type Graph } from './graph';
 import type { Selection, TableName } from './state';
 import { onChange } from './theme';
 import { bytes, csvField, exact, flops, percent, seconds, visible } from './units';
@@ -165,6 +165,8 @@ function calls(graph: Graph): TableData {
       { key: 'module', title: 'module', number: false, value: (n) => graph.modulePath(graph.moduleOf()[n]) },
       { key: 'type', title: 'makes', number: false, value: (n) => (graph.outputStart()[n + 1] > graph.outputStart()[n] ? graph.type(graph.outputStart()[n]) : '') },
       ...(graph.hasTime ? [amount('time', 'time', graph.seconds, seconds)] : []),
+      ...(graph.header.given?.kinds ? [{ key: 'given', title: visible(graph.header.given.title, 40), number: false, value: (n: number) => graph.givenText(n) }] : []),
+      ...(graph.header.given && !graph.header.given.kinds ? [amount('given', visible(graph.header.given.title, 40), graph.given, formatGiven(graph.header.given))] : []),
       amount('flops', 'FLOPs', graph.matmul, flops),
       { key: 'moved', title: 'bytes moved', number: true, value: (n) => graph.read()[n] + graph.written()[n], text: (n) => bytes(graph.read()[n] + graph.written()[n]) },
       amount('allocated', 'allocates', graph.allocated, bytes),
@@ -211,12 +213,16 @@ export function arranged(table: TableData, filter: string, sort: string, closed:
   const column = table.columns.find((c) => c.key === key);
   if (!column) return rows;
   const down = sort.startsWith('-') ? -1 : 1;
-  const values = new Map(rows.map((row) => [row, column.value(row)]));
-  return rows.slice().sort((a, b) => {
-    const x = values.get(a)!;
-    const y = values.get(b)!;
-    return down * (typeof x === 'number' && typeof y === 'number' ? x - y : String(x) < String(y) ? -1 : String(x) > String(y) ? 1 : 0) || a - b;
-  });
+  // Places are sorted rather than rows, so that the values of a million rows lie in one array.
+  const places = Uint32Array.from(rows, (_, i) => i);
+  if (column.number) {
+    const values = Float64Array.from(rows, (row) => Number(column.value(row)));
+    places.sort((a, b) => down * (values[a] - values[b]) || rows[a] - rows[b]);
+  } else {
+    const values = rows.map((row) => String(column.value(row)));
+    places.sort((a, b) => (values[a] === values[b] ? rows[a] - rows[b] : values[a] < values[b] ? -down : down));
+  }
+  return Array.from(places, (place) => rows[place]);
 }
 
 export function toCsv(table: TableData, rows: readonly number[]): string {
@@ -227,6 +233,54 @@ export function toCsv(table: TableData, rows: readonly number[]): string {
 
 const NAMES: [TableName, string][] = [['modules', 'Modules'], ['operators', 'Operators'], ['storages', 'Storages'], ['calls', 'Calls']];
 const HEIGHT = 27;
+const MOST_PIXELS = 15_000_000; // browsers have no higher elements: Firefox 17.9 million, Chromium 33.5
+const MOST_PRINTED = 2000;
+const BEYOND = 8; // rows above and below the ones in sight
+
+// The rows in sight of a scrolled list, and the heights of what stands for those above and below. A list that would be higher
+// than an element may be is scrolled faster than it moves.
+export function inSight(rows: number, top: number, height: number): { first: number; last: number; above: number; below: number } {
+  const real = rows * HEIGHT;
+  const whole = Math.min(real, MOST_PIXELS);
+  // A list that became shorter is at its end, wherever the longer one was.
+  const at = Math.max(0, Math.min(top, whole - height));
+  const scale = whole > height ? (real - height) / (whole - height) : 1;
+  const first = Math.max(0, Math.floor((at * scale) / HEIGHT) - BEYOND);
+  const last = Math.min(rows, Math.ceil((at * scale + height) / HEIGHT) + BEYOND);
+  const above = Math.max(0, first * HEIGHT - at * scale + at);
+  return { first, last, above, below: Math.max(0, whole - above - (last - first) * HEIGHT) };
+}
+
+// Where to scroll to for a row to be at the top.
+export function scrolledTo(rows: number, row: number, height: number): number {
+  const real = rows * HEIGHT;
+  const whole = Math.min(real, MOST_PIXELS);
+  return real > height ? (row * HEIGHT * (whole - height)) / (real - height) : 0;
+}
+
+// Whether the page is being printed: a paper cannot be scrolled, so what is out of sight is on it, too.
+function usePrinting(): boolean {
+  const [printing, setPrinting] = useState(false);
+  useEffect(() => {
+    // The browser takes the picture when the listeners are done, and would not wait for a later rendering.
+    const set = (now: boolean) => (): void => {
+      const later = options.debounceRendering;
+      options.debounceRendering = (render) => render();
+      setPrinting(now);
+      if (later) options.debounceRendering = later;
+      else delete options.debounceRendering;
+    };
+    const before = set(true);
+    const after = set(false);
+    window.addEventListener('beforeprint', before);
+    window.addEventListener('afterprint', after);
+    return () => {
+      window.removeEventListener('beforeprint', before);
+      window.removeEventListener('afterprint', after);
+    };
+  }, []);
+  return printing;
+}
 
 export function TablesView(): VNode {
   const { graph, state, store } = useApp();
@@ -243,16 +297,20 @@ export function TablesView(): VNode {
     const element = body.current!;
     return onChange(element, () => setScroll({ top: element.scrollTop, height: element.clientHeight }));
   }, []);
+  // Another list starts at its top.
+  useEffect(() => {
+    body.current!.scrollTop = 0;
+  }, [table, state.filter, sort]);
   // The row of what was selected elsewhere comes into sight.
   useEffect(() => {
     const at = state.selection ? rows.findIndex((row) => table.isLit(row, lit)) : NONE;
     if (at === NONE) return;
-    const top = at * HEIGHT;
     const box = body.current!;
-    if (top < box.scrollTop || top > box.scrollTop + box.clientHeight - 2 * HEIGHT) box.scrollTop = Math.max(0, top - box.clientHeight / 3);
+    const { first, last } = inSight(rows.length, box.scrollTop, box.clientHeight);
+    if (at < first + BEYOND || at > last - BEYOND - 3) box.scrollTop = scrolledTo(rows.length, Math.max(0, at - box.clientHeight / 3 / HEIGHT), box.clientHeight);
   }, [lit, table]);
-  const first = Math.max(0, Math.floor(scroll.top / HEIGHT) - 8);
-  const last = Math.min(rows.length, Math.ceil((scroll.top + scroll.height) / HEIGHT) + 8);
+  const printing = usePrinting();
+  const { first, last, above, below } = printing ? { first: 0, last: Math.min(rows.length, MOST_PRINTED), above: 0, below: 0 } : inSight(rows.length, scroll.top, scroll.height);
   const turn = (column: Column): void => {
     const now = sort.replace(/^-/, '') === column.key ? sort : '';
     const next = now === '' ? (column.number ? `-${column.key}` : column.key) : now.startsWith('-') === column.number ? (column.number ? column.key : `-${column.key}`) : '-';
@@ -321,7 +379,7 @@ export function TablesView(): VNode {
             </tr>
           </thead>
           <tbody>
-            {first > 0 && <tr style={{ height: `${String(first * HEIGHT)}px` }} aria-hidden="true"><td colSpan={table.columns.length} /></tr>}
+            {above > 0 && <tr style={{ height: `${above.toFixed(0)}px` }} aria-hidden="true"><td colSpan={table.columns.length} /></tr>}
             {rows.slice(first, last).map((row, i) => (
               <tr
                 key={row}
@@ -352,9 +410,10 @@ export function TablesView(): VNode {
                 })}
               </tr>
             ))}
-            {last < rows.length && <tr style={{ height: `${String((rows.length - last) * HEIGHT)}px` }} aria-hidden="true"><td colSpan={table.columns.length} /></tr>}
+            {below > 0 && <tr style={{ height: `${below.toFixed(0)}px` }} aria-hidden="true"><td colSpan={table.columns.length} /></tr>}
           </tbody>
         </table>
+        {printing && rows.length > last && <p>and {exact(rows.length - last)} more rows, which are not printed</p>}
       </div>
     </div>
   );

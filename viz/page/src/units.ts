@@ -26,6 +26,11 @@ export function count(value: number): string {
   return `${sign}${size.toFixed(2)} ${units[unit]}`;
 }
 
+// A number of no unit.
+export function plain(value: number): string {
+  return Math.abs(value) >= 1000 ? count(value) : String(Number(value.toPrecision(4)));
+}
+
 export function flops(value: number): string {
   const text = count(value);
   return /[A-Z]$/.test(text) ? `${text}FLOP` : `${text} FLOP`;
@@ -40,6 +45,15 @@ export function seconds(value: number): string {
   if (size < 1) return `${sign}${(size * 1e3).toPrecision(3)} ms`;
   if (size < 120) return `${sign}${size.toPrecision(3)} s`;
   return `${sign}${(size / 60).toFixed(1)} min`;
+}
+
+// Values of equal layers: one if they agree.
+export function spread(values: readonly number[], format: (value: number) => string): string {
+  const low = Math.min(...values);
+  const high = Math.max(...values);
+  if (low === high) return format(low) + (values.length > 1 ? ' each' : '');
+  const mean = values.reduce((a, b) => a + b, 0) / values.length;
+  return `${format(low)} least, ${format(mean)} mean, ${format(high)} most`;
 }
 
 export function exact(value: number): string {

@@ -1,0 +1,199 @@
+// Values of nodes from a file: JSON or CSV, keyed by node.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <unordered_set>
+
+#include "shadowgraph/draw.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/text.h"
+#include "viz/node_colors.h"
+
+namespace shadowgraph {
+namespace {
+
+using nlohmann::json;
+
+struct GivenValue {
+  std::string key;    // "n12", "12", "%7"
+  std::string value;  // as it is written
+  std::string where;  // "line 3"
+};
+struct GivenValues {
+  std::string title;
+  std::optional<std::string> unit;
+  std::vector<GivenValue> values;
+};
+
+std::optional<double> number_of(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return value;
+}
+
+GivenValues read_json(const std::string& text, const std::string& name) {
+  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) throw Error(name + ": not a JSON object of values by node");
+  GivenValues given;
+  const bool wrapped = object.contains("nodes") && object["nodes"].is_object();
+  const json& nodes = wrapped ? object["nodes"] : object;
+  if (wrapped && object.contains("title") && object["title"].is_string()) given.title = object["title"];
+  if (wrapped && object.contains("unit") && object["unit"].is_string()) given.unit = object["unit"];
+  for (const auto& [key, value] : nodes.items()) {
+    if (!value.is_number() && !value.is_string()) {
+      throw Error(fmt::format("{}: the value of '{}' is neither a number nor a word", name, key));
+    }
+    given.values.push_back({key, value.is_string() ? value.get<std::string>() : value.dump(), "key"});
+  }
+  return given;
+}
+
+// The fields of the line at the front of `text`, which loses it; quoted ones may hold commas, quotes and line ends.
+std::vector<std::string> take_csv_line(std::string_view& text, size_t& line) {
+  std::vector<std::string> fields(1);
+  bool quoted = false;
+  size_t at = 0;
+  for (; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '\n') ++line;
+    if (quoted && c == '"' && at + 1 < text.size() && text[at + 1] == '"') {
+      fields.back() += '"';
+      ++at;
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (quoted) {
+      fields.back() += c;
+    } else if (c == ',') {
+      fields.emplace_back();
+    } else if (c == '\n') {
+      ++at;
+      break;
+    } else if (c != '\r') {
+      fields.back() += c;
+    }
+  }
+  text.remove_prefix(at);
+  return fields;
+}
+
+std::optional<std::string> unit_by_column(const std::string& column) {
+  for (const char* unit : {"bytes", "flops", "seconds"}) {
+    if (column.ends_with(unit)) return unit;
+  }
+  return std::nullopt;
+}
+
+GivenValues read_csv(std::string_view text, const std::string& name, const std::string& column) {
+  size_t line = 1;
+  const std::vector<std::string> head = take_csv_line(text, line);
+  if (head.size() < 2) throw Error(name + ": line 1: a table of values by node has two columns or more");
+  const auto node = static_cast<size_t>(std::find(head.begin(), head.end(), "node") - head.begin()) % head.size();
+  size_t from = node == 0 ? 1 : 0;
+  if (!column.empty()) {
+    const auto found = std::find(head.begin(), head.end(), column);
+    if (found == head.end()) {
+      throw Error(fmt::format("{}: no column '{}'; there are {}", name, column, fmt::join(head, ", ")));
+    }
+    from = static_cast<size_t>(found - head.begin());
+  }
+  GivenValues given{.title = head[from], .unit = unit_by_column(head[from]), .values = {}};
+  while (!text.empty()) {
+    const size_t at = line;
+    std::vector<std::string> fields = take_csv_line(text, line);
+    if (fields.size() == 1 && fields[0].empty()) continue;
+    if (fields.size() != head.size()) {
+      throw Error(fmt::format("{}: line {}: {} fields, where line 1 has {}", name, at, fields.size(), head.size()));
+    }
+    // What has no value is not coloured.
+    if (!fields[from].empty()) given.values.push_back({fields[node], fields[from], fmt::format("line {}", at)});
+  }
+  return given;
+}
+
+NodeColors::Unit unit_of(const std::string& text, const std::string& name) {
+  if (text == "flops") return NodeColors::Unit::kFlops;
+  if (text == "bytes") return NodeColors::Unit::kBytes;
+  if (text == "seconds") return NodeColors::Unit::kSeconds;
+  if (text.empty()) return NodeColors::Unit::kNone;
+  throw Error(fmt::format("{}: no unit '{}'; there are flops, bytes, seconds and none", name, text));
+}
+
+// "n12", "12" as tables have it, "%7". Invalid if there is none.
+NodeId node_of(const Graph& graph, const Numbering& numbering, std::string_view key) {
+  const bool value = key.starts_with('%');
+  if (value || key.starts_with('n')) key.remove_prefix(1);
+  uint32_t number = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number);
+  if (error != std::errc() || end != key.data() + key.size() || key.empty()) return {};
+  if (value) return number < numbering.values().size() ? graph.value(numbering.values()[number]).producer : NodeId();
+  return number < numbering.nodes().size() ? numbering.nodes()[number] : NodeId();
+}
+
+// The column of "FILE.csv:COLUMN".
+size_t column_start(std::string_view name) {
+  const size_t at = name.rfind(".csv:");
+  return at == std::string_view::npos ? name.size() : at + 4;
+}
+
+}  // namespace
+
+NodeColors node_colors_of_text(const Graph& graph, const std::string& text, const std::string& name,
+                               const std::string& column) {
+  const size_t start = text.find_first_not_of(" \t\r\n");
+  const bool is_json = start != std::string::npos && text[start] == '{';
+  const GivenValues given = is_json ? read_json(text, name) : read_csv(text, name, column);
+  NodeColors colors;
+  colors.by = ColorBy::kGiven;
+  colors.title = given.title.empty() ? name : given.title;
+  colors.unit = unit_of(given.unit.value_or(""), name);
+  size_t numbers = 0;
+  for (const GivenValue& value : given.values) numbers += number_of(value.value) ? 1 : 0;
+  if (numbers != 0 && numbers != given.values.size()) {
+    const auto word = std::find_if(given.values.begin(), given.values.end(),
+                                   [](const GivenValue& value) { return !number_of(value.value); });
+    throw Error(fmt::format("{}: {}: '{}' of {} is not a number, and others are: values are all numbers or all words",
+                            name, word->where, word->value, word->key));
+  }
+  KindNumbers kinds(colors);
+  const Numbering numbering = Numbering::of(graph);
+  std::unordered_set<uint32_t> seen;
+  for (const GivenValue& value : given.values) {
+    const NodeId node = node_of(graph, numbering, value.key);
+    if (!node.valid()) {
+      throw Error(fmt::format("{}: {}: no node '{}'; nodes are n0 to n{}, or %7 for what makes a value", name,
+                              value.where, value.key, std::max<int64_t>(int64_t{graph.node_count()} - 1, 0)));
+    }
+    if (!seen.insert(node.index).second) {
+      throw Error(fmt::format("{}: {}: node '{}' comes twice", name, value.where, value.key));
+    }
+    if (numbers == 0) {
+      kinds.set(node, value.value);
+      continue;
+    }
+    const double amount = *number_of(value.value);
+    if (!std::isfinite(amount) || amount < 0) {
+      throw Error(
+          fmt::format("{}: {}: {} of {} is not an amount, 0 or more", name, value.where, value.value, value.key));
+    }
+    colors.amounts[node] = amount;
+  }
+  return colors;
+}
+
+bool is_color_file(std::string_view name) {
+  const std::string_view file = name.substr(0, column_start(name));
+  return file.ends_with(".json") || file.ends_with(".csv");
+}
+
+NodeColors node_colors_of_file(const Graph& graph, const std::string& name) {
+  const size_t end = column_start(name);
+  const std::string file = name.substr(0, end);
+  return node_colors_of_text(graph, read_file(file), file, end < name.size() ? name.substr(end + 1) : std::string());
+}
+
+}  // namespace shadowgraph
