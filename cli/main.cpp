@@ -18,6 +18,7 @@
 #include "cli/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/fit.h"
+#include "cli/kernels.h"
 #include "cli/shard.h"
 #include "cli/suggestion.h"
 #include "cli/what_if.h"
@@ -416,6 +417,44 @@ void add_checkpoint_options(CLI::App& command, shadowgraph::cli::CheckpointReque
   command.add_flag("--json", request.json, "As JSON");
 }
 
+CLI::Option* add_cache_directory(CLI::App& command, std::string& directory) {
+  return command.add_option("--dir", directory,
+                            "Folder of the cache (default: $SHADOWGRAPH_CACHE, $XDG_CACHE_HOME/shadowgraph or "
+                            "~/.cache/shadowgraph)");
+}
+
+// list, verify, prune and clear; exactly one of them.
+void add_kernels_commands(CLI::App& command, shadowgraph::cli::KernelsRequest& request) {
+  command.require_subcommand(1);
+  auto* list = command.add_subcommand("list", "Show what the cache holds, an operator a line");
+  auto* verify =
+      command.add_subcommand("verify", "Compare every library with its manifest (exit code 1: some are broken)");
+  auto* prune = command.add_subcommand("prune", "Erase what is broken, and what was not used for longest");
+  auto* clear = command.add_subcommand("clear", "Erase all kernels");
+  for (CLI::App* each : {list, verify, prune, clear}) add_cache_directory(*each, request.directory);
+  for (CLI::App* each : {list, verify}) each->add_flag("--json", request.json, "As JSON, an entry for each kernel");
+  for (CLI::App* each : {prune, clear})
+    each->add_flag("--dry-run", request.dry_run, "Say what would go, erase nothing");
+  prune
+      ->add_option_function<std::string>(
+          "--max-bytes",
+          [&request](const std::string& text) { request.max_bytes = *shadowgraph::cli::parse_bytes(text); },
+          "What may stay: 100MB, 1GiB")
+      ->required()
+      ->check([](const std::string& text) {
+        return shadowgraph::cli::parse_bytes(text) ? std::string() : "'" + text + "' is no size such as 100MB";
+      });
+}
+
+// False if `verify` found something broken.
+bool run_kernels(const CLI::App& command, const shadowgraph::cli::KernelsRequest& request) {
+  const std::string name = command.get_subcommands().front()->get_name();
+  if (name == "list") shadowgraph::cli::list_kernels(request);
+  if (name == "prune") shadowgraph::cli::prune_kernels(request);
+  if (name == "clear") shadowgraph::cli::clear_kernels(request);
+  return name != "verify" || shadowgraph::cli::verify_kernels(request);
+}
+
 // The first lines of a libtorch error are the message; what follows is for its developers.
 std::string plain(const c10::Error& error) { return error.what_without_backtrace(); }
 
@@ -575,6 +614,10 @@ int run(int argc, char** argv) {
   auto* assign =
       app.add_subcommand("assign", "Solve an assignment problem from a file: what 'shard' solves, or IOPDDL's");
   add_assign_options(*assign, assign_request);
+
+  shadowgraph::cli::KernelsRequest kernels_request;
+  auto* kernels = app.add_subcommand("kernels", "Look at and tidy the folder of kernels that were made on demand");
+  add_kernels_commands(*kernels, kernels_request);
 
   bool compare_json = false;
   std::string compare_before, compare_after;
@@ -752,6 +795,7 @@ int run(int argc, char** argv) {
     shadowgraph::cli::checkpoint(checkpoint_request);
   }
   if (*assign) shadowgraph::cli::assign(assign_request);
+  const bool broken = *kernels && !run_kernels(*kernels, kernels_request);
   if (*compare) shadowgraph::cli::compare(compare_before, compare_after, compare_limit, compare_json);
   if (*calibrate) shadowgraph::cli::calibrate(calibrate_request);
   if (*devices) shadowgraph::cli::list_devices(json);
@@ -770,6 +814,7 @@ int run(int argc, char** argv) {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     throw shadowgraph::FileError("cannot write to the standard output: " + std::generic_category().message(errno));
   }
+  if (broken) return kInputFault;
   return differ ? kDifferent : 0;
 }
 
