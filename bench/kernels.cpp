@@ -118,14 +118,16 @@ void step(const std::string& name, bool tiny) {
                              },
                              [&] { plain.run(bindings); }, [&] { grouped->run(bindings); }},
                             tiny ? 2 : 12);
-  std::printf("step %s%s, AdamW, %u nodes: eager %.0f us, replay %.0f us, with kernels %.0f us: %.2f x replay (bar 1.3), "
-              "%.2f x eager\n",
-              name.c_str(), tiny ? " (tiny)" : "", graph.node_count(), best[0], best[1], best[2], best[1] / best[2],
-              best[0] / best[2]);
-  std::printf("  first result: capture %.0f ms, grouping %.1f ms, first run %.1f ms; kernels after %.1f s more: %lld "
-              "compiled in %.2f s\n",
-              captured / 1e3, grouping / 1e3, first / 1e3, compiling / 1e6,
-              static_cast<long long>(cache->stats().compiled), cache->stats().compile_seconds);
+  std::printf(
+      "step %s%s, AdamW, %u nodes: eager %.0f us, replay %.0f us, with kernels %.0f us: %.2f x replay (bar 1.3), "
+      "%.2f x eager\n",
+      name.c_str(), tiny ? " (tiny)" : "", graph.node_count(), best[0], best[1], best[2], best[1] / best[2],
+      best[0] / best[2]);
+  std::printf(
+      "  first result: capture %.0f ms, grouping %.1f ms, first run %.1f ms; kernels after %.1f s more: %lld "
+      "compiled in %.2f s\n",
+      captured / 1e3, grouping / 1e3, first / 1e3, compiling / 1e6, static_cast<long long>(cache->stats().compiled),
+      cache->stats().compile_seconds);
   std::printf("%s", groups->summary().c_str());
   double kernels = 0;
   double nodes = 0;
@@ -160,29 +162,34 @@ void chain(const char* name, int operators, const Chain& function, int64_t bytes
   const c10::NoGradGuard no_grad;
   for (int i = 0; i < 12; ++i) grouped.run(bindings);
   const auto best = best_of({[&] { function(x, y); }, [&] { plain.run(bindings); }, [&] { grouped.run(bindings); }}, 1);
-  std::printf("chain %-22s %d operators, %4.1f MB: eager %7.1f us, replay %7.1f us, kernel %7.1f us: %.2f x eager (bar 2)\n",
-              name, operators, static_cast<double>(bytes) / 1e6, best[0], best[1], best[2], best[0] / best[2]);
+  std::printf(
+      "chain %-22s %d operators, %4.1f MB: eager %7.1f us, replay %7.1f us, kernel %7.1f us: %.2f x eager (bar 2)\n",
+      name, operators, static_cast<double>(bytes) / 1e6, best[0], best[1], best[2], best[0] / best[2]);
   std::filesystem::remove_all(folder);
 }
 
 void chains() {
   for (const int64_t bytes : {int64_t{1} << 20, int64_t{4} << 20, int64_t{32} << 20}) {
-    chain("mul add relu mul", 4,
-          [](const auto& x, const auto& y) { return at::mul(at::relu(at::add(at::mul(x, y), x)), y); }, bytes);
-    chain("mul add gt where sub", 5,
-          [](const auto& x, const auto& y) {
-            const at::Tensor a = at::add(at::mul(x, y), x);
-            return at::sub(at::where(at::gt(a, y), a, y), x);
-          },
-          bytes);
-    chain("8 of mul and add", 8,
-          [](at::Tensor x, const at::Tensor& y) {
-            for (int i = 0; i < 4; ++i) x = at::add(at::mul(x, y), 0.5);
-            return x;
-          },
-          bytes);
-    chain("mul exp add div", 4,
-          [](const auto& x, const auto& y) { return at::div(x, at::add(at::exp(at::mul(x, -1)), y)); }, bytes);
+    chain(
+        "mul add relu mul", 4,
+        [](const auto& x, const auto& y) { return at::mul(at::relu(at::add(at::mul(x, y), x)), y); }, bytes);
+    chain(
+        "mul add gt where sub", 5,
+        [](const auto& x, const auto& y) {
+          const at::Tensor a = at::add(at::mul(x, y), x);
+          return at::sub(at::where(at::gt(a, y), a, y), x);
+        },
+        bytes);
+    chain(
+        "8 of mul and add", 8,
+        [](at::Tensor x, const at::Tensor& y) {
+          for (int i = 0; i < 4; ++i) x = at::add(at::mul(x, y), 0.5);
+          return x;
+        },
+        bytes);
+    chain(
+        "mul exp add div", 4,
+        [](const auto& x, const auto& y) { return at::div(x, at::add(at::exp(at::mul(x, -1)), y)); }, bytes);
   }
 }
 
@@ -190,8 +197,7 @@ void chains() {
 
 void hit() {
   const std::string folder = temporary_folder();
-  OperatorKernels kernels(
-      std::make_shared<KernelCache>(KernelCacheOptions{.directory = folder, .background = false}));
+  OperatorKernels kernels(std::make_shared<KernelCache>(KernelCacheOptions{.directory = folder, .background = false}));
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::mul_", "Tensor");
   const at::Tensor x = at::ones({8});
   constexpr int kCalls = 1000;

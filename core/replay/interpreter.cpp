@@ -214,7 +214,8 @@ void Interpreter::run_steps(bool caller_mode) {
 bool Interpreter::runs_groups() const {
   if (program_->groups.empty() || thread_state.mode != nullptr) return false;
   const c10::DispatchKeySet watched({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
-                                     c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchDynamicLayerFrontMode});
+                                     c10::DispatchKey::Functionalize,
+                                     c10::DispatchKey::FuncTorchDynamicLayerFrontMode});
   return !c10::impl::tls_local_dispatch_key_set().included_.has_any(watched);
 }
 

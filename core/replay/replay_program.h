@@ -33,10 +33,10 @@ struct ReplayProgram {
     const c10::OperatorHandle* op = nullptr;       // kOperator
     const RegisteredFunction* function = nullptr;  // kFunction
     CallTemplates::Call call;
-    uint32_t group = kNoGroup;                     // that begins here, into `groups`
-    Range results;    // into result_codes
-    Range released;   // into values: last used here
-    Range preserved;  // into values
+    uint32_t group = kNoGroup;  // that begins here, into `groups`
+    Range results;              // into result_codes
+    Range released;             // into values: last used here
+    Range preserved;            // into values
   };
 
   // What becomes of the results on the stack, flattened: a value's index, kNoValue, or kList | how many codes follow.

@@ -129,7 +129,7 @@ std::vector<std::string> registered_functions();
 class NodeGroups {
  public:
   struct Group {
-    std::vector<NodeId> nodes;    // one after another in order()
+    std::vector<NodeId> nodes;     // one after another in order()
     std::vector<ValueId> results;  // what run() sets; nobody reads the others of these nodes
   };
   virtual ~NodeGroups() = default;

@@ -171,9 +171,8 @@ CompiledOperators compile_operators(const std::vector<std::string>& operators, c
   }
   std::vector<c10::OperatorHandle> handles;
   for (const std::string& name : operators) handles.push_back(find_operator(name));
-  auto kernels =
-      std::make_shared<OperatorKernels>(options.cache ? options.cache : KernelCache::shared(), options.kernels,
-                                        options.measure);
+  auto kernels = std::make_shared<OperatorKernels>(options.cache ? options.cache : KernelCache::shared(),
+                                                   options.kernels, options.measure);
   auto state = std::make_unique<CompiledOperators::State>(std::move(kernels));
   state->add(handles, key);
   return CompiledOperators(std::move(state));

@@ -100,15 +100,18 @@ class KernelWriter {
     const std::string& name = it->second = fmt::format("loop{}", loops_.size());
     declarations_ += fmt::format("Loop {};\n", name);
     std::string source = program_source(program);
-    const std::string begin = std::string("extern \"C\" __attribute__((visibility(\"default\"))) void ") + kKernelSymbol;
+    const std::string begin =
+        std::string("extern \"C\" __attribute__((visibility(\"default\"))) void ") + kKernelSymbol;
     const size_t at = source.find(begin);
     TORCH_INTERNAL_ASSERT(at != std::string::npos, "program_source() begins its function in another way");
     source.replace(at, begin.size(), "void run");
     constexpr const char* kParameters =
-        "void* const* data, const __INT64_TYPE__* sizes, const __INT64_TYPE__* strides, const __INT64_TYPE__* scalars,\n"
+        "void* const* data, const __INT64_TYPE__* sizes, const __INT64_TYPE__* strides, const __INT64_TYPE__* "
+        "scalars,\n"
         "    __INT64_TYPE__ begin, __INT64_TYPE__ end";
     bodies_ += fmt::format(
-        "\nnamespace {0} {{\nnamespace {{\nnamespace {1}_source {{\n{2}}}  // namespace {1}_source\n}}  // namespace\n\n"
+        "\nnamespace {0} {{\nnamespace {{\nnamespace {1}_source {{\n{2}}}  // namespace {1}_source\n}}  // "
+        "namespace\n\n"
         "void {1}({3});\nvoid {1}({3}) {{\n  {1}_source::run(data, sizes, strides, scalars, begin, end);\n}}\n"
         "}}  // namespace {0}\n",
         name_, name, source, kParameters);
@@ -177,12 +180,13 @@ class KernelWriter {
     const std::string library = fmt::format("add_library({0} {0}.cpp)", options_.name);
     const size_t at = cmake.find(library);
     TORCH_INTERNAL_ASSERT(at != std::string::npos, "emit_cpp() writes another CMakeLists.txt");
-    cmake.replace(at, library.size(),
-                  fmt::format("add_library({0} {0}.cpp {1}.cpp)\n"
-                              "# The loops, for the processor at hand. Products and sums must not be contracted.\n"
-                              "set({0}_KERNEL_FLAGS \"-w;{2}\" CACHE STRING \"Compiler flags of {1}.cpp\")\n"
-                              "set_source_files_properties({1}.cpp PROPERTIES COMPILE_OPTIONS \"${{{0}_KERNEL_FLAGS}}\")",
-                              options_.name, name_, fmt::join(kernel_flags(), ";")));
+    cmake.replace(
+        at, library.size(),
+        fmt::format("add_library({0} {0}.cpp {1}.cpp)\n"
+                    "# The loops, for the processor at hand. Products and sums must not be contracted.\n"
+                    "set({0}_KERNEL_FLAGS \"-w;{2}\" CACHE STRING \"Compiler flags of {1}.cpp\")\n"
+                    "set_source_files_properties({1}.cpp PROPERTIES COMPILE_OPTIONS \"${{{0}_KERNEL_FLAGS}}\")",
+                    options_.name, name_, fmt::join(kernel_flags(), ";")));
   }
 
   Graph graph_;
@@ -196,7 +200,8 @@ class KernelWriter {
 }  // namespace
 
 GeneratedCode emit_cpp_with_kernels(const Graph& graph, const KernelGroups& groups, const CodegenOptions& options) {
-  if (options.autograd) throw CodegenError("kernels have no history: emit_cpp_with_kernels() writes no code for autograd");
+  if (options.autograd)
+    throw CodegenError("kernels have no history: emit_cpp_with_kernels() writes no code for autograd");
   if (options.device) throw CodegenError("kernels are for the device of the graph; leave CodegenOptions::device out");
   if (!options.only.empty()) throw CodegenError("kernels are of the whole graph; leave CodegenOptions::only out");
   return KernelWriter(graph, groups, options).run();

@@ -46,7 +46,9 @@ class Grouper {
   }
 
   bool is_kernel(std::span<const NodeId> nodes) const {
-    return plan_kernel(graph_, nodes, options_.kernels, [](ValueId) { return true; }, nullptr).has_value();
+    return plan_kernel(
+               graph_, nodes, options_.kernels, [](ValueId) { return true; }, nullptr)
+        .has_value();
   }
 
   // Worth asking plan_kernel.

@@ -35,7 +35,7 @@ Geometry geometry_of(const Graph& graph, ValueId v) {
   return out;
 }
 
-struct Operand {
+struct GroupInput {
   ValueId value;
   Geometry geometry;
   bool written = false;
@@ -52,7 +52,7 @@ struct PreparedGroup {
   std::string original;  // the same for groups of the same operators
   KernelRef kernel;
   std::string problem;
-  std::vector<Operand> inputs;
+  std::vector<GroupInput> inputs;
   std::vector<Geometry> outputs;
   std::vector<ResultSource> results;
   // Inputs of different storages, one of them written: as the graph knows them, they are apart.
@@ -60,7 +60,7 @@ struct PreparedGroup {
   std::atomic<Trial*> trial = nullptr;  // once the kernel is ready
   std::atomic<int64_t> kernel_runs = 0;
   std::atomic<int64_t> node_runs = 0;
-  int64_t began = -1;  // when the nodes that are measured began
+  std::atomic<int64_t> began = -1;  // when the nodes that are measured began
 };
 
 bool is_plain(const at::Tensor& tensor) {
@@ -143,9 +143,10 @@ class Groups final : public KernelGroups {
 
   void nodes_ran(uint32_t number) override {
     PreparedGroup& group = *prepared_[number];
-    if (group.began < 0) return;
+    const int64_t began = group.began.exchange(-1, std::memory_order_relaxed);
+    if (began < 0) return;
     Trial& trial = *group.trial.load(std::memory_order_acquire);
-    trial.took(Trial::Way::kOriginal, trial.now() - std::exchange(group.began, -1));
+    trial.took(Trial::Way::kOriginal, trial.now() - began);
   }
 
   std::vector<Report> report() const override {
@@ -200,8 +201,7 @@ class Groups final : public KernelGroups {
     }
     const KernelPlan& made = group.plan;
     for (size_t i = 0; i < made.inputs.size(); ++i) {
-      group.inputs.push_back(
-          {made.inputs[i], geometry_of(graph, made.inputs[i]), made.program.operands[i].written});
+      group.inputs.push_back({made.inputs[i], geometry_of(graph, made.inputs[i]), made.program.operands[i].written});
     }
     for (const ValueId output : made.outputs) group.outputs.push_back(geometry_of(graph, output));
     const auto storage = [&](uint32_t i) { return graph.value(made.inputs[i]).storage; };
@@ -234,7 +234,7 @@ class Groups final : public KernelGroups {
   }
 
   static bool is_as_planned(const PreparedGroup& group, std::span<c10::IValue> values) {
-    for (const Operand& input : group.inputs) {
+    for (const GroupInput& input : group.inputs) {
       const c10::IValue& value = values[input.value.index];
       if (!value.isTensor() || !is_plain(value.toTensor()) || !fits(value.toTensor(), input.geometry)) return false;
     }
@@ -261,7 +261,7 @@ class Groups final : public KernelGroups {
 
   static void launch_group(const PreparedGroup& group, KernelFunction function, std::span<c10::IValue> values) {
     c10::SmallVector<void*, 16> data;
-    for (const Operand& input : group.inputs) {
+    for (const GroupInput& input : group.inputs) {
       const at::Tensor& tensor = values[input.value.index].toTensor();
       data.push_back(input.written ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr()));
     }

@@ -306,8 +306,8 @@ class OperatorKernels::Table {
   Trial& trial_of(const c10::OperatorHandle& op, const Launch& launch) {
     Trial* trial = launch.trial.load(std::memory_order_acquire);
     if (trial == nullptr) {
-      trial = &trials_.of(launch.kernel, "eager " + toString(op.operator_name()),
-                          launch.plan.range * launch.plan.row_work);
+      trial =
+          &trials_.of(launch.kernel, "eager " + toString(op.operator_name()), launch.plan.range * launch.plan.row_work);
       launch.trial.store(trial, std::memory_order_release);
     }
     return *trial;

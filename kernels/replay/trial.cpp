@@ -75,9 +75,9 @@ int64_t Trial::best(Way way) const {
 }
 
 Trial& Trials::of(const KernelRef& kernel, const std::string& original, int64_t work) {
-  std::string subject = fmt::format("{}, 2^{} elements, {} threads", original,
-                                    std::bit_width(static_cast<uint64_t>(std::max<int64_t>(work, 0))),
-                                    at::get_num_threads());
+  std::string subject =
+      fmt::format("{}, 2^{} elements, {} threads", original,
+                  std::bit_width(static_cast<uint64_t>(std::max<int64_t>(work, 0))), at::get_num_threads());
   const std::lock_guard lock(mutex_);
   auto& trial = trials_[{kernel.get(), subject}];
   if (trial == nullptr) trial = std::make_unique<Trial>(cache_, kernel, subject, options_);

@@ -30,7 +30,6 @@ class Trial {
   int64_t best(Way way) const;
 
  private:
-
   KernelCache& cache_;
   const KernelRef kernel_;
   const std::string subject_;

@@ -72,8 +72,9 @@ void bind_kernels(py::module_& m) {
       py::arg("graph"), py::arg("exact"), py::arg("measure"), py::call_guard<CppCall>());
   py::class_<CompiledOperators>(m, "CompiledOperators", "Operators of eager mode that run kernels.")
       .def("report", [](const CompiledOperators& operators) { return report_of(operators); })
-      .def("wait", [](const CompiledOperators& operators) { operators.cache().wait(); },
-           py::call_guard<py::gil_scoped_release>());
+      .def(
+          "wait", [](const CompiledOperators& operators) { operators.cache().wait(); },
+          py::call_guard<py::gil_scoped_release>());
   m.def("compilable_operators", &compilable_operators);
   m.def(
       "compile_operators",

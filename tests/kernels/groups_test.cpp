@@ -232,8 +232,8 @@ TEST(KernelGroups, OnFakesAndWatchedNodesRun) {
     EXPECT_TRUE(is_fake(interpreter.run(Bindings().bind("x0", numbers({8}, 1))).outputs[0]));
   }
   // A capture of the replay sees its operators.
-  const Graph again = graph_of(
-      [&](const Tensors& x) { return interpreter.run(Bindings().bind("x0", x[0])).outputs; }, {numbers({8}, 1)});
+  const Graph again = graph_of([&](const Tensors& x) { return interpreter.run(Bindings().bind("x0", x[0])).outputs; },
+                               {numbers({8}, 1)});
   EXPECT_EQ(again.node_count(), graph.node_count());
   EXPECT_EQ(groups->report()[0].kernel_runs, 0);
 }

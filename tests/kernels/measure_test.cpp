@@ -109,7 +109,7 @@ TEST(KernelMeasure, EagerCallsGoOneWayEach) {
   const TemporaryFolder folder;
   ScriptedClock clock(50);
   const at::Tensor x = at::zeros({20});
-  const CompiledOperators compiled = compile_operators({"aten::add_.Scalar", "aten::add_.Tensor"}, c10::DispatchKey::CPU,
+  const CompiledOperators compiled = compile_operators({"aten::add_.Tensor"}, c10::DispatchKey::CPU,
                                                        {.measure = clock.options(2), .cache = folder.cache()});
   for (int i = 0; i < 10; ++i) x.add_(1);
   EXPECT_TRUE(x.equal(at::full({20}, 10.0)));  // none twice

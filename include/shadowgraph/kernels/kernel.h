@@ -106,7 +106,7 @@ class OperatorKernels {
     int64_t compiling = 0;
     int64_t unsupported = 0;
     int64_t original = 0;  // measured, or known to be faster
-    std::string reason;  // of the latest that was not supported
+    std::string reason;    // of the latest that was not supported
   };
   // By name.
   std::vector<Report> report() const;
