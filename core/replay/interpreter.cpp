@@ -174,16 +174,8 @@ ReplayResult Interpreter::run(const Bindings& bindings) {
   std::optional<GeneratorInPlaceOfDefault> generator;
   if (options_.generator && program_->random && active_fake_mode() == nullptr) generator.emplace(*options_.generator);
 
-  const auto count = static_cast<uint32_t>(program_->steps.size());
   try {
-    for (step_ = 0; step_ < count; ++step_) {
-      const Step& step = program_->steps[step_];
-      const bool grad_mode =
-          options_.autograd ? caller_mode && (step.grad_mode || !program_->grad_mode) : step.grad_mode;
-      if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
-      run_node(step.node);
-      for (const ValueId value : program_->released(step)) values_[value.index] = c10::IValue();
-    }
+    run_steps(caller_mode);
   } catch (const ReplayError&) {
     throw;
   } catch (const std::exception& error) {
@@ -195,6 +187,51 @@ ReplayResult Interpreter::run(const Bindings& bindings) {
     result_.outputs.push_back(content.isTensor() ? content.toTensor() : at::Tensor());
   }
   return std::move(result_);
+}
+
+void Interpreter::run_steps(bool caller_mode) {
+  const auto count = static_cast<uint32_t>(program_->steps.size());
+  const bool groups = runs_groups();
+  uint32_t refused = ReplayProgram::kNoGroup;  // the group whose nodes are under way
+  for (step_ = 0; step_ < count; ++step_) {
+    const Step& step = program_->steps[step_];
+    if (groups && step.group != ReplayProgram::kNoGroup) {
+      if (run_group(step.group)) continue;
+      refused = step.group;
+    }
+    const bool grad_mode = options_.autograd ? caller_mode && (step.grad_mode || !program_->grad_mode) : step.grad_mode;
+    if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
+    run_node(step.node);
+    for (const ValueId value : program_->released(step)) values_[value.index] = c10::IValue();
+    if (refused != ReplayProgram::kNoGroup && program_->groups[refused].end == step_ + 1) {
+      options_.groups->nodes_ran(program_->groups[refused].number);
+      refused = ReplayProgram::kNoGroup;
+    }
+  }
+}
+
+// Kernels see memory, no operators: whoever watches those, or stands in for them, must see the nodes.
+bool Interpreter::runs_groups() const {
+  if (program_->groups.empty() || thread_state.mode != nullptr) return false;
+  const c10::DispatchKeySet watched({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+                                     c10::DispatchKey::Functionalize,
+                                     c10::DispatchKey::FuncTorchDynamicLayerFrontMode});
+  return !c10::impl::tls_local_dispatch_key_set().included_.has_any(watched);
+}
+
+bool Interpreter::run_group(uint32_t number) {
+  const ReplayProgram::StepGroup& group = program_->groups[number];
+  if (!options_.groups->run(group.number, values_)) return false;
+  if (options_.check_results) {
+    for (const ValueId result : options_.groups->groups()[group.number].results) {
+      check_result(graph_.value(result).producer, result, values_[result.index]);
+    }
+  }
+  for (const ValueId value : std::span(program_->values).subspan(group.released.begin, group.released.size)) {
+    values_[value.index] = c10::IValue();
+  }
+  step_ = group.end - 1;
+  return true;
 }
 
 // ---- Before the first node

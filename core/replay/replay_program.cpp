@@ -1,6 +1,7 @@
 #include "core/replay/replay_program.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/replay/body_function.h"
 #include "core/replay/slice.h"
@@ -38,6 +39,8 @@ class Compiler {
     } else {
       nodes = slice_for(graph_, Effects::of(graph_), options_.only);
     }
+    const bool grouped = options_.groups != nullptr && options_.nodes.empty() && !options_.autograd;
+    if (grouped) nodes = in_order_of_groups(nodes);
     for (const NodeId node : graph_.nodes()) {
       if (is_bound(node)) position_[node] = program_->all_placeholders++;
     }
@@ -49,11 +52,67 @@ class Compiler {
     program_->steps.reserve(nodes.size());
     same_tensor_.resize(graph_.value_capacity(), kAlone);
     for (const NodeId node : nodes) compile(node);
+    if (grouped) find_groups(nodes);
     return std::move(program_);
   }
 
  private:
   static constexpr uint32_t kAlone = 0xFFFFFFFFU;
+
+  // ---- Groups
+
+  std::vector<NodeId> in_order_of_groups(const std::vector<NodeId>& nodes) const {
+    IdMap<NodeId, uint32_t> wanted;
+    for (const NodeId node : nodes) wanted[node] = 1;
+    std::vector<NodeId> ordered;
+    ordered.reserve(nodes.size());
+    for (const NodeId node : options_.groups->order()) {
+      const bool known = node.index < graph_.node_capacity() && !graph_.is_erased(node);
+      if (known && std::exchange(wanted[node], 0U) != 0) ordered.push_back(node);
+    }
+    if (ordered.size() != nodes.size()) {
+      throw Error("InterpreterOptions::groups were made for another graph, or this one has changed since");
+    }
+    return ordered;
+  }
+
+  void find_groups(const std::vector<NodeId>& nodes) {
+    IdMap<NodeId, uint32_t> step_of;
+    for (uint32_t step = 0; step < nodes.size(); ++step) step_of[nodes[step]] = step + 1;
+    std::vector<bool> chosen(graph_.value_capacity());
+    for (const ValueId value : options_.only) chosen[value.index] = true;
+    const auto& groups = options_.groups->groups();
+    for (uint32_t number = 0; number < groups.size(); ++number) {
+      const uint32_t begin = step_of[groups[number].nodes[0]];
+      if (begin != 0 && holds_whole(groups[number], begin - 1, nodes, chosen)) add_group(number, begin - 1);
+    }
+  }
+
+  // All of the group is in the slice, and of what only the group sees nothing is wanted.
+  bool holds_whole(const NodeGroups::Group& group, uint32_t begin, const std::vector<NodeId>& nodes,
+                   const std::vector<bool>& chosen) const {
+    if (begin + group.nodes.size() > nodes.size()) return false;
+    bool whole = std::equal(group.nodes.begin(), group.nodes.end(), nodes.begin() + begin);
+    for (const NodeId node : group.nodes) {
+      graph_.for_each_output(node, [&](ValueId value) {
+        if (chosen[value.index]) whole = whole && std::ranges::find(group.results, value) != group.results.end();
+      });
+    }
+    return whole;
+  }
+
+  void add_group(uint32_t number, uint32_t begin) {
+    const auto end = begin + static_cast<uint32_t>(options_.groups->groups()[number].nodes.size());
+    auto& values = program_->values;
+    ReplayProgram::Range released{static_cast<uint32_t>(values.size()), 0};
+    for (uint32_t step = begin; step < end; ++step) {
+      const ReplayProgram::Range range = program_->steps[step].released;
+      for (uint32_t i = 0; i < range.size; ++i) values.push_back(ValueId(values[range.begin + i]));
+    }
+    released.size = static_cast<uint32_t>(values.size()) - released.begin;
+    program_->steps[begin].group = static_cast<uint32_t>(program_->groups.size());
+    program_->groups.push_back({number, end, released});
+  }
 
   bool is_bound(NodeId node) const { return graph_.node(node).target.index <= target_of(Builtin::kInput).index; }
 

@@ -22,6 +22,7 @@ struct ReplayProgram {
   enum class StepKind : uint8_t { kOperator, kFunction, kPlaceholder, kConstant, kAlias, kOutput, kGradient };
 
   using Range = CallTemplates::Range;
+  static constexpr uint32_t kNoGroup = 0xFFFFFFFFU;
 
   struct Step {
     NodeId node;
@@ -32,9 +33,10 @@ struct ReplayProgram {
     const c10::OperatorHandle* op = nullptr;       // kOperator
     const RegisteredFunction* function = nullptr;  // kFunction
     CallTemplates::Call call;
-    Range results;    // into result_codes
-    Range released;   // into values: last used here
-    Range preserved;  // into values
+    uint32_t group = kNoGroup;  // that begins here, into `groups`
+    Range results;              // into result_codes
+    Range released;             // into values: last used here
+    Range preserved;            // into values
   };
 
   // What becomes of the results on the stack, flattened: a value's index, kNoValue, or kList | how many codes follow.
@@ -51,6 +53,12 @@ struct ReplayProgram {
     uint32_t step;
     std::string what;
   };
+  // Steps that InterpreterOptions::groups may run as one.
+  struct StepGroup {
+    uint32_t number;  // among NodeGroups::groups()
+    uint32_t end;     // the step after its last
+    Range released;   // into values, but for what the group alone sees
+  };
   struct DeviceUse {
     c10::Device device;
     NodeId node;  // the first
@@ -60,6 +68,7 @@ struct ReplayProgram {
   CallTemplates templates;
   std::vector<uint32_t> result_codes;
   std::vector<ValueId> values;
+  std::vector<StepGroup> groups;
   std::vector<Placeholder> placeholders;  // without constants
   uint32_t all_placeholders = 0;          // of the graph, those outside the slice included
   std::vector<Problem> problems;          // by step

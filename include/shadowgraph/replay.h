@@ -123,6 +123,25 @@ std::vector<std::string> registered_functions();
 // thread, its graph must outlive it unchanged. Derive from it to watch or replace single nodes. The idea is
 // torch.fx.Interpreter's.
 
+// Nodes that may run as one call, and an order in which they stand together: kernels made of them
+// (shadowgraph/kernels/replay.h), or whatever gives the same results. A run asks each time that it comes to a group; what
+// it does not do runs node by node. For one graph; its ids must stay. Interpreters of several threads may ask.
+class NodeGroups {
+ public:
+  struct Group {
+    std::vector<NodeId> nodes;     // one after another in order()
+    std::vector<ValueId> results;  // what run() sets; nobody reads the others of these nodes
+  };
+  virtual ~NodeGroups() = default;
+  // All nodes of the graph, so that each comes after what it depends on.
+  virtual const std::vector<NodeId>& order() const = 0;
+  virtual const std::vector<Group>& groups() const = 0;
+  // `values` are those of the run, by value id: operands are there, results are to be set. False: nothing has happened,
+  // the nodes will run, and nodes_ran() follows. What it throws ends the run as an operator's error does.
+  virtual bool run(uint32_t group, std::span<c10::IValue> values) = 0;
+  virtual void nodes_ran(uint32_t group) { (void)group; }
+};
+
 struct InterpreterOptions {
   // Run what these values need (core/replay/slice.h), and return them as outputs; empty: the whole graph.
   std::vector<ValueId> only;
@@ -145,6 +164,10 @@ struct InterpreterOptions {
   // Nodes that cannot run (operator not registered, opaque argument) throw when reached, not before the first one runs;
   // for derived classes that run them in their own way.
   bool defer_errors = false;
+  // Made for this very graph. Groups run as one where a run is plain: on real tensors, without `autograd` and `nodes`,
+  // with nobody watching (a capture, a mode of Python's); with `only`, those that the slice holds whole. run_node is not
+  // called for nodes that ran so.
+  std::shared_ptr<NodeGroups> groups;
 };
 
 struct ReplayResult {
@@ -203,6 +226,9 @@ class Interpreter {
   void push_arguments(uint32_t step);
   void preserve(uint32_t step);
   void store_results(uint32_t step);
+  void run_steps(bool caller_mode);
+  bool runs_groups() const;
+  bool run_group(uint32_t group);
   void check_result(NodeId node, ValueId value, const c10::IValue& content) const;
   at::Tensor alias_of(NodeId node) const;
   [[noreturn]] void fail(NodeId node, const std::string& what) const;

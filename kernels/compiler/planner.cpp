@@ -114,12 +114,22 @@ class Planner {
       place_of(graph_.arguments(node)[0].ref.value);
     }
     space(node, *row, call);
+    const size_t before = plan_.program.expressions.size();
     const std::vector<Typed> made = row->make(call);
+    if (options_.exact) refuse_roots(before);
     plan_.decisive |= call.decisive();
     const auto results = graph_.results(node);
     for (size_t i = 0; i < results.size() && i < made.size(); ++i) {
       if (results[i].kind != ArgumentKind::kValue) continue;
       finish(node, results[i].ref.value, made[i], row->row_dims != nullptr);
+    }
+  }
+
+  // Roots here are IEEE 754's, libtorch's (MKL's) up to an ulp off.
+  void refuse_roots(size_t first) const {
+    const std::span made = std::span(plan_.program.expressions).subspan(first);
+    if (std::ranges::find(made, KernelOperation::kSquareRoot, &KernelExpression::operation) != made.end()) {
+      throw KernelError("square roots are inexact");
     }
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "shadowgraph/kernels/program.h"
 
@@ -14,5 +15,8 @@ constexpr const char* kKernelSymbol = "shadowgraph_kernel";
 // One translation unit that includes nothing and defines kKernelSymbol (KernelFunction). Linear, but for reductions:
 // expressions that several of them need are computed again after each.
 std::string program_source(const KernelProgram& program);
+
+// What it is compiled with: optimisation, processor, and how it computes.
+const std::vector<std::string>& kernel_flags();
 
 }  // namespace shadowgraph

@@ -31,29 +31,39 @@ bool is_made_of_others(const c10::OperatorHandle& op) {
 // passes on.
 class Slot {
  public:
-  using Asked = std::vector<std::shared_ptr<OperatorKernels>>;  // the latest last
+  struct Asking {
+    std::shared_ptr<OperatorKernels> kernels;
+    bool measures = false;
+  };
+  using Asked = std::vector<Asking>;  // the latest last
 
   explicit Slot(c10::SafeKernelFunction original) : original_(std::move(original)) {}
 
   void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) const {
     if (occupied_.load(std::memory_order_acquire)) {
       const std::shared_ptr<const Asked> asked = asked_.load(std::memory_order_acquire);
-      for (auto kernels = asked->rbegin(); kernels != asked->rend(); ++kernels) {
-        if ((*kernels)->call(op, *stack) == OperatorKernels::Outcome::kRan) return;
+      for (auto asking = asked->rbegin(); asking != asked->rend(); ++asking) {
+        OperatorKernels::OriginalCall original;
+        const auto outcome = asking->kernels->call(op, *stack, asking->measures ? &original : nullptr);
+        if (outcome == OperatorKernels::Outcome::kRan) return;
+        if (outcome != OperatorKernels::Outcome::kOriginal) continue;
+        original_.callBoxed(op, keys, stack);
+        original.ended();
+        return;
       }
     }
     original_.callBoxed(op, keys, stack);
   }
 
   // Both under slots_mutex.
-  void add(const std::shared_ptr<OperatorKernels>& kernels) {
+  void add(const Asking& asking) {
     Asked asked = *asked_.load();
-    asked.push_back(kernels);
+    asked.push_back(asking);
     set(std::move(asked));
   }
   void remove(const std::shared_ptr<OperatorKernels>& kernels) {
     Asked asked = *asked_.load();
-    std::erase(asked, kernels);
+    std::erase_if(asked, [&](const Asking& asking) { return asking.kernels == kernels; });
     set(std::move(asked));
   }
 
@@ -133,7 +143,8 @@ class CompiledOperators::State {
     for (const c10::OperatorHandle& op : operators) {
       Slot& slot = slot_of(op, key);
       if (std::ranges::find(slots_, &slot) != slots_.end()) continue;  // named twice
-      slot.add(kernels_);
+      // Another device may have nothing else to run, or only copies to the host and back.
+      slot.add({kernels_, key == c10::DispatchKey::CPU});
       slots_.push_back(&slot);
     }
   }
@@ -160,8 +171,8 @@ CompiledOperators compile_operators(const std::vector<std::string>& operators, c
   }
   std::vector<c10::OperatorHandle> handles;
   for (const std::string& name : operators) handles.push_back(find_operator(name));
-  auto kernels =
-      std::make_shared<OperatorKernels>(options.cache ? options.cache : KernelCache::shared(), options.kernels);
+  auto kernels = std::make_shared<OperatorKernels>(options.cache ? options.cache : KernelCache::shared(),
+                                                   options.kernels, options.measure);
   auto state = std::make_unique<CompiledOperators::State>(std::move(kernels));
   state->add(handles, key);
   return CompiledOperators(std::move(state));

@@ -13,6 +13,7 @@
 
 #include "kernels/replay/call_graph.h"
 #include "kernels/replay/launch.h"
+#include "kernels/replay/trial.h"
 #include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph {
@@ -46,6 +47,7 @@ struct Launch {
   std::vector<Fresh> fresh;
   // What each result is: an output, or -1 - the position on the stack.
   std::vector<int> results;
+  mutable std::atomic<Trial*> trial = nullptr;  // once the kernel is ready and somebody measures
 };
 
 struct OperatorEntry {
@@ -55,6 +57,7 @@ struct OperatorEntry {
   std::atomic<int64_t> ran = 0;
   std::atomic<int64_t> compiling = 0;
   std::atomic<int64_t> unsupported = 0;
+  std::atomic<int64_t> original = 0;
   std::string reason;
 };
 
@@ -156,9 +159,10 @@ int64_t scalar_bits(const c10::IValue& argument) {
 
 class OperatorKernels::Table {
  public:
-  Table(std::shared_ptr<KernelCache> cache, KernelOptions options) : cache_(std::move(cache)), options_(options) {}
+  Table(std::shared_ptr<KernelCache> cache, KernelOptions options, MeasureOptions measure)
+      : cache_(std::move(cache)), options_(options), trials_(*cache_, std::move(measure)) {}
 
-  Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack, OriginalCall* original) {
     OperatorEntry& entry = entry_of(op);
     const size_t count = op.schema().arguments().size();
     const std::span<const c10::IValue> arguments(stack.data() + stack.size() - count, count);
@@ -173,7 +177,18 @@ class OperatorKernels::Table {
       (pending ? entry.compiling : entry.unsupported).fetch_add(1, std::memory_order_relaxed);
       return pending ? Outcome::kCompiling : Outcome::kUnsupported;
     }
+    Trial* const trial = original != nullptr && trials_.enabled() ? &trial_of(op, *launch) : nullptr;
+    const Trial::Way verdict = trial != nullptr ? trial->verdict() : Trial::Way::kKernel;
+    const bool measured = verdict == Trial::Way::kUnknown;
+    const Trial::Way way = measured ? trial->next() : verdict;
+    const int64_t began = measured ? trial->now() : 0;
+    if (way == Trial::Way::kOriginal) {
+      if (measured) *original = OriginalCall(trial, began);
+      entry.original.fetch_add(1, std::memory_order_relaxed);
+      return Outcome::kOriginal;
+    }
     run(*launch, function, arguments, stack);
+    if (measured) trial->took(way, trial->now() - began);
     entry.ran.fetch_add(1, std::memory_order_relaxed);
     return Outcome::kRan;
   }
@@ -185,7 +200,7 @@ class OperatorKernels::Table {
       const std::shared_lock own(entry->mutex);
       std::string name = op.schema().name();
       if (!op.schema().overload_name().empty()) name += "." + op.schema().overload_name();
-      sorted[name] = {name, entry->ran, entry->compiling, entry->unsupported, entry->reason};
+      sorted[name] = {name, entry->ran, entry->compiling, entry->unsupported, entry->original, entry->reason};
     }
     std::vector<Report> out;
     for (auto& [name, report] : sorted) out.push_back(std::move(report));
@@ -288,6 +303,16 @@ class OperatorKernels::Table {
     }
   }
 
+  Trial& trial_of(const c10::OperatorHandle& op, const Launch& launch) {
+    Trial* trial = launch.trial.load(std::memory_order_acquire);
+    if (trial == nullptr) {
+      trial =
+          &trials_.of(launch.kernel, "eager " + toString(op.operator_name()), launch.plan.range * launch.plan.row_work);
+      launch.trial.store(trial, std::memory_order_release);
+    }
+    return *trial;
+  }
+
   static void run(const Launch& launch, KernelFunction function, std::span<const c10::IValue> arguments,
                   torch::jit::Stack& stack) {
     void* data[kMostOperands];
@@ -325,16 +350,22 @@ class OperatorKernels::Table {
 
   const std::shared_ptr<KernelCache> cache_;
   const KernelOptions options_;
+  Trials trials_;
   mutable std::shared_mutex mutex_;
   std::unordered_map<c10::OperatorHandle, std::unique_ptr<OperatorEntry>> entries_;
 };
 
-OperatorKernels::OperatorKernels(std::shared_ptr<KernelCache> cache, KernelOptions options)
-    : table_(std::make_unique<Table>(std::move(cache), options)) {}
+void OperatorKernels::OriginalCall::ended() {
+  if (trial_ != nullptr) trial_->took(Trial::Way::kOriginal, trial_->now() - began_);
+}
+
+OperatorKernels::OperatorKernels(std::shared_ptr<KernelCache> cache, KernelOptions options, MeasureOptions measure)
+    : table_(std::make_unique<Table>(std::move(cache), options, std::move(measure))) {}
 OperatorKernels::~OperatorKernels() = default;
 
-OperatorKernels::Outcome OperatorKernels::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-  return table_->call(op, stack);
+OperatorKernels::Outcome OperatorKernels::call(const c10::OperatorHandle& op, torch::jit::Stack& stack,
+                                               OriginalCall* original) {
+  return table_->call(op, stack, original);
 }
 std::vector<OperatorKernels::Report> OperatorKernels::report() const { return table_->report(); }
 KernelCache& OperatorKernels::cache() const { return table_->cache(); }

@@ -35,6 +35,7 @@ from ._distributed import fake_process_group
 from ._fake import fake, is_fake, unfake
 from ._fx import from_fx, to_fx
 from ._graph import CompiledGraph, Replay
+from ._kernels import CompiledOperators, compilable_operators, compile_operators
 from ._report import Report, profile
 from ._shadowgraph import (
     AlreadyMaterializedError,
@@ -50,6 +51,7 @@ from ._shadowgraph import (
     GeneratorMovedError,
     Graph,
     GraphEditError,
+    KernelError,
     MaterializeError,
     ModeMismatchError,
     Node,

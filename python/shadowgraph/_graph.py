@@ -58,9 +58,13 @@ class CompiledGraph:
     """A graph as a function of real tensors, made by `Graph.compile`. Prepared once; for one thread at a time."""
 
     def __init__(self, graph: Graph, module: torch.nn.Module | None = None, *, device: str | torch.device | None = None,
-                 autograd: bool = False, copy_inputs: bool = False, check_results: bool = False):  # fmt: skip
+                 autograd: bool = False, copy_inputs: bool = False, check_results: bool = False,
+                 kernels: bool | str = False):  # fmt: skip
         device = None if device is None else str(device)
-        self._executor = _C.Executor(graph, device, autograd, copy_inputs, check_results)
+        if kernels and autograd:
+            raise ValueError("kernels record no history: leave out kernels or autograd")
+        self.kernels = _groups_of(graph, kernels)
+        self._executor = _C.Executor(graph, device, autograd, copy_inputs, check_results, self.kernels)
         self._module = module
         self.graph = graph
         # Names need not be unique: what a capture met without being told of it is called input0, input1, ... too.
@@ -126,8 +130,8 @@ def _tensors_of(module: torch.nn.Module, names: Iterable[str]) -> dict[str, torc
 
 
 def compile(graph: Graph, module: torch.nn.Module | None = None, *, device: str | torch.device | None = None,
-            autograd: bool = False, copy_inputs: bool = False,
-            check_results: bool = False) -> CompiledGraph:  # fmt: skip
+            autograd: bool = False, copy_inputs: bool = False, check_results: bool = False,
+            kernels: bool | str = False) -> CompiledGraph:  # fmt: skip
     """The graph as a function that runs it on real tensors, operator by operator, as the program did: the same bits.
 
         step = sg.capture_training_step(net, "f32[8,16]", optimizer=torch.optim.SGD).compile(net)
@@ -138,26 +142,30 @@ def compile(graph: Graph, module: torch.nn.Module | None = None, *, device: str 
     autograd: record a history, so that outputs can be differentiated; for graphs of a forward alone.
     copy_inputs: leave the given tensors as they are, whatever the program writes.
     check_results: compare each result's dtype, sizes and strides with the graph's.
+    kernels: groups of nodes run as kernels that are compiled meanwhile, and kept for the next process; the first runs
+      go both ways in turn, and the faster way is kept. True: sums and transcendental functions to some ulps; "exact":
+      those stay libtorch's. `compiled.kernels` then has report(), summary() and wait(). docs/kernels.md.
 
     Raises ReplayError, here or when called, for what cannot run; it names the node.
     """
     return CompiledGraph(graph, module, device=device, autograd=autograd, copy_inputs=copy_inputs,
-                         check_results=check_results)  # fmt: skip
+                         check_results=check_results, kernels=kernels)  # fmt: skip
 
 
 def _emit(language, graph, folder, name, only, device, autograd, functions, min_function_nodes, max_function_items,
-          max_embedded_elements):  # fmt: skip
+          max_embedded_elements, groups=None):  # fmt: skip
     folder = pathlib.Path(folder)
     files = _C.emit_code(graph, language, os.fspath(folder), name, list(only), None if device is None else str(device),
                          autograd, dict(functions or {}), min_function_nodes, max_function_items,
-                         max_embedded_elements)  # fmt: skip
+                         max_embedded_elements, groups)  # fmt: skip
     return [folder / file for file in files]
 
 
 def emit_cpp(graph: Graph, folder: str | os.PathLike, *, name: str = "graph", only: Iterable[str] = (),
              device: str | torch.device | None = None, autograd: bool = False,
              functions: Mapping[str, tuple[str, str]] | None = None, min_function_nodes: int = 6,
-             max_function_items: int = 250, max_embedded_elements: int = 32) -> list[pathlib.Path]:  # fmt: skip
+             max_function_items: int = 250, max_embedded_elements: int = 32,
+             kernels: bool | str | CompiledGraph = False) -> list[pathlib.Path]:  # fmt: skip
     """Writes the graph as C++ that needs libtorch alone, and gives the files: a source, a header, a CMakeLists.txt.
 
     folder: made if it is not there. name: the namespace and the files' name.
@@ -167,11 +175,24 @@ def emit_cpp(graph: Graph, folder: str | os.PathLike, *, name: str = "graph", on
     functions: operators of your own that are no operators of torch: {"my::op": ("name to call", "header or module")}.
     min_function_nodes, max_function_items: modules with fewer operators are no functions; longer ones are cut.
     max_embedded_elements: larger constants go to a file beside the source.
+    kernels: groups of nodes as loops, in two more files; True or "exact" as in compile(), or this graph compiled with
+      kernels: what its runs found to be slower stays as it is.
 
     Raises CodegenError that names the node which has no such form; FileError. docs/codegen.md tells the rest.
     """
+    groups = _groups_of(graph, kernels)
     return _emit("cpp", graph, folder, name, only, device, autograd, functions, min_function_nodes, max_function_items,
-                 max_embedded_elements)  # fmt: skip
+                 max_embedded_elements, groups)  # fmt: skip
+
+
+def _groups_of(graph, kernels):
+    if isinstance(kernels, CompiledGraph):
+        if kernels.graph is not graph or kernels.kernels is None:
+            raise ValueError("the compiled graph is of another graph, or was compiled without kernels")
+        return kernels.kernels
+    if kernels not in (False, True, "exact"):
+        raise ValueError(f"kernels is False, True, 'exact' or a compiled graph, not {kernels!r}")
+    return _C.group_kernels(graph, kernels == "exact", True) if kernels else None
 
 
 def emit_python(graph: Graph, folder: str | os.PathLike, *, name: str = "graph", only: Iterable[str] = (),

@@ -26,6 +26,7 @@ void bind_profile(py::module_& m);
 void bind_deferred(py::module_& m);
 void bind_table(py::module_& m);
 void bind_replay(py::module_& m);
+void bind_kernels(py::module_& m);
 void bind_codegen(py::module_& m);
 void bind_sizes(py::module_& m);
 void bind_costs(py::module_& m);

@@ -5,6 +5,7 @@
 
 #include "python/src/binding.h"
 #include "python/src/typed_error.h"
+#include "shadowgraph/kernels/codegen.h"
 
 namespace shadowgraph::python {
 
@@ -15,7 +16,7 @@ void bind_codegen(py::module_& m) {
       [](const Graph& graph, const std::string& language, const std::string& folder, const std::string& name,
          const std::vector<std::string>& only, const std::optional<std::string>& device, bool autograd,
          const std::map<std::string, std::pair<std::string, std::string>>& functions, int min_function_nodes,
-         int max_function_items, int64_t max_embedded_elements) {
+         int max_function_items, int64_t max_embedded_elements, const KernelGroups* groups) {
         CodegenOptions options{.name = name,
                                .autograd = autograd,
                                .min_function_nodes = min_function_nodes,
@@ -24,7 +25,9 @@ void bind_codegen(py::module_& m) {
         if (device) options.device = c10::Device(*device);
         for (const auto& [op, function] : functions) options.functions[op] = {function.first, function.second};
         if (!only.empty()) choose_values(graph, only, options);
-        const GeneratedCode code = language == "cpp" ? emit_cpp(graph, options) : emit_python(graph, options);
+        const GeneratedCode code = groups != nullptr   ? emit_cpp_with_kernels(graph, *groups, options)
+                                   : language == "cpp" ? emit_cpp(graph, options)
+                                                       : emit_python(graph, options);
         write_code(code, folder);
         std::vector<std::string> files;
         for (const auto& [file, text] : code.files) files.push_back(file);
@@ -33,7 +36,7 @@ void bind_codegen(py::module_& m) {
       },
       py::arg("graph"), py::arg("language"), py::arg("folder"), py::arg("name"), py::arg("only"), py::arg("device"),
       py::arg("autograd"), py::arg("functions"), py::arg("min_function_nodes"), py::arg("max_function_items"),
-      py::arg("max_embedded_elements"), py::call_guard<CppCall>(),
+      py::arg("max_embedded_elements"), py::arg("groups") = nullptr, py::call_guard<CppCall>(),
       "Writes the graph as \"cpp\" or \"python\" into the folder; the names of the files.");
 }
 

@@ -16,6 +16,7 @@ PYBIND11_MODULE(_shadowgraph, m) {
   bind_profile(m);
   bind_deferred(m);
   bind_table(m);
+  bind_kernels(m);
   bind_replay(m);
   bind_codegen(m);
   bind_sizes(m);

@@ -8,6 +8,7 @@
 
 #include "python/src/binding.h"
 #include "python/src/typed_error.h"
+#include "shadowgraph/kernels/replay.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -17,8 +18,9 @@ using NamedTensors = std::map<std::string, at::Tensor>;
 class Executor {
  public:
   Executor(const Graph& graph, const std::optional<std::string>& device, bool autograd, bool copy_inputs,
-           bool check_results)
-      : executor_(clone(graph), options(device, autograd, copy_inputs, check_results)) {}
+           bool check_results, std::shared_ptr<KernelGroups> groups)
+      : groups_(std::move(groups)),
+        executor_(clone(graph), options(device, autograd, copy_inputs, check_results, groups_)) {}
 
   const std::vector<std::string>& input_names() const { return executor_.input_names(); }
 
@@ -40,15 +42,17 @@ class Executor {
 
  private:
   static InterpreterOptions options(const std::optional<std::string>& device, bool autograd, bool copy_inputs,
-                                    bool check_results) {
+                                    bool check_results, std::shared_ptr<NodeGroups> groups) {
     InterpreterOptions options;
     if (device) options.device = c10::Device(*device);
     options.autograd = autograd;
     options.copy_inputs = copy_inputs;
     options.check_results = check_results;
+    options.groups = std::move(groups);
     return options;
   }
 
+  const std::shared_ptr<KernelGroups> groups_;
   ReplayExecutor executor_;
   std::atomic<bool> running_ = false;
 };
@@ -59,9 +63,10 @@ void bind_replay(py::module_& m) {
   add_error<ReplayError>(m, "ReplayError",
                          "A graph that cannot run here, or a run that failed: names the node and what to do.");
   py::class_<Executor>(m, "Executor", "A graph prepared to run; Graph.compile gives it a face.")
-      .def(py::init<const Graph&, const std::optional<std::string>&, bool, bool, bool>(), py::arg("graph"),
-           py::arg("device") = std::nullopt, py::arg("autograd") = false, py::arg("copy_inputs") = false,
-           py::arg("check_results") = false, py::call_guard<CppCall>())
+      .def(py::init<const Graph&, const std::optional<std::string>&, bool, bool, bool, std::shared_ptr<KernelGroups>>(),
+           py::arg("graph"), py::arg("device") = std::nullopt, py::arg("autograd") = false,
+           py::arg("copy_inputs") = false, py::arg("check_results") = false, py::arg("groups") = nullptr,
+           py::call_guard<CppCall>())
       .def_property_readonly("input_names", &Executor::input_names,
                              "Parameters, buffers and inputs in program order: what `run` takes by position.")
       .def("run", &Executor::run, py::arg("in_order"), py::arg("named"), py::call_guard<CppCall>(),

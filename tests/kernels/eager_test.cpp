@@ -30,7 +30,8 @@ TEST(CompileOperators, CallsRunTheKernelUntilTheHandleIsGone) {
   const at::Tensor expected = at::mul(x, y);
   const auto cache = folder.cache();
   {
-    const CompiledOperators compiled = compile_operators({"aten::mul.Tensor"}, c10::DispatchKey::CPU, {.cache = cache});
+    const CompiledOperators compiled =
+        compile_operators({"aten::mul.Tensor"}, c10::DispatchKey::CPU, {.measure = {.enabled = false}, .cache = cache});
     EXPECT_TRUE(at::mul(x, y).equal(expected));
     EXPECT_TRUE(at::mul(x, y).equal(expected));
     EXPECT_EQ(row_of(compiled, "aten::mul.Tensor").ran, 2);
@@ -42,7 +43,8 @@ TEST(CompileOperators, CallsRunTheKernelUntilTheHandleIsGone) {
     EXPECT_TRUE(product.allclose(at::square(z)));
     EXPECT_NE(row_of(compiled, "aten::mul.Tensor").reason, "");
   }
-  const CompiledOperators other = compile_operators({"aten::add.Tensor"}, c10::DispatchKey::CPU, {.cache = cache});
+  const CompiledOperators other =
+      compile_operators({"aten::add.Tensor"}, c10::DispatchKey::CPU, {.measure = {.enabled = false}, .cache = cache});
   EXPECT_TRUE(at::mul(x, y).equal(expected));
   EXPECT_EQ(row_of(other, "aten::mul.Tensor").ran, 0);
 }
@@ -50,9 +52,11 @@ TEST(CompileOperators, CallsRunTheKernelUntilTheHandleIsGone) {
 TEST(CompileOperators, TheLaterOneIsAskedFirst) {
   const TemporaryFolder folder;
   const at::Tensor x = at::randn({16});
-  const CompiledOperators first = compile_operators({"aten::neg"}, c10::DispatchKey::CPU, {.cache = folder.cache()});
+  const CompiledOperators first =
+      compile_operators({"aten::neg"}, c10::DispatchKey::CPU, {.measure = {.enabled = false}, .cache = folder.cache()});
   {
-    const CompiledOperators second = compile_operators({"aten::neg"}, c10::DispatchKey::CPU, {.cache = folder.cache()});
+    const CompiledOperators second = compile_operators({"aten::neg"}, c10::DispatchKey::CPU,
+                                                       {.measure = {.enabled = false}, .cache = folder.cache()});
     at::neg(x);
     EXPECT_EQ(row_of(second, "aten::neg").ran, 1);
     EXPECT_EQ(row_of(first, "aten::neg").ran, 0);
@@ -64,9 +68,10 @@ TEST(CompileOperators, TheLaterOneIsAskedFirst) {
 TEST(CompileOperators, TheyMayGoInAnyOrder) {
   const TemporaryFolder folder;
   const at::Tensor x = at::randn({16});
-  auto first = std::make_unique<CompiledOperators>(
-      compile_operators({"aten::neg"}, c10::DispatchKey::CPU, {.cache = folder.cache()}));
-  const CompiledOperators second = compile_operators({"aten::neg"}, c10::DispatchKey::CPU, {.cache = folder.cache()});
+  auto first = std::make_unique<CompiledOperators>(compile_operators(
+      {"aten::neg"}, c10::DispatchKey::CPU, {.measure = {.enabled = false}, .cache = folder.cache()}));
+  const CompiledOperators second =
+      compile_operators({"aten::neg"}, c10::DispatchKey::CPU, {.measure = {.enabled = false}, .cache = folder.cache()});
   first.reset();
   EXPECT_TRUE(at::neg(x).equal(x * -1));
   EXPECT_EQ(row_of(second, "aten::neg").ran, 1);
@@ -82,7 +87,8 @@ TEST(CompileOperators, MayGoWhileThreadsCall) {
   std::atomic<bool> stop = false;
   std::atomic<int> wrong = 0;
   {
-    const auto compiled = compile_operators({"aten::add.Tensor"}, c10::DispatchKey::CPU, {.cache = cache});
+    const auto compiled =
+        compile_operators({"aten::add.Tensor"}, c10::DispatchKey::CPU, {.measure = {.enabled = false}, .cache = cache});
     at::add(x, x);  // the kernel is there before the threads are
   }
   std::vector<std::thread> threads;
@@ -93,7 +99,8 @@ TEST(CompileOperators, MayGoWhileThreadsCall) {
   }
   int64_t ran = 0;
   for (int i = 0; i < 300; ++i) {
-    const auto compiled = compile_operators({"aten::add.Tensor"}, c10::DispatchKey::CPU, {.cache = cache});
+    const auto compiled =
+        compile_operators({"aten::add.Tensor"}, c10::DispatchKey::CPU, {.measure = {.enabled = false}, .cache = cache});
     at::add(x, x);
     ran += row_of(compiled, "aten::add.Tensor").ran;
   }
@@ -140,8 +147,8 @@ TEST(CompileOperators, TrainingAgrees) {
   };
   const std::vector<double> expected = train();
   const TemporaryFolder folder;
-  const CompiledOperators compiled =
-      compile_operators(compilable_operators(), c10::DispatchKey::CPU, {.cache = folder.cache()});
+  const CompiledOperators compiled = compile_operators(compilable_operators(), c10::DispatchKey::CPU,
+                                                       {.measure = {.enabled = false}, .cache = folder.cache()});
   EXPECT_THAT(train(), ::testing::Pointwise(::testing::DoubleNear(1e-5), expected));
   for (const char* op : {"aten::gelu", "aten::gelu_backward", "aten::addcdiv_", "aten::native_layer_norm"}) {
     EXPECT_GT(row_of(compiled, op).ran, 0) << op << ": " << row_of(compiled, op).reason;
@@ -151,8 +158,9 @@ TEST(CompileOperators, TrainingAgrees) {
 // In-place operators that do not read their self, also where they lie among others.
 TEST(CompileOperators, SelfIsWrittenWithoutBeingRead) {
   const TemporaryFolder folder;
-  const CompiledOperators compiled = compile_operators({"aten::zero_", "aten::fill_.Scalar", "aten::copy_"},
-                                                       c10::DispatchKey::CPU, {.cache = folder.cache()});
+  const CompiledOperators compiled =
+      compile_operators({"aten::zero_", "aten::fill_.Scalar", "aten::copy_"}, c10::DispatchKey::CPU,
+                        {.measure = {.enabled = false}, .cache = folder.cache()});
   const at::Tensor base = at::arange(24, at::kFloat).reshape({4, 6});
   base.slice(1, 0, 6, 2).zero_();
   base.select(0, 1).fill_(2.5);
@@ -170,8 +178,8 @@ TEST(CompileOperators, SelfIsWrittenWithoutBeingRead) {
 
 TEST(CompileOperators, FakeAndDeferredTensorsPassThrough) {
   const TemporaryFolder folder;
-  const CompiledOperators compiled =
-      compile_operators({"aten::mul.Tensor", "aten::add.Tensor"}, c10::DispatchKey::CPU, {.cache = folder.cache()});
+  const CompiledOperators compiled = compile_operators({"aten::mul.Tensor", "aten::add.Tensor"}, c10::DispatchKey::CPU,
+                                                       {.measure = {.enabled = false}, .cache = folder.cache()});
   {
     const FakeTensorMode mode;
     const at::Tensor x = at::empty({4, 5});
@@ -187,7 +195,8 @@ TEST(CompileOperators, FakeAndDeferredTensorsPassThrough) {
 TEST(CompileOperators, ThreadsShareKernelsThatComeWhileTheyCall) {
   const TemporaryFolder folder;
   const auto cache = std::make_shared<KernelCache>(KernelCacheOptions{.directory = folder.path()});
-  const CompiledOperators compiled = compile_operators({"aten::sub.Tensor"}, c10::DispatchKey::CPU, {.cache = cache});
+  const CompiledOperators compiled =
+      compile_operators({"aten::sub.Tensor"}, c10::DispatchKey::CPU, {.measure = {.enabled = false}, .cache = cache});
   const at::Tensor x = at::randn({7, 9});
   const at::Tensor y = at::randn({7, 9});
   const at::Tensor expected = at::empty_like(x);
@@ -215,7 +224,8 @@ TEST(CompileOperators, WithoutACompilerAllIsEager) {
   const TemporaryFolder folder;
   const auto cache = std::make_shared<KernelCache>(KernelCacheOptions{.directory = folder.path(), .background = false},
                                                    compiler_backend({.compiler = "/no/such/compiler"}));
-  const CompiledOperators compiled = compile_operators({"aten::abs"}, c10::DispatchKey::CPU, {.cache = cache});
+  const CompiledOperators compiled =
+      compile_operators({"aten::abs"}, c10::DispatchKey::CPU, {.measure = {.enabled = false}, .cache = cache});
   EXPECT_TRUE(at::abs(at::full({3}, -2.0)).equal(at::full({3}, 2.0)));
   EXPECT_EQ(row_of(compiled, "aten::abs").ran, 0);
   EXPECT_THAT(row_of(compiled, "aten::abs").reason, HasSubstr("compiler"));
@@ -223,8 +233,8 @@ TEST(CompileOperators, WithoutACompilerAllIsEager) {
 
 TEST(CompileOperators, ErrorsAreEagers) {
   const TemporaryFolder folder;
-  const CompiledOperators compiled =
-      compile_operators({"aten::add.Tensor"}, c10::DispatchKey::CPU, {.cache = folder.cache()});
+  const CompiledOperators compiled = compile_operators({"aten::add.Tensor"}, c10::DispatchKey::CPU,
+                                                       {.measure = {.enabled = false}, .cache = folder.cache()});
   EXPECT_THROW(at::add(at::randn({3}), at::randn({4})), c10::Error);
   EXPECT_TRUE(at::add(at::ones({3}), at::ones({3})).equal(at::full({3}, 2.0)));
 }

@@ -87,7 +87,8 @@ Outcome run_eagerly(const RandomProgram& program) {
   return outcome;
 }
 
-Outcome replay(const Graph& graph, const RandomProgram& program, bool check_results) {
+Outcome replay(const Graph& graph, const RandomProgram& program, bool check_results,
+               const std::shared_ptr<NodeGroups>& groups) {
   const auto inputs = program.inputs();
   Outcome outcome;
   outcome.inputs = aliases_of(inputs);
@@ -95,7 +96,7 @@ Outcome replay(const Graph& graph, const RandomProgram& program, bool check_resu
   for (const std::string& name : input_names(graph)) {
     bindings.bind(name, inputs.at(std::stoul(name.substr(std::string("input").size()))));
   }
-  Interpreter interpreter(graph, {.check_results = check_results});
+  Interpreter interpreter(graph, {.check_results = check_results, .groups = groups});
   at::manual_seed(program.seed());
   outcome.outputs = interpreter.run(bindings).outputs;
   return outcome;

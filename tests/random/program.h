@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "shadowgraph/graph.h"
+#include "shadowgraph/replay.h"
 
 namespace shadowgraph::testing {
 
@@ -78,7 +79,8 @@ struct Outcome {
 // Both with the default CPU generator seeded by the program's seed.
 Outcome run_eagerly(const RandomProgram& program);
 // `check_results`: every node must give what the graph says (InterpreterOptions).
-Outcome replay(const Graph& graph, const RandomProgram& program, bool check_results = false);
+Outcome replay(const Graph& graph, const RandomProgram& program, bool check_results = false,
+               const std::shared_ptr<NodeGroups>& groups = nullptr);
 
 // What two outcomes must share beside the number, dtypes, shapes and contents of the outputs (bit for bit), and the
 // contents of the storages of the inputs.

@@ -6,7 +6,8 @@
 //     compiled.report();                     // calls that did, and why others did not
 //
 // A call whose kernel is there runs it. Without one the call runs what it would have run, while the kernel is compiled
-// beside it (or waits for it: KernelCacheOptions::background = false). What no kernel does runs as it would have, too.
+// beside it (or waits for it: KernelCacheOptions::background = false). What no kernel does runs as it would have, too, and
+// so does what is faster that way: the first calls go both ways in turn (MeasureOptions).
 #pragma once
 
 #include <c10/core/DispatchKey.h>
@@ -21,6 +22,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 struct CompileOperatorsOptions {
   KernelOptions kernels;
+  MeasureOptions measure;              // of calls on CPU; on another device a kernel that is there runs
   std::shared_ptr<KernelCache> cache;  // nullptr: KernelCache::shared()
 };
 

@@ -32,6 +32,14 @@ struct KernelOptions {
   bool exact = false;
 };
 
+// Which way is faster, the kernel or what would have run, is found by the first calls: each way is used in turn, each call
+// once, and the best times count. Verdicts are kept with the kernel by what it stands for, size class and threads.
+struct MeasureOptions {
+  bool enabled = true;             // false: the kernel, whatever it takes
+  int samples = 5;                 // of each way
+  std::function<int64_t()> clock;  // nanoseconds, for tests; empty: the steady clock
+};
+
 // Nodes of a graph as one kernel. Sizes and strides of the graph are those of the launch, not of the program.
 struct KernelPlan {
   KernelProgram program;
@@ -58,26 +66,47 @@ struct KernelPlan {
 std::optional<KernelPlan> plan_kernel(const Graph& graph, std::span<const NodeId> nodes, const KernelOptions& options,
                                       const std::function<bool(ValueId)>& escapes, std::string* reason);
 
+class Trial;
+
 // Operators one call at a time. Thread-safe.
 class OperatorKernels {
  public:
-  enum class Outcome : uint8_t { kRan, kCompiling, kUnsupported };
+  enum class Outcome : uint8_t {
+    kRan,
+    kCompiling,
+    kUnsupported,
+    kOriginal,  // what would have run is faster, or is to be measured
+  };
+  // A call of what would have run, which begins when call() has returned.
+  class OriginalCall {
+   public:
+    OriginalCall() = default;
+    void ended();  // without an error
 
-  explicit OperatorKernels(std::shared_ptr<KernelCache> cache, KernelOptions options = {});
+   private:
+    friend class OperatorKernels;
+    OriginalCall(Trial* trial, int64_t began) : trial_(trial), began_(began) {}
+    Trial* trial_ = nullptr;  // of that OperatorKernels; nullptr: nobody measures
+    int64_t began_ = 0;
+  };
+
+  explicit OperatorKernels(std::shared_ptr<KernelCache> cache, KernelOptions options = {}, MeasureOptions measure = {});
   ~OperatorKernels();
   OperatorKernels(const OperatorKernels&) = delete;
   OperatorKernels& operator=(const OperatorKernels&) = delete;
 
   // Runs the call on CPU memory, whatever device the tensors say (a PrivateUse1 device may have host memory). The stack is
-  // changed only if it ran.
-  Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  // changed only if it ran. With `original`, the caller runs what would have run if the outcome is kOriginal and tells
+  // when it ended; without, nothing is measured, and a kernel that is there runs.
+  Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack, OriginalCall* original = nullptr);
 
   struct Report {
     std::string op;
     int64_t ran = 0;
     int64_t compiling = 0;
     int64_t unsupported = 0;
-    std::string reason;  // of the latest that was not supported
+    int64_t original = 0;  // measured, or known to be faster
+    std::string reason;    // of the latest that was not supported
   };
   // By name.
   std::vector<Report> report() const;

@@ -1,0 +1,305 @@
+// Groups of a graph as launches: what is asked of a run's tensors, and where results come from, is worked out once.
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "kernels/replay/grouping.h"
+#include "kernels/replay/launch.h"
+#include "kernels/replay/trial.h"
+#include "shadowgraph/kernels/replay.h"
+
+namespace shadowgraph {
+namespace {
+
+struct Geometry {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  int64_t bytes = 0;  // from the first element to the end of the last; 0 without elements
+  bool contiguous = false;
+};
+
+Geometry geometry_of(const Graph& graph, ValueId v) {
+  Geometry out{.dtype = graph.value(v).dtype,
+               .sizes = {graph.sizes(v).begin(), graph.sizes(v).end()},
+               .strides = {graph.strides(v).begin(), graph.strides(v).end()},
+               .contiguous = graph.is_contiguous(v)};
+  if (graph.numel(v) == 0) return out;
+  int64_t elements = 1;
+  for (size_t d = 0; d < out.sizes.size(); ++d) elements += (out.sizes[d] - 1) * out.strides[d];
+  out.bytes = elements * static_cast<int64_t>(c10::elementSize(out.dtype));
+  return out;
+}
+
+struct GroupInput {
+  ValueId value;
+  Geometry geometry;
+  bool written = false;
+};
+
+struct ResultSource {
+  ValueId value;
+  uint32_t operand = 0;  // inputs, then outputs
+};
+
+struct PreparedGroup {
+  KernelPlan plan;
+  std::vector<std::string> operators;
+  std::string original;  // the same for groups of the same operators
+  KernelRef kernel;
+  std::string problem;
+  std::vector<GroupInput> inputs;
+  std::vector<Geometry> outputs;
+  std::vector<ResultSource> results;
+  // Inputs of different storages, one of them written: as the graph knows them, they are apart.
+  std::vector<std::pair<uint32_t, uint32_t>> apart;
+  std::atomic<Trial*> trial = nullptr;  // once the kernel is ready
+  std::atomic<int64_t> kernel_runs = 0;
+  std::atomic<int64_t> node_runs = 0;
+  std::atomic<int64_t> began = -1;  // when the nodes that are measured began
+};
+
+bool is_plain(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet kAutograd = c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+  return tensor.defined() && tensor.key_set() - kAutograd == c10::DispatchKeySet(c10::DispatchKey::CPU);
+}
+
+bool fits(const at::Tensor& tensor, const Geometry& geometry) {
+  if (tensor.scalar_type() != geometry.dtype || tensor.sizes() != c10::IntArrayRef(geometry.sizes)) return false;
+  if (geometry.contiguous && tensor.is_contiguous()) return true;
+  const auto strides = tensor.strides();
+  for (size_t d = 0; d < geometry.sizes.size(); ++d) {
+    if (geometry.sizes[d] != 1 && strides[d] != geometry.strides[d]) return geometry.bytes == 0;
+  }
+  return true;
+}
+
+at::Tensor allocate(const Geometry& geometry) {
+  if (geometry.contiguous) return at::Tensor(at::detail::empty_cpu(geometry.sizes, geometry.dtype));
+  return at::Tensor(at::detail::empty_strided_cpu(geometry.sizes, geometry.strides, geometry.dtype));
+}
+
+class Groups final : public KernelGroups {
+ public:
+  Groups(const Graph& graph, std::shared_ptr<KernelCache> cache, const GroupKernelsOptions& options)
+      : cache_(std::move(cache)), trials_(*cache_, options.measure) {
+    Grouping grouping = find_kernel_groups(graph, options);
+    order_ = std::move(grouping.order);
+    IdMap<NodeId, int32_t> group_of(-1);
+    for (size_t g = 0; g < grouping.groups.size(); ++g) {
+      for (const NodeId node : grouping.groups[g]) group_of[node] = static_cast<int32_t>(g);
+    }
+    IdMap<NodeId, int32_t> done;
+    for (size_t g = 0; g < grouping.groups.size(); ++g) {
+      auto prepared = std::make_unique<PreparedGroup>();
+      const auto escapes = [&](ValueId v) {
+        bool outside = false;
+        graph.for_each_use(v, [&](NodeId user) { outside |= group_of[user] != static_cast<int32_t>(g); });
+        return outside;
+      };
+      if (!prepare(graph, grouping.groups[g], options.kernels, escapes, *prepared)) continue;
+      for (const NodeId node : grouping.groups[g]) done[node] = 1;
+      Group group{.nodes = std::move(grouping.groups[g])};
+      for (const ResultSource& result : prepared->results) group.results.push_back(result.value);
+      groups_.push_back(std::move(group));
+      prepared_.push_back(std::move(prepared));
+    }
+    for (const NodeId node : order_) {
+      if (graph.target(node).kind() != TargetKind::kBuiltin && done[node] == 0) ++calls_[graph.target(node).name()];
+    }
+  }
+
+  const std::vector<NodeId>& order() const override { return order_; }
+  const std::vector<Group>& groups() const override { return groups_; }
+  const KernelPlan& plan(uint32_t group) const override { return prepared_.at(group)->plan; }
+  void wait() const override { cache_->wait(); }
+
+  bool run(uint32_t number, std::span<c10::IValue> values) override {
+    PreparedGroup& group = *prepared_[number];
+    const KernelFunction function = group.kernel != nullptr ? group.kernel->function() : nullptr;
+    if (function == nullptr || !is_as_planned(group, values)) {
+      group.node_runs.fetch_add(1, std::memory_order_relaxed);
+      return false;
+    }
+    Trial& trial = trial_of(group);
+    Trial::Way way = trial.verdict();
+    const bool measured = way == Trial::Way::kUnknown;
+    if (measured) way = trial.next();
+    const int64_t begin = measured ? trial.now() : 0;
+    if (way == Trial::Way::kOriginal) {
+      if (measured) group.began = begin;
+      group.node_runs.fetch_add(1, std::memory_order_relaxed);
+      return false;
+    }
+    launch_group(group, function, values);
+    if (measured) trial.took(way, trial.now() - begin);
+    group.kernel_runs.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+
+  void nodes_ran(uint32_t number) override {
+    PreparedGroup& group = *prepared_[number];
+    const int64_t began = group.began.exchange(-1, std::memory_order_relaxed);
+    if (began < 0) return;
+    Trial& trial = *group.trial.load(std::memory_order_acquire);
+    trial.took(Trial::Way::kOriginal, trial.now() - began);
+  }
+
+  std::vector<Report> report() const override {
+    std::vector<Report> out;
+    for (const auto& group : prepared_) {
+      Report report{.operators = group->operators,
+                    .problem = group->problem,
+                    .elements = group->plan.range * group->plan.row_work,
+                    .kernel_runs = group->kernel_runs,
+                    .node_runs = group->node_runs};
+      report.state = state_of(*group);
+      if (report.state == State::kFailed && group->kernel != nullptr) report.problem = group->kernel->problem();
+      if (const Trial* const trial = group->trial.load(std::memory_order_acquire)) {
+        report.kernel_ns = trial->best(Trial::Way::kKernel);
+        report.nodes_ns = trial->best(Trial::Way::kOriginal);
+      }
+      out.push_back(std::move(report));
+    }
+    return out;
+  }
+
+  std::string summary() const override {
+    std::map<State, std::pair<size_t, size_t>> by_state;  // groups, nodes
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      auto& [groups, nodes] = by_state[state_of(*prepared_[g])];
+      ++groups;
+      nodes += groups_[g].nodes.size();
+    }
+    static constexpr const char* kNames[] = {"compiling", "measuring", "kernel", "nodes are faster", "no kernel"};
+    std::string out;
+    for (const auto& [state, count] : by_state) {
+      out += fmt::format("{}: {} groups of {} nodes\n", kNames[static_cast<size_t>(state)], count.first, count.second);
+    }
+    std::vector<std::pair<int64_t, std::string>> calls;
+    for (const auto& [name, count] : calls_) calls.emplace_back(-count, name);
+    std::ranges::sort(calls);
+    out += "calls:";
+    for (const auto& [count, name] : calls) out += fmt::format(" {} {},", -count, name);
+    out.back() = '\n';
+    return out;
+  }
+
+ private:
+  bool prepare(const Graph& graph, std::span<const NodeId> nodes, const KernelOptions& options,
+               const std::function<bool(ValueId)>& escapes, PreparedGroup& group) {
+    auto plan = plan_kernel(graph, nodes, options, escapes, nullptr);
+    if (!plan) return false;  // nothing of it is needed
+    group.plan = std::move(*plan);
+    for (const NodeId node : nodes) {
+      group.operators.push_back(graph.target(node).name());
+      group.original += group.operators.back() + " ";
+    }
+    const KernelPlan& made = group.plan;
+    for (size_t i = 0; i < made.inputs.size(); ++i) {
+      group.inputs.push_back({made.inputs[i], geometry_of(graph, made.inputs[i]), made.program.operands[i].written});
+    }
+    for (const ValueId output : made.outputs) group.outputs.push_back(geometry_of(graph, output));
+    const auto storage = [&](uint32_t i) { return graph.value(made.inputs[i]).storage; };
+    for (uint32_t i = 0; i < group.inputs.size(); ++i) {
+      for (uint32_t j = 0; j < i; ++j) {
+        const bool written = group.inputs[i].written || group.inputs[j].written;
+        if (written && storage(i) != storage(j)) group.apart.emplace_back(i, j);
+      }
+    }
+    // Without a tensor to ask at run time, the graph must say that this is for host memory.
+    if (made.inputs.empty() && graph.value(made.outputs[0]).device_type != c10::kCPU) return false;
+    for (const NodeId node : nodes) {
+      graph.for_each_output(node, [&](ValueId v) {
+        if (escapes(v)) group.results.push_back({v, operand_of(made, v)});
+      });
+    }
+    group.kernel = cache_->find(made.name, made.program);
+    if (group.kernel == nullptr) group.problem = cache_->backend().problem();
+    return true;
+  }
+
+  static uint32_t operand_of(const KernelPlan& plan, ValueId v) {
+    const auto same = std::ranges::find(plan.same_tensor, v, &KernelPlan::SameTensor::result);
+    if (same != plan.same_tensor.end()) v = same->tensor;
+    const auto input = std::ranges::find(plan.inputs, v);
+    if (input != plan.inputs.end()) return static_cast<uint32_t>(input - plan.inputs.begin());
+    const auto output = std::ranges::find(plan.outputs, v);
+    TORCH_INTERNAL_ASSERT(output != plan.outputs.end());
+    return static_cast<uint32_t>(plan.inputs.size() + static_cast<size_t>(output - plan.outputs.begin()));
+  }
+
+  static bool is_as_planned(const PreparedGroup& group, std::span<c10::IValue> values) {
+    for (const GroupInput& input : group.inputs) {
+      const c10::IValue& value = values[input.value.index];
+      if (!value.isTensor() || !is_plain(value.toTensor()) || !fits(value.toTensor(), input.geometry)) return false;
+    }
+    for (const auto& [i, j] : group.apart) {
+      const auto begin = [&](uint32_t k) {
+        const at::Tensor& tensor = values[group.inputs[k].value.index].toTensor();
+        return static_cast<const char*>(tensor.const_data_ptr());
+      };
+      const char* const a = begin(i);
+      const char* const b = begin(j);
+      if (a < b + group.inputs[j].geometry.bytes && b < a + group.inputs[i].geometry.bytes) return false;
+    }
+    return true;
+  }
+
+  Trial& trial_of(PreparedGroup& group) {
+    Trial* trial = group.trial.load(std::memory_order_acquire);
+    if (trial == nullptr) {
+      trial = &trials_.of(group.kernel, group.original, group.plan.range * group.plan.row_work);
+      group.trial.store(trial, std::memory_order_release);
+    }
+    return *trial;
+  }
+
+  static void launch_group(const PreparedGroup& group, KernelFunction function, std::span<c10::IValue> values) {
+    c10::SmallVector<void*, 16> data;
+    for (const GroupInput& input : group.inputs) {
+      const at::Tensor& tensor = values[input.value.index].toTensor();
+      data.push_back(input.written ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr()));
+    }
+    c10::SmallVector<at::Tensor, 4> fresh;
+    for (const Geometry& output : group.outputs) {
+      fresh.push_back(allocate(output));
+      data.push_back(fresh.back().mutable_data_ptr());
+    }
+    launch(function, group.plan, data.data(), group.plan.scalars.data());
+    for (const ResultSource& result : group.results) {
+      const size_t inputs = group.inputs.size();
+      values[result.value.index] =
+          result.operand < inputs ? values[group.inputs[result.operand].value.index] : fresh[result.operand - inputs];
+    }
+  }
+
+  static State state_of(const PreparedGroup& group) {
+    if (group.kernel == nullptr || group.kernel->state() == Kernel::State::kFailed) return State::kFailed;
+    if (group.kernel->state() == Kernel::State::kPending) return State::kCompiling;
+    const Trial* const trial = group.trial.load(std::memory_order_acquire);
+    if (trial == nullptr || trial->verdict() == Trial::Way::kUnknown) return State::kMeasuring;
+    return trial->verdict() == Trial::Way::kKernel ? State::kKernel : State::kNodes;
+  }
+
+  const std::shared_ptr<KernelCache> cache_;
+  Trials trials_;
+  std::vector<NodeId> order_;
+  std::vector<Group> groups_;
+  std::vector<std::unique_ptr<PreparedGroup>> prepared_;
+  std::map<std::string, int64_t> calls_;  // nodes in no group, by operator
+};
+
+}  // namespace
+
+std::shared_ptr<KernelGroups> group_kernels(const Graph& graph, std::shared_ptr<KernelCache> cache,
+                                            const GroupKernelsOptions& options) {
+  if (cache == nullptr) cache = KernelCache::shared();
+  return std::make_shared<Groups>(graph, std::move(cache), options);
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,61 @@
+// Two ways to do one thing, used in turn until it is known which is faster. Internal to kernels/replay.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "shadowgraph/kernels/kernel.h"
+
+namespace shadowgraph {
+
+// Thread-safe.
+class Trial {
+ public:
+  enum class Way : uint8_t { kUnknown, kKernel, kOriginal };
+
+  Trial(KernelCache& cache, KernelRef kernel, std::string subject, const MeasureOptions& options);
+
+  // kUnknown while it is measured.
+  Way verdict() const { return verdict_.load(std::memory_order_acquire); }
+  // Of the next call while the verdict is not known; its time goes to took().
+  Way next();
+  void took(Way way, int64_t nanoseconds);
+  int64_t now() const;
+  // The best so far; 0 if nothing is known.
+  int64_t best(Way way) const;
+
+ private:
+  KernelCache& cache_;
+  const KernelRef kernel_;
+  const std::string subject_;
+  const MeasureOptions& options_;
+  std::atomic<Way> verdict_ = Way::kUnknown;
+  mutable std::mutex mutex_;
+  int64_t turns_ = 0;
+  int64_t kernel_samples_ = 0;
+  int64_t original_samples_ = 0;
+  int64_t kernel_best_ = 0;
+  int64_t original_best_ = 0;
+};
+
+// Trials by kernel and subject, one for all calls that are alike. Those it gives live as long as it does.
+class Trials {
+ public:
+  Trials(KernelCache& cache, MeasureOptions options) : cache_(cache), options_(std::move(options)) {}
+  // `original`: what the kernel stands for. `work`: elements of a call. The kernel is ready.
+  Trial& of(const KernelRef& kernel, const std::string& original, int64_t work);
+  bool enabled() const { return options_.enabled; }
+
+ private:
+  KernelCache& cache_;
+  const MeasureOptions options_;
+  std::mutex mutex_;
+  std::map<std::pair<const Kernel*, std::string>, std::unique_ptr<Trial>> trials_;
+};
+
+}  // namespace shadowgraph

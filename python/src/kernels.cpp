@@ -1,0 +1,88 @@
+// Kernels made on demand: groups of a graph, and single operators of eager mode.
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "python/src/binding.h"
+#include "python/src/typed_error.h"
+#include "shadowgraph/kernels/eager.h"
+#include "shadowgraph/kernels/replay.h"
+
+namespace shadowgraph::python {
+namespace {
+
+const char* name_of(KernelGroups::State state) {
+  switch (state) {
+    case KernelGroups::State::kCompiling:
+      return "compiling";
+    case KernelGroups::State::kMeasuring:
+      return "measuring";
+    case KernelGroups::State::kKernel:
+      return "kernel";
+    case KernelGroups::State::kNodes:
+      return "nodes";
+    case KernelGroups::State::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+py::list report_of(const KernelGroups& groups) {
+  py::list rows;
+  for (const auto& row : groups.report()) {
+    rows.append(py::dict(py::arg("operators") = row.operators, py::arg("state") = name_of(row.state),
+                         py::arg("problem") = row.problem, py::arg("elements") = row.elements,
+                         py::arg("kernel_runs") = row.kernel_runs, py::arg("node_runs") = row.node_runs,
+                         py::arg("kernel_us") = static_cast<double>(row.kernel_ns) / 1e3,
+                         py::arg("nodes_us") = static_cast<double>(row.nodes_ns) / 1e3));
+  }
+  return rows;
+}
+
+py::list report_of(const CompiledOperators& operators) {
+  py::list rows;
+  for (const auto& row : operators.report()) {
+    rows.append(py::dict(py::arg("operator") = row.op, py::arg("ran") = row.ran, py::arg("compiling") = row.compiling,
+                         py::arg("unsupported") = row.unsupported, py::arg("original") = row.original,
+                         py::arg("reason") = row.reason));
+  }
+  return rows;
+}
+
+// The device of a name, or KernelError.
+c10::DispatchKey key_of(const std::string& device) {
+  const c10::DeviceType type = c10::Device(device).type();
+  if (type == c10::kCPU) return c10::DispatchKey::CPU;
+  if (type == c10::kPrivateUse1) return c10::DispatchKey::PrivateUse1;
+  throw KernelError("kernels run on the host's memory: give cpu, or the name of a device of one's own, not " + device);
+}
+
+}  // namespace
+
+void bind_kernels(py::module_& m) {
+  add_error<KernelError>(m, "KernelError", "A kernel that cannot be made, or an operator that none is made of.");
+  py::class_<KernelGroups, std::shared_ptr<KernelGroups>>(m, "KernelGroups", "Nodes of a graph that run as kernels.")
+      .def("report", [](const KernelGroups& groups) { return report_of(groups); })
+      .def("summary", &KernelGroups::summary)
+      .def("wait", &KernelGroups::wait, py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "group_kernels",
+      [](const Graph& graph, bool exact, bool measure) {
+        return group_kernels(graph, nullptr, {.kernels = {.exact = exact}, .measure = {.enabled = measure}});
+      },
+      py::arg("graph"), py::arg("exact"), py::arg("measure"), py::call_guard<CppCall>());
+  py::class_<CompiledOperators>(m, "CompiledOperators", "Operators of eager mode that run kernels.")
+      .def("report", [](const CompiledOperators& operators) { return report_of(operators); })
+      .def(
+          "wait", [](const CompiledOperators& operators) { operators.cache().wait(); },
+          py::call_guard<py::gil_scoped_release>());
+  m.def("compilable_operators", &compilable_operators);
+  m.def(
+      "compile_operators",
+      [](const std::vector<std::string>& operators, const std::string& device, bool exact, bool measure) {
+        return compile_operators(operators, key_of(device),
+                                 {.kernels = {.exact = exact}, .measure = {.enabled = measure}});
+      },
+      py::arg("operators"), py::arg("device"), py::arg("exact"), py::arg("measure"), py::call_guard<CppCall>());
+}
+
+}  // namespace shadowgraph::python

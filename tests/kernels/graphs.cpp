@@ -1,0 +1,99 @@
+#include "tests/kernels/graphs.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+
+#include "shadowgraph/capture.h"
+#include "shadowgraph/verify.h"
+#include "tests/core/replay/same_bits.h"
+#include "tests/kernels/cases.h"
+
+namespace shadowgraph::kernel_tests {
+
+Graph graph_of(const Function& function, const Tensors& inputs) {
+  const c10::NoGradGuard no_grad;
+  CaptureSession session({.guards = false});
+  Tensors fakes;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    session.name_input(inputs[i], "x" + std::to_string(i));
+    fakes.push_back(session.mode().from_real(inputs[i]));
+  }
+  Graph graph = session.finish(function(fakes));
+  verify(graph);
+  return graph;
+}
+
+Tensors copies_of(const Tensors& tensors) {
+  Tensors out;
+  for (const c10::IValue& copy : copy_of(torch::jit::Stack(tensors.begin(), tensors.end()))) {
+    out.push_back(copy.toTensor());
+  }
+  return out;
+}
+
+Tensors run_of(const Graph& graph, const Tensors& inputs, const std::shared_ptr<NodeGroups>& groups) {
+  const Tensors own = copies_of(inputs);
+  Bindings bindings;
+  for (const NodeId node : graph.nodes()) {
+    if (graph.node(node).target != target_of(Builtin::kInput)) continue;
+    const std::string& name = graph.text(graph.arguments(node)[0].string);
+    bindings.bind(name, own.at(std::stoul(name.substr(1))));
+  }
+  Interpreter interpreter(graph, {.check_results = true, .groups = groups});
+  Tensors out = interpreter.run(bindings).outputs;
+  out.insert(out.end(), own.begin(), own.end());
+  return out;
+}
+
+std::shared_ptr<KernelGroups> kernels_of(const Graph& graph, bool exact) {
+  static TemporaryFolder folder;
+  static const auto cache = folder.cache();
+  return group_kernels(graph, cache, {.kernels = {.exact = exact}, .measure = {.enabled = false}});
+}
+
+void expect_close(const at::Tensor& expected, const at::Tensor& found, double epsilons, const std::string& what) {
+  ASSERT_EQ(expected.defined(), found.defined()) << what;
+  if (!expected.defined()) return;
+  if (epsilons == 0 || !expected.is_floating_point()) {
+    EXPECT_TRUE(same_bits(expected, found)) << what << "\n" << expected << "\n" << found;
+    return;
+  }
+  ASSERT_EQ(expected.sizes(), found.sizes()) << what;
+  ASSERT_EQ(expected.scalar_type(), found.scalar_type()) << what;
+  if (expected.numel() == 0) return;
+  const at::Tensor a = expected.detach().to(at::kDouble);
+  const at::Tensor b = found.detach().to(at::kDouble);
+  double epsilon = std::numeric_limits<double>::epsilon();
+  if (expected.scalar_type() == at::kFloat) epsilon = std::numeric_limits<float>::epsilon();
+  if (expected.scalar_type() == at::kHalf) epsilon = 0x1p-10;
+  if (expected.scalar_type() == at::kBFloat16) epsilon = 0x1p-7;
+  const double off = (a - b).abs().max().item<double>();
+  const double largest = a.abs().max().item<double>();
+  EXPECT_LE(off, epsilons * epsilon * largest) << what;  // false for a NaN, too
+}
+
+std::shared_ptr<KernelGroups> expect_same(const Function& function, const Tensors& inputs, double epsilons) {
+  const Graph graph = graph_of(function, inputs);
+  Tensors eager = copies_of(inputs);
+  {
+    const c10::NoGradGuard no_grad;
+    const Tensors outputs = function(eager);
+    eager.insert(eager.begin(), outputs.begin(), outputs.end());
+  }
+  auto groups = kernels_of(graph);
+  const Tensors plain = run_of(graph, inputs);
+  const Tensors found = run_of(graph, inputs, groups);
+  EXPECT_EQ(eager.size(), found.size());
+  for (size_t i = 0; i < eager.size(); ++i) {
+    EXPECT_TRUE(same_bits(eager[i], plain[i])) << "plain replay " << i;
+    expect_close(eager[i], found[i], epsilons, "tensor " + std::to_string(i));
+  }
+  for (const auto& report : groups->report()) {
+    EXPECT_EQ(report.state, KernelGroups::State::kKernel) << report.problem;
+    EXPECT_EQ(report.kernel_runs, 1);
+  }
+  return groups;
+}
+
+}  // namespace shadowgraph::kernel_tests

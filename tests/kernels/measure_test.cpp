@@ -1,0 +1,139 @@
+// Which way is faster is found by using both, each call once, and is known to the next process. Times are told by a clock
+// of the test's: it says how long each call took, whatever it really took.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shadowgraph/kernels/eager.h"
+#include "tests/core/replay/same_bits.h"
+#include "tests/kernels/graphs.h"
+#include "tests/kernels/temporary_folder.h"
+
+namespace shadowgraph::kernel_tests {
+namespace {
+
+// Every second look at it ends what the look before began: the kernel in 100 ns, what it stands for in `original`.
+class ScriptedClock {
+ public:
+  explicit ScriptedClock(int64_t original) : original_(original) {}
+  MeasureOptions options(int samples) {
+    return {.samples = samples, .clock = [this] {
+              if (looks_++ % 2 == 0) return now_;
+              // Kernel and original take turns: k o o k.
+              const int64_t turn = (looks_ / 2 - 1) % 4;
+              now_ += turn == 0 || turn == 3 ? 100 : original_;
+              return now_;
+            }};
+  }
+  int64_t looks() const { return looks_; }
+
+ private:
+  const int64_t original_;
+  int64_t looks_ = 0;
+  int64_t now_ = 0;
+};
+
+const Function kFunction = [](const Tensors& x) { return Tensors{at::add(at::mul(x[0], 2), x[0]), x[0].add_(1)}; };
+
+TEST(KernelMeasure, EachCallGoesOneWayAndTheFasterIsKept) {
+  const Tensors inputs = {at::randn({50})};
+  for (const int64_t original : {99, 101}) {
+    const TemporaryFolder folder;
+    ScriptedClock clock(original);
+    const Graph graph = graph_of(kFunction, inputs);
+    const auto groups = group_kernels(graph, folder.cache(), {.measure = clock.options(3)});
+    ASSERT_EQ(groups->groups().size(), 1U);
+    const Tensors expected = run_of(graph, inputs);
+    for (int i = 0; i < 20; ++i) {
+      const Tensors found = run_of(graph, inputs, groups);
+      for (size_t k = 0; k < found.size(); ++k) EXPECT_TRUE(same_bits(found[k], expected[k])) << i << " " << k;
+      if (i == 4) EXPECT_EQ(groups->report()[0].state, KernelGroups::State::kMeasuring);
+    }
+    const auto report = groups->report()[0];
+    // k o o k k o: three of each.
+    EXPECT_EQ(report.kernel_runs, original == 99 ? 3 : 17);
+    EXPECT_EQ(report.node_runs, original == 99 ? 17 : 3);
+    EXPECT_EQ(report.state, original == 99 ? KernelGroups::State::kNodes : KernelGroups::State::kKernel);
+    EXPECT_EQ(report.kernel_ns, 100);
+    EXPECT_EQ(report.nodes_ns, original);
+    EXPECT_EQ(clock.looks(), 12);
+  }
+}
+
+TEST(KernelMeasure, TheNextProcessKnows) {
+  const Tensors inputs = {at::randn({50})};
+  const Graph graph = graph_of(kFunction, inputs);
+  const TemporaryFolder folder;
+  ScriptedClock clock(99);
+  {
+    const auto groups = group_kernels(graph, folder.cache(), {.measure = clock.options(1)});
+    for (int i = 0; i < 3; ++i) run_of(graph, inputs, groups);
+    EXPECT_EQ(groups->report()[0].state, KernelGroups::State::kNodes);
+  }
+  ScriptedClock unused(0);
+  const auto cache = folder.cache();
+  const auto groups = group_kernels(graph, cache, {.measure = unused.options(1)});
+  run_of(graph, inputs, groups);
+  EXPECT_EQ(cache->stats().loaded, 1);
+  EXPECT_EQ(groups->report()[0].state, KernelGroups::State::kNodes);
+  EXPECT_EQ(groups->report()[0].kernel_ns, 100);
+  EXPECT_EQ(groups->report()[0].nodes_ns, 99);
+  EXPECT_EQ(unused.looks(), 0);
+  // Of this size; of another it is found again.
+  const Tensors larger = {at::randn({5000})};
+  const Graph other = graph_of(kFunction, larger);
+  const auto others = group_kernels(other, cache, {.measure = unused.options(1)});
+  run_of(other, larger, others);
+  EXPECT_EQ(cache->stats().compiled, 0);
+  EXPECT_EQ(others->report()[0].state, KernelGroups::State::kMeasuring);
+}
+
+TEST(KernelMeasure, GroupsThatAreAlikeAreMeasuredTogether) {
+  const Tensors inputs = {at::randn({6, 6})};
+  const Graph graph = graph_of(
+      [](const Tensors& x) {
+        at::Tensor y = x[0];
+        for (int i = 0; i < 4; ++i) y = at::mm(at::relu(at::mul(y, 2)), x[0]);
+        return Tensors{y};
+      },
+      inputs);
+  const TemporaryFolder folder;
+  ScriptedClock clock(200);
+  const auto groups = group_kernels(graph, folder.cache(), {.measure = clock.options(2)});
+  ASSERT_EQ(groups->groups().size(), 4U);
+  run_of(graph, inputs, groups);
+  for (const auto& report : groups->report()) EXPECT_EQ(report.state, KernelGroups::State::kKernel);
+}
+
+TEST(KernelMeasure, EagerCallsGoOneWayEach) {
+  const TemporaryFolder folder;
+  ScriptedClock clock(50);
+  const at::Tensor x = at::zeros({20});
+  const CompiledOperators compiled = compile_operators({"aten::add_.Tensor"}, c10::DispatchKey::CPU,
+                                                       {.measure = clock.options(2), .cache = folder.cache()});
+  for (int i = 0; i < 10; ++i) x.add_(1);
+  EXPECT_TRUE(x.equal(at::full({20}, 10.0)));  // none twice
+  const auto report = compiled.report();
+  ASSERT_EQ(report.size(), 1U);
+  EXPECT_EQ(report[0].ran, 2);
+  EXPECT_EQ(report[0].original, 8);
+  EXPECT_EQ(clock.looks(), 8);
+}
+
+TEST(KernelMeasure, WithoutMeasuringTheKernelRuns) {
+  const Tensors inputs = {at::randn({50})};
+  const Graph graph = graph_of(kFunction, inputs);
+  const TemporaryFolder folder;
+  ScriptedClock clock(1);
+  {
+    const auto groups = group_kernels(graph, folder.cache(), {.measure = clock.options(1)});
+    for (int i = 0; i < 3; ++i) run_of(graph, inputs, groups);
+  }
+  const auto groups = group_kernels(graph, folder.cache(), {.measure = {.enabled = false}});
+  for (int i = 0; i < 3; ++i) run_of(graph, inputs, groups);
+  EXPECT_EQ(groups->report()[0].kernel_runs, 3);
+  EXPECT_EQ(groups->report()[0].state, KernelGroups::State::kKernel);
+}
+
+}  // namespace
+}  // namespace shadowgraph::kernel_tests

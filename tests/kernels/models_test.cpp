@@ -1,0 +1,112 @@
+// The built-in models, tiny, replayed with kernels: inference and training steps do what plain replay does.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/optim.h>
+
+#include "models/program.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/fake.h"
+#include "tests/core/replay/same_bits.h"
+#include "tests/kernels/cases.h"
+#include "tests/kernels/graphs.h"
+
+namespace shadowgraph::kernel_tests {
+namespace {
+
+constexpr uint64_t kSeed = 2026;
+
+enum class Program { kInference, kSgd, kAdamW };
+
+Graph graph_of_model(const std::string& name, Program program) {
+  const FakeTensorMode mode;
+  const bool training = program != Program::kInference;
+  const auto model = models::build(name, {.training = training, .tiny = true});
+  if (!training) {
+    const c10::NoGradGuard no_grad;
+    return capture_forward(models::program_of(model)).graph;
+  }
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  const auto parameters = model.module->parameters();
+  if (program == Program::kSgd) {
+    optimizer = std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+  } else {
+    optimizer = std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
+  }
+  return capture_training_step(models::program_of(model, optimizer.get())).graph;
+}
+
+struct After {
+  ReplayResult result;
+  std::map<std::string, at::Tensor> tensors;  // parameters and buffers
+};
+
+After run_model(const std::string& name, Program program, const Graph& graph,
+                const std::shared_ptr<NodeGroups>& groups) {
+  at::manual_seed(kSeed);
+  const auto model = models::build(name, {.training = program != Program::kInference, .tiny = true});
+  Bindings bindings;
+  bindings.module(*model.module);
+  for (size_t i = 0; i < model.inputs.size(); ++i) bindings.bind(model.input_names[i], model.inputs[i]);
+  Interpreter interpreter(graph, {.check_results = true, .groups = groups});
+  at::manual_seed(kSeed + 1);
+  After after{.result = interpreter.run(bindings)};
+  for (const auto& entry : model.module->named_parameters()) after.tensors[entry.key()] = entry.value();
+  for (const auto& entry : model.module->named_buffers()) after.tensors[entry.key()] = entry.value();
+  return after;
+}
+
+class KernelModels : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { at::set_num_threads(1); }
+
+  // `exact`: bit for bit. Otherwise within epsilons of each tensor's largest element; what is summed over a batch
+  // cancels, so gradients are further off than what they are made of.
+  static void compare_program(const std::string& name, Program program, bool exact) {
+    const Graph graph = graph_of_model(name, program);
+    const auto groups = kernels_of(graph, exact);
+    const After plain = run_model(name, program, graph, nullptr);
+    const After found = run_model(name, program, graph, groups);
+    ASSERT_EQ(plain.result.outputs.size(), found.result.outputs.size());
+    for (size_t i = 0; i < plain.result.outputs.size(); ++i) {
+      expect_close(plain.result.outputs[i], found.result.outputs[i], exact ? 0 : 256, "output " + std::to_string(i));
+    }
+    ASSERT_EQ(plain.result.gradients.size(), found.result.gradients.size());
+    for (const auto& [key, gradient] : plain.result.gradients) {
+      expect_close(gradient, found.result.gradients.at(key), exact ? 0 : 4096, "gradient of " + key);
+    }
+    for (const auto& [key, tensor] : plain.tensors) {
+      // AdamW's first step is lr times the gradient's sign, also where the gradient is rounding alone.
+      const double epsilons = exact ? 0 : program == Program::kAdamW ? 65536 : 4096;
+      expect_close(tensor, found.tensors.at(key), epsilons, key);
+    }
+    int64_t runs = 0;
+    for (const auto& report : groups->report()) {
+      EXPECT_NE(report.state, KernelGroups::State::kFailed) << report.problem;
+      runs += report.kernel_runs;
+    }
+    EXPECT_EQ(runs, static_cast<int64_t>(groups->groups().size()));
+    EXPECT_GT(runs, 0);
+  }
+};
+
+TEST_P(KernelModels, Infer) {
+  for (const bool exact : {true, false}) compare_program(GetParam(), Program::kInference, exact);
+}
+TEST_P(KernelModels, TrainWithSgd) {
+  for (const bool exact : {true, false}) compare_program(GetParam(), Program::kSgd, exact);
+}
+TEST_P(KernelModels, TrainWithAdamW) {
+  for (const bool exact : {true, false}) compare_program(GetParam(), Program::kAdamW, exact);
+}
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const auto& info : models::available()) names.push_back(info.name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Zoo, KernelModels, ::testing::ValuesIn(model_names()),
+                         [](const auto& name) { return name.param; });
+
+}  // namespace
+}  // namespace shadowgraph::kernel_tests
