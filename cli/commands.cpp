@@ -17,12 +17,13 @@
 #include "shadowgraph/verify.h"
 
 namespace shadowgraph::cli {
-namespace {
 
 void print_text(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   if (!text.ends_with('\n')) std::fputc('\n', stdout);
 }
+
+namespace {
 
 // Names come from the program and from files: a byte that is not UTF-8, which JSON cannot hold, is replaced.
 std::string json_text(const nlohmann::json& json) {
