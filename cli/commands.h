@@ -1,7 +1,9 @@
 // What the tool does, one function a subcommand. They print to stdout, write files whole or not at all, and throw.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/size_sweep.h"
@@ -85,6 +87,7 @@ struct CodegenRequest {
   std::vector<std::string> functions;  // "my::op=callee@header"
   bool autograd = false;
 };
+
 
 void list_models(bool json);
 void capture_to_file(const CaptureRequest& request, const std::string& output, bool json);

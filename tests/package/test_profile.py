@@ -1,7 +1,9 @@
 """Reports, against what a real step on the CPU shows."""
 
+import base64
 import json
 import pickle
+import zlib
 
 import pytest
 import torch
@@ -54,6 +56,12 @@ def test_one_line_for_models_factories_and_structures():
         sg.profile(3, "f32[8,16]")
 
 
+def given_in(page):
+    """What the header of a page's data says of given values."""
+    data = zlib.decompress(base64.b64decode(page.partition('id="graph-data">')[2].partition("<")[0]))
+    return json.loads(data[8 : 8 + int.from_bytes(data[4:8], "little")]).get("given")
+
+
 def test_the_page(tmp_path):
     report = sg.profile(Net, "f32[8,16]", device="cuda")
     report.save_html(tmp_path / "net.html", "a <title>")
@@ -62,6 +70,20 @@ def test_the_page(tmp_path):
     assert text.startswith("<!doctype html>") and "before-data" not in text.rpartition("<script>")[0]
     other = sg.profile(Net, "f32[4,16]", device="cuda")
     assert 'id="before-data"' in report.html(compare=other, compare_title="half the batch")
+    (tmp_path / "old.json").write_text(json.dumps(other.dict()))
+    for saved in (other.dict(), tmp_path / "old.json", str(tmp_path / "old.json")):
+        page = report.html(compare=saved)
+        assert 'id="before-profile"' in page and 'id="before-data"' not in page.rpartition("<script>")[0]
+    with pytest.raises(sg.Error, match="not a profile"):
+        report.html(compare={"nodes": 3})
+    values = {"title": "measured", "unit": "seconds", "nodes": {"n5": 0.25}}
+    (tmp_path / "values.csv").write_text("node,a,seconds\n5,1,0.25\n")
+    report.save_html(tmp_path / "net.html", color=tmp_path / "values.csv")
+    given = given_in(report.html(color=values))
+    assert given == {"title": "measured", "unit": "seconds", "values": [[5, 0.25]]}
+    assert given_in((tmp_path / "net.html").read_text())["values"] == [[5, 1.0]] and given_in(report.html()) is None
+    with pytest.raises(sg.Error, match="no node 'n99999'"):
+        report.html(color={"n99999": 1})
     cell = report.page(height=500)._repr_html_()
     assert cell.startswith("<iframe") and "height: 500px" in cell and "<script" not in cell
 

@@ -120,6 +120,18 @@ def round_trip(folder):
     if not text.startswith("<!doctype html>") or 'id="graph-data"' not in text:
         failures.append("report wrote no page")
     expect(0, "report", graph, "--compare", graph, "-o", folder / "g.html", says=("g.html: ",))
+    expect(0, "profile", graph, "-o", folder / "saved")
+    saved = folder / "saved" / "profile.json"
+    expect(0, "report", graph, "--compare", saved, "-o", folder / "g.html", says=("g.html: ",))
+    if 'id="before-profile"' not in (folder / "g.html").read_text():
+        failures.append("report --compare profile.json holds no profile")
+    (folder / "batches.json").write_text('{"batches": []}')
+    expect(1, "report", graph, "--compare", folder / "batches.json", "-o", folder / "x.html", says=("several batches",))
+    table = f"{folder / 'saved' / 'nodes.csv'}:live_bytes"
+    expect(0, "report", graph, "--color", table, "-o", folder / "g.html", says=("g.html: ",))
+    expect(0, "dot", graph, "--color", table, prints=("colour: live_bytes", "min "))
+    expect(1, "dot", graph, "--color", table + "s", says=("no column 'live_bytess'; there are node, phase",))
+    expect(0, "dot", graph, "--depth", 9, "--boxes", 30, says=("--boxes allows more",))
     expect(1, "report", folder / "missing.sg", "-o", folder / "g.html", says=("neither a file nor a built-in model",))
     expect(1, "report", graph, "-o", folder / "no" / "folder.html", says=("no/folder.html",))
     expect(2, "report", graph, says=("--output is required",))

@@ -3,7 +3,7 @@
 // operator. What is closed costs nothing but one walk over the edges.
 import type { TargetInfo } from './container';
 import { NONE, type Graph } from './graph';
-import { bytes, flops, visible } from './units';
+import { bytes, exact, flops, visible } from './units';
 
 export interface BoxOptions {
   open: ReadonlySet<string>;
@@ -264,7 +264,7 @@ class Builder {
       }
     }
     const cluster = graph.cluster(inner);
-    const operators = `${String(totals.operators)} ${totals.operators === 1 ? 'operator' : 'operators'}`;
+    const operators = `${exact(totals.operators)} ${totals.operators === 1 ? 'operator' : 'operators'}`;
     item.lines.push((cluster.className === '' ? '' : `${visible(cluster.className, 60)}: `) + operators);
     const each = cluster.repeats > 1 && this.content.run[inner] !== NONE ? ' each' : '';
     const costs = [totals.flops > 0 ? flops(totals.flops) : '', totals.bytes > 0 ? bytes(totals.bytes) : ''].filter((t) => t !== '');

@@ -233,6 +233,7 @@ export class Drawing {
     for (const i of inSight) if (items[i].open) this.drawOpen(context, i, colors);
     const near = this.hover !== NONE ? this.hover : this.selected;
     if (camera.zoom > 0.02) this.drawEdges(context, colors, near, right, bottom);
+    for (const i of inSight) if (items[i].open) this.drawTitle(context, i, colors);
     for (const i of inSight) if (!items[i].open) this.drawBox(context, i, colors);
     context.restore();
     this.drawMap(colors, width, height);
@@ -250,7 +251,18 @@ export class Drawing {
     context.lineWidth = chosen ? 3 : i === this.hover ? 2 : 1;
     context.strokeStyle = chosen ? colors.accent : colors.line;
     context.stroke();
+  }
+
+  // Over the edges, which part around it.
+  private drawTitle(context: CanvasRenderingContext2D, i: number, colors: Theme): void {
+    const { boxes, layout } = this.picture!;
+    const item = boxes.items[i];
+    const x = layout.x[i];
+    const y = layout.y[i];
     if (item.width * this.camera.zoom < 30) return;
+    context.strokeStyle = colors.inside[item.depth % 2];
+    context.lineWidth = 5;
+    context.lineJoin = 'round';
     // From afar, titles of open modules are written larger, as far as there is room above what they hold.
     const scale = this.camera.zoom < 0.6 ? Math.min(1.5, 0.6 / this.camera.zoom) : 1;
     const room = item.width - 42;
@@ -258,11 +270,13 @@ export class Drawing {
     context.fillStyle = colors.text;
     context.font = scale === 1 ? OPEN : OPEN.replace('13px', `${(13 * scale).toFixed(1)}px`);
     context.textBaseline = 'top';
+    context.strokeText(title, x + 10, y + 7);
     context.fillText(title, x + 10, y + 7);
     const used = widthOf(title, OPEN) * scale + 20;
     if (scale === 1 && item.lines.length > 0 && used + widthOf(item.lines[0], LINE) < item.width - 28) {
       context.fillStyle = colors.quiet;
       context.font = LINE;
+      context.strokeText(item.lines[0], x + used, y + 9);
       context.fillText(item.lines[0], x + used, y + 9);
     }
     if (item.key !== 'all') sign(context, x + item.width - 21, y + 6, false, colors);

@@ -121,7 +121,7 @@ export function Overview(): VNode {
           {bytes(profile.parameter_bytes)}{profile.buffers > 0 && `, and ${bytes(profile.buffer_bytes)} of buffers`}
         </Card>
         <Card title="FLOPs of products" value={flops(sum(profile.flops))} to={table('operators', '-flops')}>
-          {Object.entries(profile.flops ?? {}).filter(([, value]) => value > 0).map(([phase, value]) => `${visible(phase, 30)} ${count(value)}`).join(', ')}
+          {Object.entries(profile.flops ?? {}).filter(([, value]) => value > 0).sort(([a], [b]) => graph.header.phases.indexOf(a) - graph.header.phases.indexOf(b)).map(([phase, value]) => `${visible(phase, 30)} ${count(value)}`).join(', ')}
           {uncoveredCalls > 0 && '; at least'}
         </Card>
         {profile.time && (
