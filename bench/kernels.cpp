@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <torch/optim.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -19,6 +20,7 @@
 #include "models/bert.h"
 #include "models/gpt2.h"
 #include "models/program.h"
+#include "models/registry.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/kernels/eager.h"
@@ -246,7 +248,6 @@ void compile_and_load() {
   std::fflush(stdout);
   const pid_t child = ::fork();
   if (child == 0) {  // a process that has loaded none of them
-    const auto again = std::make_shared<KernelCache>(options);
     const std::string copy = folder + "_copy";
     std::filesystem::copy(folder, copy, std::filesystem::copy_options::recursive);
     const auto second = std::make_shared<KernelCache>(KernelCacheOptions{.directory = copy, .background = false});

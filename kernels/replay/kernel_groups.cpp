@@ -64,8 +64,9 @@ struct PreparedGroup {
 };
 
 bool is_plain(const at::Tensor& tensor) {
-  constexpr c10::DispatchKeySet kAutograd = c10::autograd_dispatch_keyset_with_ADInplaceOrView;
-  return tensor.defined() && tensor.key_set() - kAutograd == c10::DispatchKeySet(c10::DispatchKey::CPU);
+  constexpr c10::DispatchKeySet kPassedOver =
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+  return tensor.defined() && tensor.key_set() - kPassedOver == c10::DispatchKeySet(c10::DispatchKey::CPU);
 }
 
 bool fits(const at::Tensor& tensor, const Geometry& geometry) {
