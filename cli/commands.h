@@ -88,7 +88,6 @@ struct CodegenRequest {
   bool autograd = false;
 };
 
-
 void list_models(bool json);
 void capture_to_file(const CaptureRequest& request, const std::string& output, bool json);
 void profile(const ProfileRequest& request);

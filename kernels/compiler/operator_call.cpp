@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/compiler/expression_source.h"
+
 namespace shadowgraph {
 
 using c10::ScalarType;
@@ -66,7 +68,7 @@ Typed ExpressionBuilder::convert(Typed value, ScalarType dtype) {
   }
   const bool two_bytes = dtype == ScalarType::Half || dtype == ScalarType::BFloat16;
   const KernelExpression& e = program_.expressions[value.expression];
-  const bool rounded = e.operation == Operation::kLoad && value.dtype == dtype;
+  const bool rounded = is_rounded(program_, value.expression, dtype);
   if (two_bytes && !rounded && !(e.operation == Operation::kRound && e.rounding == dtype)) {
     return append(
         {.operation = Operation::kRound, .type = ScalarType::Float, .operands = {value.expression}, .rounding = dtype},
@@ -104,6 +106,18 @@ Typed ExpressionBuilder::apply(Operation operation, Typed a, Typed b, Typed c) {
 
 Typed ExpressionBuilder::row_size() {
   return append({.operation = Operation::kRowSize, .type = ScalarType::Double}, ScalarType::Double);
+}
+
+Typed ExpressionBuilder::gather(uint32_t operand, ScalarType dtype, Typed index, Typed stride) {
+  return append({.operation = Operation::kGather,
+                 .type = computed_as(dtype),
+                 .operands = {index.expression, stride.expression},
+                 .index = operand},
+                dtype);
+}
+
+Typed ExpressionBuilder::column() {
+  return append({.operation = Operation::kColumn, .type = ScalarType::Long}, ScalarType::Long);
 }
 
 // ---- Arguments
@@ -169,6 +183,8 @@ std::span<const int64_t> OperatorCall::ints(size_t i) const {
   return graph_.ints(a);
 }
 
+bool OperatorCall::is_ints(size_t i) const { return argument(i).kind == ArgumentKind::kIntList; }
+
 ScalarType OperatorCall::promoted(std::initializer_list<size_t> operands) const {
   // Of a lower category, only a higher kind of number (bool, integer, floating-point) counts.
   ScalarType by_category[3] = {ScalarType::Undefined, ScalarType::Undefined, ScalarType::Undefined};
@@ -208,6 +224,26 @@ Typed OperatorCall::operand(size_t i, ScalarType dtype) const {
     return {build.convert(value, computed_as(dtype)).expression, dtype};
   }
   return build.convert(value, dtype);
+}
+
+Typed OperatorCall::along(size_t i, const std::vector<int64_t>& dims) const {
+  const Argument& a = argument(i);
+  if (a.kind != ArgumentKind::kValue) throw KernelError("argument " + std::to_string(i) + " is no tensor");
+  place_(a.ref.value, dims);
+  return content_(a.ref.value);
+}
+
+Typed OperatorCall::in_range(size_t i, int64_t dim, Typed index) const {
+  const int64_t size = graph_.sizes(argument(i).ref.value)[static_cast<size_t>(dim)];
+  if (size == 0) throw KernelError("elements of a dimension of size 0");
+  return apply(Operation::kInRange, build.convert(index, ScalarType::Long), build.fixed(size));
+}
+
+Typed OperatorCall::gathered(size_t i, const std::vector<int64_t>& dims, Typed index) const {
+  const ValueId v = argument(i).ref.value;
+  const auto dim = static_cast<size_t>(std::ranges::find(dims, -1) - dims.begin());
+  const Typed stride = build.fixed(graph_.strides(v)[dim]);
+  return build.gather(place_(v, dims), graph_.value(v).dtype, in_range(i, static_cast<int64_t>(dim), index), stride);
 }
 
 ScalarType OperatorCall::result_dtype(size_t i) const { return graph_.value(graph_.results(node_)[i].ref.value).dtype; }

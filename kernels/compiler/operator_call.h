@@ -36,6 +36,12 @@ class ExpressionBuilder {
   Typed apply(KernelOperation operation, Typed a, Typed b);
   Typed apply(KernelOperation operation, Typed a, Typed b, Typed c);
   Typed row_size();
+  // The element of `operand` that lies `index` steps of `stride` on; all kLong.
+  Typed gather(uint32_t operand, c10::ScalarType dtype, Typed index, Typed stride);
+  Typed column();
+  // A number that the sizes of the operands decide, not an argument.
+  Typed fixed(int64_t value) { return scalar(value, kNoArgument); }
+  static constexpr uint32_t kNoArgument = 0xFFFFFFFFU;
   const std::vector<int64_t>& scalars() const { return scalars_; }
   const std::vector<uint32_t>& scalar_arguments() const { return scalar_arguments_; }
 
@@ -51,8 +57,12 @@ c10::ScalarType computed_as(c10::ScalarType dtype);
 
 class OperatorCall {
  public:
-  OperatorCall(const Graph& graph, NodeId node, ExpressionBuilder& build, std::function<Typed(ValueId)> content)
-      : build(build), graph_(graph), node_(node), content_(std::move(content)) {}
+  // Where a tensor's dimensions lie in the space that is run through, -1 for one that is gathered from. Gives its operand.
+  using Place = std::function<uint32_t(ValueId, const std::vector<int64_t>& dims)>;
+
+  OperatorCall(const Graph& graph, NodeId node, ExpressionBuilder& build, std::function<Typed(ValueId)> content,
+               Place place)
+      : build(build), graph_(graph), node_(node), content_(std::move(content)), place_(std::move(place)) {}
 
   ExpressionBuilder& build;
 
@@ -66,12 +76,18 @@ class OperatorCall {
   bool flag(size_t i) const { return integer(i) != 0; }
   std::string_view string(size_t i) const;
   std::span<const int64_t> ints(size_t i) const;
+  bool is_ints(size_t i) const;
   // What operands promote to, as ATen has it: tensors before zero-dimensional ones before numbers.
   c10::ScalarType promoted(std::initializer_list<size_t> operands) const;
   // The same for an operator that makes floating-point numbers of integers.
   c10::ScalarType promoted_to_float(std::initializer_list<size_t> operands) const;
   // `tensor(i)` as `dtype`; a number is not rounded to two bytes.
   Typed operand(size_t i, c10::ScalarType dtype) const;
+  // A tensor whose dimensions lie along `dims` of the space, rather than along the last ones.
+  Typed along(size_t i, const std::vector<int64_t>& dims) const;
+  // `index` as one of tensor i's dimension `dim`, checked when the kernel runs; and that tensor's element there.
+  Typed in_range(size_t i, int64_t dim, Typed index) const;
+  Typed gathered(size_t i, const std::vector<int64_t>& dims, Typed index) const;
   c10::ScalarType result_dtype(size_t i = 0) const;
   int64_t rank(size_t i) const;  // of a tensor
   // Bits of the arguments whose values decide what is computed, those of numbers that the kernel is given apart.
@@ -88,6 +104,7 @@ class OperatorCall {
   const Graph& graph_;
   NodeId node_;
   std::function<Typed(ValueId)> content_;
+  Place place_;
   mutable uint64_t decisive_ = 0;
 };
 

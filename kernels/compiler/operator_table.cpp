@@ -1,15 +1,37 @@
 #include "kernels/compiler/operator_table.h"
 
+#include <ATen/Version.h>
+
 #include <algorithm>
 #include <string>
 #include <unordered_map>
 
 namespace shadowgraph {
 
+namespace {
+
+bool eager_contracts() {
+  static const bool contracts = at::get_cpu_capability() != "DEFAULT" && at::get_cpu_capability() != "NO AVX";
+  return contracts;
+}
+
+}  // namespace
+
+Typed constant_of(const Call& call, double value, Typed like) {
+  return {call.build.constant(value, like.dtype).expression, like.dtype};
+}
+
+bool has_two_bytes(ScalarType dtype) { return dtype == ScalarType::Half || dtype == ScalarType::BFloat16; }
+
+Typed multiply_add(const Call& call, Typed a, Typed b, Typed c) {
+  if (c10::isFloatingType(c.dtype) && eager_contracts()) return call.apply(Operation::kMultiplyAdd, a, b, c);
+  return call.apply(Operation::kAdd, call.apply(Operation::kMultiply, a, b), c);
+}
+
 const OperatorRow* find_operator_row(std::string_view name) {
   static const auto rows = [] {
     std::unordered_map<std::string, OperatorRow> by_name;
-    for (const auto& table : {pointwise_rows(), row_reduction_rows()}) {
+    for (const auto& table : {pointwise_rows(), row_reduction_rows(), optimizer_rows(), gather_rows()}) {
       for (const OperatorRow& row : table) by_name.emplace(row.name, row);
     }
     return by_name;

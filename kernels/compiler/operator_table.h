@@ -8,21 +8,47 @@
 
 namespace shadowgraph {
 
+using c10::ScalarType;
+using Operation = KernelOperation;
+using Call = OperatorCall;
+using Results = std::vector<Typed>;
+
+// The dimensions of argument `input` that an operator reduces, ascending; throws KernelError for what no kernel does.
+using ReducedDimensions = std::vector<int64_t> (*)(const Call& call);
+
 struct OperatorRow {
   const char* name;  // without namespace and overload; in-place variants have the row of the functional one
   // One expression a result. Throws KernelError for what it does not do.
-  std::vector<Typed> (*make)(const OperatorCall& call);
+  Results (*make)(const Call& call);
   // Results within some ulps of eager's, not its bits.
   bool inexact = false;
-  // The trailing dimensions of argument `input` that make a row, for operators that reduce them; nullptr: pointwise.
-  int64_t (*row_dims)(const OperatorCall& call) = nullptr;
+  ReducedDimensions reduced = nullptr;  // nullptr: pointwise
   size_t input = 0;
+  // Of an operator that returns nothing: the arguments that `make`'s expressions are written to.
+  std::vector<size_t> writes;
+  // Results that reduce other dimensions, in a program of their own: those from `second_results` on.
+  Results (*make_second)(const Call& call) = nullptr;
+  ReducedDimensions reduced_second = nullptr;
+  size_t second_results = 0;
 };
+
+// ---- For several rows
+
+inline Typed times(const Call& call, Typed a, Typed b) { return call.apply(Operation::kMultiply, a, b); }
+inline Typed divided(const Call& call, Typed a, Typed b) { return call.apply(Operation::kDivide, a, b); }
+inline Typed plus(const Call& call, Typed a, Typed b) { return call.apply(Operation::kAdd, a, b); }
+inline Typed minus(const Call& call, Typed a, Typed b) { return call.apply(Operation::kSubtract, a, b); }
+Typed constant_of(const Call& call, double value, Typed like);
+bool has_two_bytes(ScalarType dtype);
+// a * b + c, rounded once where eager's kernels do so: those for AVX2 and above are compiled with contraction.
+Typed multiply_add(const Call& call, Typed a, Typed b, Typed c);
 
 // nullptr if there is none. `name` is an operator's with namespace and overload: "aten::add_.Tensor".
 const OperatorRow* find_operator_row(std::string_view name);
 
 std::vector<OperatorRow> pointwise_rows();
 std::vector<OperatorRow> row_reduction_rows();
+std::vector<OperatorRow> optimizer_rows();
+std::vector<OperatorRow> gather_rows();
 
 }  // namespace shadowgraph

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "kernels/compiler/operator_table.h"
+#include "kernels/compiler/plan_parts.h"
 #include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph {
@@ -26,6 +27,7 @@ struct PlacePlan {
   bool written = false;
   bool known = false;  // `content` is
   bool of_row = false;
+  std::vector<int64_t> dims;  // of the space, if they are not the last ones; -1: gathered from
   Typed content;
   uint32_t operand = 0;
 };
@@ -33,8 +35,8 @@ struct PlacePlan {
 class Planner {
  public:
   Planner(const Graph& graph, std::span<const NodeId> nodes, const KernelOptions& options,
-          const std::function<bool(ValueId)>& escapes)
-      : graph_(graph), nodes_(nodes), options_(options), escapes_(escapes), build_(plan_.program) {}
+          const std::function<bool(ValueId)>& escapes, std::optional<size_t> part)
+      : graph_(graph), nodes_(nodes), options_(options), escapes_(escapes), part_(part), build_(plan_.program) {}
 
   KernelPlan run() {
     for (const NodeId node : nodes_) add(node);
@@ -83,6 +85,16 @@ class Planner {
     return place.content;
   }
 
+  uint32_t lie_along(ValueId v, const std::vector<int64_t>& dims) {
+    if (nodes_.size() != 1) throw KernelError("a gather among other nodes");
+    PlacePlan& place = place_of(v);
+    if (place.used && place.dims != dims) throw KernelError("a tensor that is read in two ways");
+    check_unwritten(v, place);
+    use(place);
+    place.dims = dims;
+    return place.operand;
+  }
+
   // A read of what a write of another place of the storage may have changed.
   void check_unwritten(ValueId v, const PlacePlan& place) {
     for (const uint32_t other : in_storage_[graph_.value(v).storage.index]) {
@@ -107,21 +119,32 @@ class Planner {
       if (argument.kind == ArgumentKind::kConstant) throw KernelError("a tensor that the graph holds");
       if (argument.kind == ArgumentKind::kComplex) throw KernelError("complex numbers");
     }
-    const OperatorCall call(graph_, node, build_, [this](ValueId v) { return content(v); });
+    const OperatorCall call(
+        graph_, node, build_, [this](ValueId v) { return content(v); },
+        [this](ValueId v, const std::vector<int64_t>& dims) { return lie_along(v, dims); });
     // What an in-place operator writes is its self, also if it does not read it (fill_): the result is not there yet.
     if (graph_.facts(node).is_in_place && !graph_.arguments(node).empty() &&
         graph_.arguments(node)[0].kind == ArgumentKind::kValue) {
       place_of(graph_.arguments(node)[0].ref.value);
     }
-    space(node, *row, call);
+    if (row->make_second != nullptr && !part_) throw KernelError("results of several programs");
+    const bool second = part_ == size_t{1};
+    const ReducedDimensions reduced = second ? row->reduced_second : row->reduced;
+    space(node, *row, reduced, call);
     const size_t before = plan_.program.expressions.size();
-    const std::vector<Typed> made = row->make(call);
+    const std::vector<Typed> made = second ? row->make_second(call) : row->make(call);
     if (options_.exact) refuse_roots(before);
     plan_.decisive |= call.decisive();
+    for (size_t i = 0; i < row->writes.size() && i < made.size(); ++i) {
+      const Argument& written = graph_.arguments(node)[row->writes[i]];
+      if (written.kind == ArgumentKind::kValue) finish(node, written.ref.value, made[i], false);
+    }
     const auto results = graph_.results(node);
-    for (size_t i = 0; i < results.size() && i < made.size(); ++i) {
+    const size_t from = second ? row->second_results : 0;
+    const size_t to = row->make_second != nullptr && !second ? row->second_results : results.size();
+    for (size_t i = from; i < to && i - from < made.size(); ++i) {
       if (results[i].kind != ArgumentKind::kValue) continue;
-      finish(node, results[i].ref.value, made[i], row->row_dims != nullptr);
+      finish(node, results[i].ref.value, made[i - from], reduced != nullptr);
     }
   }
 
@@ -133,24 +156,25 @@ class Planner {
     }
   }
 
-  // The iteration space: sizes of the first result, or of the operand whose rows are reduced.
-  void space(NodeId node, const OperatorRow& row, const OperatorCall& call) {
-    ValueId shape =
-        graph_.results(node)[0].kind == ArgumentKind::kValue ? graph_.results(node)[0].ref.value : ValueId();
-    int64_t row_dims = 0;
-    if (row.row_dims != nullptr) {
+  // The iteration space: sizes of the first result, or of the operand that is reduced.
+  void space(NodeId node, const OperatorRow& row, ReducedDimensions reduced, const OperatorCall& call) {
+    const auto arguments = graph_.arguments(node);
+    const Argument* shape = row.writes.empty() ? graph_.results(node).data() : &arguments[row.writes[0]];
+    std::vector<int64_t> dims;
+    if (reduced != nullptr) {
       if (nodes_.size() != 1) throw KernelError("a reduction among other nodes");
-      row_dims = row.row_dims(call);
-      shape = graph_.arguments(node)[row.input].ref.value;
-      if (graph_.numel(shape) == 0) throw KernelError("a reduction of nothing");
-      reduces_ = true;
+      dims = reduced(call);
+      shape = &arguments[row.input];
     }
-    if (!shape.valid()) throw KernelError("no result");
-    const Dims sizes = sizes_of(shape);
+    if (shape == nullptr || shape->kind != ArgumentKind::kValue) throw KernelError("no result");
+    if (reduced != nullptr && graph_.numel(shape->ref.value) == 0) throw KernelError("a reduction of nothing");
+    const Dims sizes = sizes_of(shape->ref.value);
     if (!has_space_) {
       has_space_ = true;
       space_ = sizes;
-      row_dims_ = row_dims;
+      reduces_ = reduced != nullptr;
+      is_reduced_.assign(sizes.size(), false);
+      for (const int64_t dim : dims) is_reduced_[static_cast<size_t>(dim)] = true;
     } else if (space_ != sizes) {
       throw KernelError("nodes of several shapes");
     }
@@ -161,7 +185,8 @@ class Planner {
     const bool fresh = value.storage.valid() && graph_.storage(value.storage).born == node;
     const bool full = sizes_of(result) == space_;
     PlacePlan& place = place_of(result);
-    if (!fresh && !graph_.facts(node).is_in_place) throw KernelError("a result that is a view");
+    const bool in_place = graph_.facts(node).is_in_place || graph_.results(node).empty();
+    if (!fresh && !in_place) throw KernelError("a result that is a view");
     if (!full && !reducing) throw KernelError("an in-place operator whose self is broadcast");
     if (fresh) {
       place.fresh = true;
@@ -207,10 +232,23 @@ class Planner {
     const Dims sizes = sizes_of(place.value);
     const Dims strides = strides_of(place.value);
     Dims out(space_.size(), 0);
-    // What a reduction leaves has the outer dimensions, kept or not those of the row after them.
-    const bool leading = place.of_row && sizes.size() + static_cast<size_t>(row_dims_) == space_.size();
+    if (!place.dims.empty()) {
+      for (size_t d = 0; d < sizes.size(); ++d) {
+        if (place.dims[d] >= 0 && sizes[d] != 1) out[static_cast<size_t>(place.dims[d])] = strides[d];
+      }
+      return out;
+    }
+    // What a reduction leaves has the other dimensions, those that it reduced between them (of size 1) or not.
+    const auto reduced = static_cast<size_t>(std::ranges::count(is_reduced_, true));
+    if (place.of_row && sizes.size() + reduced == space_.size()) {
+      size_t own = 0;
+      for (size_t d = 0; d < space_.size(); ++d) {
+        if (!is_reduced_[d]) out[d] = strides[own++];
+      }
+      return out;
+    }
     if (sizes.size() > space_.size()) throw KernelError("an operand of higher rank");
-    const size_t shift = leading ? 0 : space_.size() - sizes.size();
+    const size_t shift = space_.size() - sizes.size();
     for (size_t d = 0; d < sizes.size(); ++d) {
       if (sizes[d] == space_[d + shift]) {
         out[d + shift] = sizes[d] == 1 ? 0 : strides[d];
@@ -232,45 +270,59 @@ class Planner {
     std::vector<Dims> strides;
     for (const PlacePlan* place : used) strides.push_back(strides_in_space(*place));
 
-    const size_t outer = space_.size() - static_cast<size_t>(row_dims_);
+    KernelProgram& program = plan_.program;
     Dims sizes = space_;
     std::vector<uint32_t> dims;  // of more than one element
-    for (uint32_t d = 0; d < outer; ++d) {
-      if (sizes[d] != 1) dims.push_back(d);
+    std::vector<uint32_t> reduced;
+    for (uint32_t d = 0; d < space_.size(); ++d) {
+      if (sizes[d] != 1) (is_reduced_[d] ? reduced : dims).push_back(d);
     }
     if (!reduces_) {
       // The dimension along which results are dense is the row.
-      const Dims& lead = strides[plan_.program.stores[0].operand];
+      const Dims& lead = strides[program.stores[0].operand];
       std::ranges::stable_sort(dims, std::greater(), [&](uint32_t d) { return lead[d]; });
     }
-    std::vector<uint32_t> row;
-    for (auto d = static_cast<uint32_t>(outer); d < space_.size(); ++d) {
-      if (sizes[d] != 1) row.push_back(d);
-    }
     merge(dims, sizes, strides);
-    merge(row, sizes, strides);
-    if (row.size() > 1) throw KernelError("a reduction over dimensions that lie apart");
-    if (!reduces_ && !dims.empty()) {
-      row = {dims.back()};
-      dims.pop_back();
+    merge(reduced, sizes, strides);
+    // The row is reduced if what is read lies along it, or if nothing else is left.
+    const auto dense = [&](const std::vector<uint32_t>& of) {
+      for (size_t k = 0; k < used.size(); ++k) {
+        if (!of.empty() && strides[k][of.back()] == 1 && sizes_of(used[k]->value) == space_) return true;
+      }
+      return false;
+    };
+    program.columns = !reduced.empty() && !dims.empty() && !dense(reduced) && dense(dims);
+    std::vector<uint32_t> row;
+    auto& of_rows = reduces_ && !program.columns ? reduced : dims;
+    if (!of_rows.empty()) {
+      row = {of_rows.back()};
+      of_rows.pop_back();
     }
-    plan_.program.outer_rank = static_cast<uint32_t>(dims.size());
+    const bool counts = std::ranges::find(program.expressions, KernelOperation::kColumn,
+                                          &KernelExpression::operation) != program.expressions.end();
+    if (counts && (row.empty() || row[0] + 1 != space_.size())) throw KernelError("columns that are not the row's");
+    program.outer_rank = static_cast<uint32_t>(dims.size());
+    program.reduced_rank = static_cast<uint32_t>(reduced.size());
+    dims.insert(dims.end(), reduced.begin(), reduced.end());
     for (const uint32_t d : dims) plan_.sizes.push_back(sizes[d]);
     plan_.sizes.push_back(row.empty() ? 1 : sizes[row[0]]);
     for (size_t k = 0; k < used.size(); ++k) {
       for (const uint32_t d : dims) plan_.strides.push_back(strides[k][d]);
       const int64_t along = row.empty() ? 1 : strides[k][row[0]];
       plan_.strides.push_back(along);
-      KernelOperand& operand = plan_.program.operands[used[k]->operand];
-      operand.layout = used[k]->of_row || along == 0 ? KernelLayout::kBroadcast
-                       : along == 1                  ? KernelLayout::kContiguous
-                                                     : KernelLayout::kStrided;
+      KernelOperand& operand = program.operands[used[k]->operand];
+      const bool single = used[k]->of_row && !program.columns;
+      operand.layout = single || along == 0 ? KernelLayout::kBroadcast
+                       : along == 1         ? KernelLayout::kContiguous
+                                            : KernelLayout::kStrided;
     }
     int64_t rows = 1;
-    for (size_t d = 0; d + 1 < plan_.sizes.size(); ++d) rows *= plan_.sizes[d];
-    const bool by_elements = dims.empty() && !plan_.program.has_reductions();
+    for (uint32_t d = 0; d < program.outer_rank; ++d) rows *= plan_.sizes[d];
+    int64_t work = 1;  // of an element of the row
+    for (uint32_t d = program.outer_rank; d < dims.size(); ++d) work *= plan_.sizes[d];
+    const bool by_elements = program.runs_by_elements();
     plan_.range = by_elements ? plan_.sizes.back() : rows;
-    plan_.row_work = by_elements ? 1 : std::max<int64_t>(plan_.sizes.back(), 1);
+    plan_.row_work = by_elements ? work : work * std::max<int64_t>(plan_.sizes.back(), 1);
     if (plan_.sizes.back() == 0) plan_.range = 0;
   }
 
@@ -294,13 +346,14 @@ class Planner {
   std::span<const NodeId> nodes_;
   const KernelOptions& options_;
   const std::function<bool(ValueId)>& escapes_;
+  const std::optional<size_t> part_;
   KernelPlan plan_;
   ExpressionBuilder build_;
   std::optional<c10::Device> device_;
   bool has_space_ = false;
   bool reduces_ = false;
   Dims space_;
-  int64_t row_dims_ = 0;
+  std::vector<bool> is_reduced_;
   std::deque<PlacePlan> order_;
   std::map<PlaceKey, uint32_t> places_;
   std::map<uint32_t, std::vector<uint32_t>> in_storage_;
@@ -313,11 +366,34 @@ class Planner {
 std::optional<KernelPlan> plan_kernel(const Graph& graph, std::span<const NodeId> nodes, const KernelOptions& options,
                                       const std::function<bool(ValueId)>& escapes, std::string* reason) {
   try {
-    return Planner(graph, nodes, options, escapes).run();
+    KernelPlan plan = Planner(graph, nodes, options, escapes, std::nullopt).run();
+    if (plan.program.has_checks()) throw KernelError("indices that must be checked");
+    return plan;
   } catch (const KernelError& error) {
     if (reason != nullptr) *reason = error.what();
     return std::nullopt;
   }
+}
+
+std::vector<KernelPlan> plan_parts(const Graph& graph, NodeId node, const KernelOptions& options) {
+  const auto all = [](ValueId) { return true; };
+  const OperatorRow* row =
+      graph.target(node).kind() == TargetKind::kOperator ? find_operator_row(graph.target(node).name()) : nullptr;
+  std::vector<KernelPlan> plans;
+  if (row == nullptr || row->make_second == nullptr) {
+    plans.push_back(Planner(graph, {&node, 1}, options, all, std::nullopt).run());
+    return plans;
+  }
+  const auto results = graph.results(node);
+  const auto is_wanted = [](const Argument& result) { return result.kind == ArgumentKind::kValue; };
+  const auto second = results.begin() + static_cast<std::ptrdiff_t>(row->second_results);
+  if (std::any_of(results.begin(), second, is_wanted)) {
+    plans.push_back(Planner(graph, {&node, 1}, options, all, 0).run());
+  }
+  if (std::any_of(second, results.end(), is_wanted)) {
+    plans.push_back(Planner(graph, {&node, 1}, options, all, 1).run());
+  }
+  return plans;
 }
 
 }  // namespace shadowgraph

@@ -1,5 +1,3 @@
-#include <ATen/Version.h>
-
 #include <limits>
 #include <numbers>
 
@@ -8,38 +6,15 @@
 namespace shadowgraph {
 namespace {
 
-using c10::ScalarType;
-using Operation = KernelOperation;
-using Call = OperatorCall;
-using Results = std::vector<Typed>;
-
 bool is_float(ScalarType dtype) { return c10::isFloatingType(dtype); }
 
-// Whether eager's kernels round a product and a sum once: those for AVX2 and above are compiled with contraction.
-bool eager_contracts() {
-  static const bool contracts = at::get_cpu_capability() != "DEFAULT" && at::get_cpu_capability() != "NO AVX";
-  return contracts;
-}
-
-Typed constant_of(const Call& call, double value, Typed like) {
-  return {call.build.constant(value, like.dtype).expression, like.dtype};
-}
-
-bool has_two_bytes(ScalarType dtype) { return dtype == ScalarType::Half || dtype == ScalarType::BFloat16; }
-
-// Where libtorch's kernels for two-byte types round a number, or a tensor of one element, operator by operator and differently in a vector and in what
-// is left of one, results would not be theirs.
+// Where libtorch's kernels for two-byte types round a number, or a tensor of one element, operator by operator and
+// differently in a vector and in what is left of one, results would not be theirs.
 void refuse_numbers_beside_two_bytes(const Call& call, ScalarType common, std::initializer_list<size_t> arguments) {
   if (!has_two_bytes(common)) return;
   for (const size_t i : arguments) {
     if (call.is_single(i)) throw KernelError("a number beside elements of two bytes");
   }
-}
-
-// a * b + c
-Typed multiply_add(const Call& call, Typed a, Typed b, Typed c) {
-  if (is_float(c.dtype) && eager_contracts()) return call.apply(Operation::kMultiplyAdd, a, b, c);
-  return call.apply(Operation::kAdd, call.apply(Operation::kMultiply, a, b), c);
 }
 
 // ---- One operand
@@ -91,7 +66,7 @@ Results relu(const Call& call) {
 
 Typed sigmoid_of(const Call& call, Typed x) {
   const Typed one = constant_of(call, 1, x);
-  const Typed e = call.apply(Operation::kExponential, call.apply(Operation::kNegate, x));
+  const Typed e = call.apply(Operation::kExponentialOrZero, call.apply(Operation::kNegate, x));
   return call.apply(Operation::kDivide, one, call.apply(Operation::kAdd, one, e));
 }
 
@@ -100,7 +75,7 @@ Results sigmoid(const Call& call) { return {sigmoid_of(call, call.operand(0, cal
 Results silu(const Call& call) {
   const Typed x = call.tensor(0);
   if (!is_float(x.dtype)) throw KernelError("silu of integers");
-  const Typed e = call.apply(Operation::kExponential, call.apply(Operation::kNegate, x));
+  const Typed e = call.apply(Operation::kExponentialOrZero, call.apply(Operation::kNegate, x));
   return {call.apply(Operation::kDivide, x, call.apply(Operation::kAdd, constant_of(call, 1, x), e))};
 }
 
@@ -126,19 +101,15 @@ Typed gelu_inner(const Call& call, Typed x) {
   return call.apply(Operation::kMultiply, constant_of(call, kGeluBeta, x), sum);
 }
 
-Typed normal_cdf(const Call& call, Typed x) {
-  const Typed scaled = call.apply(Operation::kMultiply, x, constant_of(call, std::numbers::sqrt2 / 2, x));
-  const Typed sum = call.apply(Operation::kAdd, constant_of(call, 1, x), call.apply(Operation::kErrorFunction, scaled));
-  return call.apply(Operation::kMultiply, constant_of(call, 0.5, x), sum);
-}
+Typed normal_cdf(const Call& call, Typed x) { return call.apply(Operation::kNormalDistribution, x); }
 
 Results gelu(const Call& call) {
   const Typed x = call.tensor(0);
   if (!is_float(x.dtype)) throw KernelError("gelu of integers");
   if (call.string(1) == "none") return {call.apply(Operation::kMultiply, x, normal_cdf(call, x))};
-  const Typed t = call.apply(Operation::kTangentHyperbolic, gelu_inner(call, x));
-  const Typed half = call.apply(Operation::kMultiply, constant_of(call, 0.5, x), x);
-  return {call.apply(Operation::kMultiply, half, call.apply(Operation::kAdd, constant_of(call, 1, x), t))};
+  const Typed u = call.apply(Operation::kMultiply, constant_of(call, -2, x), gelu_inner(call, x));
+  const Typed sum = call.apply(Operation::kAdd, constant_of(call, 1, x), call.apply(Operation::kExponentialOrZero, u));
+  return {call.apply(Operation::kDivide, x, sum)};
 }
 
 Results gelu_backward(const Call& call) {
@@ -147,19 +118,23 @@ Results gelu_backward(const Call& call) {
   const auto times = [&](Typed a, Typed b) { return call.apply(Operation::kMultiply, a, b); };
   const auto plus = [&](Typed a, Typed b) { return call.apply(Operation::kAdd, a, b); };
   const Typed one = constant_of(call, 1, x);
-  const Typed half = constant_of(call, 0.5, x);
   if (call.string(2) == "none") {
     const Typed square = times(x, x);
     const Typed density = times(constant_of(call, std::numbers::inv_sqrtpi / std::numbers::sqrt2, x),
-                                call.apply(Operation::kExponential, times(constant_of(call, -0.5, x), square)));
+                                call.apply(Operation::kExponentialOrZero, times(constant_of(call, -0.5, x), square)));
     return {times(g, plus(normal_cdf(call, x), times(x, density)))};
   }
-  const Typed t = call.apply(Operation::kTangentHyperbolic, gelu_inner(call, x));
-  const Typed left = times(half, plus(one, t));
-  const Typed slope = call.apply(Operation::kSubtract, one, times(t, t));
+  // Half of 1 + tanh(u) is s = 1 / (1 + exp(-2 u)), whose slope s (1 - s) comes from exp(-2 |u|), so that nothing cancels.
+  const Typed u = gelu_inner(call, x);
+  const Typed e =
+      call.apply(Operation::kExponentialOrZero, times(constant_of(call, -2, x), call.apply(Operation::kAbsolute, u)));
+  const Typed r = reciprocal_of(call, plus(one, e));
+  const Typed rest = times(e, r);
+  const Typed s = call.apply(Operation::kSelect, call.apply(Operation::kLess, u, constant_of(call, 0, u)), rest, r);
+  const Typed slope = times(constant_of(call, 2, x), times(r, rest));
   const Typed inner =
       times(constant_of(call, kGeluBeta, x), plus(one, times(constant_of(call, 3 * kGeluKappa, x), times(x, x))));
-  return {times(g, plus(left, times(times(times(half, x), slope), inner)))};
+  return {times(g, plus(s, times(times(x, slope), inner)))};
 }
 
 Results sigmoid_backward(const Call& call) {
@@ -304,6 +279,20 @@ Results add_product(const Call& call, bool divide_them) {
 Results addcmul(const Call& call) { return add_product(call, false); }
 Results addcdiv(const Call& call) { return add_product(call, true); }
 
+// As libtorch has it: from the end that is nearer.
+Results lerp(const Call& call) {
+  const ScalarType common = call.promoted({0, 1});
+  if (!is_float(common)) throw KernelError("lerp of integers");
+  const Typed a = call.operand(0, common);
+  const Typed b = call.operand(1, common);
+  const Typed weight = call.operand(2, common);
+  const Typed magnitude = call.apply(Operation::kAbsolute, weight);
+  const Typed near = call.apply(Operation::kLess, magnitude, constant_of(call, 0.5, weight));
+  const Typed less = call.apply(Operation::kSubtract, weight, constant_of(call, 1, weight));
+  return {multiply_add(call, call.apply(Operation::kSelect, near, weight, less), call.apply(Operation::kSubtract, b, a),
+                       call.apply(Operation::kSelect, near, a, b))};
+}
+
 Results clamp(const Call& call) {
   const Typed self = call.tensor(0);
   ScalarType common = self.dtype;
@@ -384,6 +373,7 @@ std::vector<OperatorRow> pointwise_rows() {
       {"masked_fill", masked_fill},
       {"addcmul", addcmul},
       {"addcdiv", addcdiv},
+      {"lerp", lerp},
   };
 }
 

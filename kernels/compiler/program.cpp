@@ -9,10 +9,10 @@ namespace shadowgraph {
 namespace {
 
 constexpr const char* kOperationNames[] = {
-    "load", "scalar", "constant", "convert", "round",  "negate", "abs",     "sqrt",    "floor",
-    "ceil", "trunc",  "rint",     "not",     "exp",    "expm1",  "log",     "tanh",    "erf",
-    "add",  "sub",    "mul",      "div",     "max",    "min",    "and",     "or",      "xor",
-    "eq",   "ne",     "lt",       "le",      "muladd", "select", "row_sum", "row_max", "row_size"};
+    "load",   "gather", "in_range", "column", "scalar", "constant", "convert", "round",   "negate",  "abs",  "sqrt",
+    "floor",  "ceil",   "trunc",    "rint",   "not",    "exp",      "exp0",    "expm1",   "log",     "tanh", "erf",
+    "normal", "add",    "sub",      "mul",    "div",    "max",      "min",     "pow",     "and",     "or",   "xor",
+    "eq",     "ne",     "lt",       "le",     "muladd", "select",   "row_sum", "row_max", "row_size"};
 
 constexpr const char* kLayoutNames[] = {"contiguous", "broadcast", "strided"};
 
@@ -26,8 +26,13 @@ bool KernelProgram::has_reductions() const {
   });
 }
 
+bool KernelProgram::has_checks() const {
+  return std::ranges::find(expressions, KernelOperation::kInRange, &KernelExpression::operation) != expressions.end();
+}
+
 std::string KernelProgram::text() const {
-  std::string out = fmt::format("outer {} scalars {}\n", outer_rank, scalars);
+  std::string out =
+      fmt::format("outer {} reduced {}{} scalars {}\n", outer_rank, reduced_rank, columns ? " columns" : "", scalars);
   for (size_t i = 0; i < operands.size(); ++i) {
     out += fmt::format("operand {} {} {}{}\n", i, c10::toString(operands[i].dtype),
                        kLayoutNames[static_cast<size_t>(operands[i].layout)], operands[i].written ? " written" : "");

@@ -9,7 +9,7 @@
 namespace shadowgraph {
 
 // Changes with whatever changes the code that comes out: part of every key.
-constexpr int kGeneratorVersion = 1;
+constexpr int kGeneratorVersion = 3;
 constexpr const char* kKernelSymbol = "shadowgraph_kernel";
 
 // One translation unit that includes nothing and defines kKernelSymbol (KernelFunction). Linear, but for reductions:

@@ -6,14 +6,6 @@
 namespace shadowgraph {
 namespace {
 
-using c10::ScalarType;
-using Operation = KernelOperation;
-using Call = OperatorCall;
-using Results = std::vector<Typed>;
-
-Typed times(const Call& call, Typed a, Typed b) { return call.apply(Operation::kMultiply, a, b); }
-Typed minus(const Call& call, Typed a, Typed b) { return call.apply(Operation::kSubtract, a, b); }
-Typed plus(const Call& call, Typed a, Typed b) { return call.apply(Operation::kAdd, a, b); }
 Typed row_sum(const Call& call, Typed a) { return call.apply(Operation::kRowSum, a); }
 
 Typed floats_of(const Call& call, size_t i) {
@@ -27,56 +19,63 @@ Typed row_mean(const Call& call, Typed a) {
   return call.apply(Operation::kDivide, row_sum(call, a), count);
 }
 
-// The last dimension, or refusal.
+std::vector<int64_t> all_of(int64_t from, int64_t to) {
+  std::vector<int64_t> dims;
+  for (int64_t dim = from; dim < to; ++dim) dims.push_back(dim);
+  return dims;
+}
+
+// The one that argument `kDim` names.
 template <size_t kDim>
-int64_t last_dimension(const Call& call) {
-  const int64_t rank = call.rank(kDim - 1);
+std::vector<int64_t> one_dimension(const Call& call) {
+  const int64_t rank = call.rank(0);
+  if (rank == 0) throw KernelError("a reduction of a number");
   const int64_t dim = call.integer(kDim);
-  if (rank == 0 || (dim != rank - 1 && dim != -1))
-    throw KernelError("a reduction along another than the last dimension");
-  return 1;
+  return {dim < 0 ? dim + rank : dim};
 }
 
-int64_t backward_dimension(const Call& call) {
+// Those that argument 1 lists, or all.
+std::vector<int64_t> listed_dimensions(const Call& call) {
   const int64_t rank = call.rank(0);
-  const int64_t dim = call.integer(2);
-  if (rank == 0 || (dim != rank - 1 && dim != -1))
-    throw KernelError("a reduction along another than the last dimension");
-  return 1;
-}
-
-// Dimensions to be summed: all, or the trailing ones.
-int64_t summed_dimensions(const Call& call) {
-  const int64_t rank = call.rank(0);
-  if (call.argument_count() <= 2 || call.is_none(1) || call.ints(1).empty()) return rank;
+  if (rank == 0) return {};  // dimension 0 and -1 of a number are allowed
+  if (call.argument_count() <= 2 || call.is_none(1) || !call.is_ints(1) || call.ints(1).empty()) {
+    return all_of(0, rank);
+  }
   std::vector<int64_t> dims;
   for (const int64_t dim : call.ints(1)) dims.push_back(dim < 0 ? dim + rank : dim);
   std::ranges::sort(dims);
-  for (size_t i = 0; i < dims.size(); ++i) {
-    if (dims[i] != rank - static_cast<int64_t>(dims.size() - i)) throw KernelError("a sum over leading dimensions");
-  }
-  return static_cast<int64_t>(dims.size());
+  return dims;
 }
 
-int64_t normalized_dimensions(const Call& call) { return static_cast<int64_t>(call.ints(1).size()); }
+template <size_t kInput, size_t kShape>
+std::vector<int64_t> normalized_dimensions(const Call& call) {
+  const int64_t rank = call.rank(kInput);
+  return all_of(rank - static_cast<int64_t>(call.ints(kShape).size()), rank);
+}
+template <size_t kInput, size_t kShape>
+std::vector<int64_t> other_dimensions(const Call& call) {
+  return all_of(0, call.rank(kInput) - static_cast<int64_t>(call.ints(kShape).size()));
+}
+
+Typed negated(const Call& call, Typed a) { return call.apply(Operation::kNegate, a); }
 
 Results sum(const Call& call) { return {row_sum(call, call.build.convert(floats_of(call, 0), call.result_dtype()))}; }
 Results mean(const Call& call) { return {row_mean(call, call.build.convert(floats_of(call, 0), call.result_dtype()))}; }
 
 Results softmax(const Call& call) {
   const Typed x = call.build.convert(floats_of(call, 0), call.result_dtype());
-  const Typed e = call.apply(Operation::kExponential, minus(call, x, call.apply(Operation::kRowMaximum, x)));
-  return {call.apply(Operation::kDivide, e, row_sum(call, e))};
+  const Typed e = call.apply(Operation::kExponentialOrZero, minus(call, x, call.apply(Operation::kRowMaximum, x)));
+  return {times(call, e, divided(call, constant_of(call, 1, e), row_sum(call, e)))};
 }
 
 // A row of -inf alone is no softmax but zeros.
 Results safe_softmax(const Call& call) {
   const Typed x = call.build.convert(floats_of(call, 0), call.result_dtype());
   const Typed highest = call.apply(Operation::kRowMaximum, x);
-  const Typed e = call.apply(Operation::kExponential, minus(call, x, highest));
-  const Typed y = call.apply(Operation::kDivide, e, row_sum(call, e));
-  const Typed lowest = {call.build.constant(-std::numeric_limits<double>::infinity(), x.dtype).expression, x.dtype};
-  const Typed zero = {call.build.constant(0, x.dtype).expression, x.dtype};
+  const Typed e = call.apply(Operation::kExponentialOrZero, minus(call, x, highest));
+  const Typed y = times(call, e, divided(call, constant_of(call, 1, e), row_sum(call, e)));
+  const Typed lowest = constant_of(call, -std::numeric_limits<double>::infinity(), x);
+  const Typed zero = constant_of(call, 0, x);
   return {call.apply(Operation::kSelect, call.apply(Operation::kEqual, highest, lowest), zero, y)};
 }
 
@@ -84,7 +83,7 @@ Results log_softmax(const Call& call) {
   const Typed x = call.build.convert(floats_of(call, 0), call.result_dtype());
   const Typed highest = call.apply(Operation::kRowMaximum, x);
   const Typed moved = minus(call, x, highest);
-  const Typed total = row_sum(call, call.apply(Operation::kExponential, moved));
+  const Typed total = row_sum(call, call.apply(Operation::kExponentialOrZero, moved));
   return {minus(call, moved, call.apply(Operation::kLogarithm, total))};
 }
 
@@ -97,7 +96,7 @@ Results softmax_backward(const Call& call) {
 Results log_softmax_backward(const Call& call) {
   const Typed g = floats_of(call, 0);
   const Typed y = call.operand(1, g.dtype);
-  return {minus(call, g, times(call, call.apply(Operation::kExponential, y), row_sum(call, g)))};
+  return {minus(call, g, times(call, call.apply(Operation::kExponentialOrZero, y), row_sum(call, g)))};
 }
 
 Results layer_norm(const Call& call) {
@@ -106,12 +105,69 @@ Results layer_norm(const Call& call) {
   const Typed moved = minus(call, x, average);
   const Typed variance = row_mean(call, times(call, moved, moved));
   const Typed root = call.apply(Operation::kSquareRoot, plus(call, variance, call.operand(4, x.dtype)));
-  const Typed one = {call.build.constant(1, x.dtype).expression, x.dtype};
-  const Typed inverse = call.apply(Operation::kDivide, one, root);
+  const Typed inverse = divided(call, constant_of(call, 1, x), root);
   Typed y = times(call, moved, inverse);
   if (!call.is_none(2)) y = times(call, y, call.operand(2, x.dtype));
   if (!call.is_none(3)) y = plus(call, y, call.operand(3, x.dtype));
   return {y, average, inverse};
+}
+
+// With y = (x - mean) rstd and h = g weight: rstd (h - mean(h) - y mean(h y)).
+Results layer_norm_backward(const Call& call) {
+  const Typed g = floats_of(call, 0);
+  const Typed x = call.operand(1, g.dtype);
+  const Typed inverse = call.operand(4, g.dtype);
+  const Typed y = times(call, minus(call, x, call.operand(3, g.dtype)), inverse);
+  const Typed h = call.is_none(5) ? g : times(call, g, call.operand(5, g.dtype));
+  const Typed slope = times(call, y, row_mean(call, times(call, h, y)));
+  return {times(call, inverse, minus(call, minus(call, h, row_mean(call, h)), slope))};
+}
+Results layer_norm_parameters(const Call& call) {
+  const Typed g = floats_of(call, 0);
+  const Typed moved = minus(call, call.operand(1, g.dtype), call.operand(3, g.dtype));
+  return {row_sum(call, times(call, g, times(call, moved, call.operand(4, g.dtype)))), row_sum(call, g)};
+}
+
+Results rms_norm(const Call& call) {
+  const Typed x = floats_of(call, 0);
+  // libtorch's is made of others, each of which rounds.
+  if (has_two_bytes(x.dtype)) throw KernelError("rms_norm of two-byte elements");
+  if (call.is_none(3)) throw KernelError("rms_norm without an epsilon");
+  const Typed mean_square = row_mean(call, times(call, x, x));
+  const Typed root = call.apply(Operation::kSquareRoot, plus(call, mean_square, call.operand(3, x.dtype)));
+  const Typed inverse = divided(call, constant_of(call, 1, x), root);
+  Typed y = times(call, x, inverse);
+  if (!call.is_none(2)) y = times(call, y, call.operand(2, x.dtype));
+  return {y, inverse};
+}
+
+Results highest(const Call& call) { return {call.apply(Operation::kRowMaximum, floats_of(call, 0))}; }
+Results lowest(const Call& call) {
+  return {negated(call, call.apply(Operation::kRowMaximum, negated(call, floats_of(call, 0))))};
+}
+
+// The variance and the mean. Overloads: (self, unbiased), (self, dim, unbiased, keepdim), (self, dim, correction,
+// keepdim); the last one's correction may be none, which is 1.
+std::pair<Typed, Typed> moments(const Call& call) {
+  const Typed x = floats_of(call, 0);
+  const size_t at = call.argument_count() == 2 ? 1 : 2;
+  const double correction = call.is_none(at) ? 1 : call.number(at);
+  const Typed average = row_mean(call, x);
+  const Typed moved = minus(call, x, average);
+  const Typed count = {call.build.convert(call.build.row_size(), computed_as(x.dtype)).expression, x.dtype};
+  const Typed freedom =
+      call.apply(Operation::kMaximum, minus(call, count, constant_of(call, correction, x)), constant_of(call, 0, x));
+  return {divided(call, row_sum(call, times(call, moved, moved)), freedom), average};
+}
+Results variance(const Call& call) { return {moments(call).first}; }
+Results deviation(const Call& call) { return {call.apply(Operation::kSquareRoot, moments(call).first)}; }
+Results variance_and_mean(const Call& call) {
+  const auto [variance, average] = moments(call);
+  return {variance, average};
+}
+Results deviation_and_mean(const Call& call) {
+  const auto [variance, average] = moments(call);
+  return {call.apply(Operation::kSquareRoot, variance), average};
 }
 
 }  // namespace
@@ -119,14 +175,29 @@ Results layer_norm(const Call& call) {
 std::vector<OperatorRow> row_reduction_rows() {
   constexpr bool kInexact = true;
   return {
-      {"sum", sum, kInexact, summed_dimensions},
-      {"mean", mean, kInexact, summed_dimensions},
-      {"_softmax", softmax, kInexact, last_dimension<1>},
-      {"_safe_softmax", safe_softmax, kInexact, last_dimension<1>},
-      {"_log_softmax", log_softmax, kInexact, last_dimension<1>},
-      {"_softmax_backward_data", softmax_backward, kInexact, backward_dimension},
-      {"_log_softmax_backward_data", log_softmax_backward, kInexact, backward_dimension},
-      {"native_layer_norm", layer_norm, kInexact, normalized_dimensions},
+      {"sum", sum, kInexact, listed_dimensions},
+      {"mean", mean, kInexact, listed_dimensions},
+      {"amax", highest, false, listed_dimensions},
+      {"amin", lowest, false, listed_dimensions},
+      {"var", variance, kInexact, listed_dimensions},
+      {"std", deviation, kInexact, listed_dimensions},
+      {"var_mean", variance_and_mean, kInexact, listed_dimensions},
+      {"std_mean", deviation_and_mean, kInexact, listed_dimensions},
+      {"_softmax", softmax, kInexact, one_dimension<1>},
+      {"_safe_softmax", safe_softmax, kInexact, one_dimension<1>},
+      {"_log_softmax", log_softmax, kInexact, one_dimension<1>},
+      {"_softmax_backward_data", softmax_backward, kInexact, one_dimension<2>},
+      {"_log_softmax_backward_data", log_softmax_backward, kInexact, one_dimension<2>},
+      {"native_layer_norm", layer_norm, kInexact, normalized_dimensions<0, 1>},
+      {.name = "native_layer_norm_backward",
+       .make = layer_norm_backward,
+       .inexact = kInexact,
+       .reduced = normalized_dimensions<1, 2>,
+       .input = 1,
+       .make_second = layer_norm_parameters,
+       .reduced_second = other_dimensions<1, 2>,
+       .second_results = 1},
+      {"_fused_rms_norm", rms_norm, kInexact, normalized_dimensions<0, 1>},
   };
 }
 

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "kernels/compiler/operator_table.h"
+#include "kernels/replay/list_calls.h"
 #include "shadowgraph/kernels/eager.h"
 
 namespace shadowgraph {
@@ -24,6 +25,15 @@ std::string name_of(const c10::OperatorName& name) {
 // away.
 bool is_made_of_others(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
+bool is_compilable(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  if (name.starts_with("aten::_foreach_") || name.starts_with("aten::_fused_adam") ||
+      name.starts_with("aten::_fused_sgd")) {
+    return element_operator(op).has_value();
+  }
+  return find_operator_row(name_of(op.operator_name())) != nullptr;
 }
 
 // Who is asked at an operator's kernel of one device. The boxed kernel that asks stays in libtorch's table once it is
@@ -114,7 +124,7 @@ c10::OperatorHandle find_operator(const std::string& name) {
   const c10::OperatorName wanted(name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1));
   const auto op = c10::Dispatcher::singleton().findSchema(wanted);
   if (!op) throw KernelError(fmt::format("compile_operators: there is no operator {}", name));
-  if (find_operator_row(name) == nullptr) {
+  if (!is_compilable(*op)) {
     throw KernelError(
         fmt::format("compile_operators: no kernel is made of {}; compilable_operators() lists what they are "
                     "made of",
@@ -182,9 +192,9 @@ std::vector<std::string> compilable_operators() {
   std::vector<std::string> names;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     std::string text = name_of(name);
-    if (!text.starts_with("aten::") || find_operator_row(text) == nullptr) continue;
+    if (!text.starts_with("aten::")) continue;
     const auto op = c10::Dispatcher::singleton().findSchema(name);
-    if (op && !is_made_of_others(*op)) names.push_back(std::move(text));
+    if (op && is_compilable(*op) && !is_made_of_others(*op)) names.push_back(std::move(text));
   }
   std::ranges::sort(names);
   return names;

@@ -31,12 +31,18 @@ class CallGraphMaker {
         throw KernelError("a result on " + device.str());
       }
     }
-    call(metas);
+    // A call of one element of lists is no call that the operator takes, and gives nothing.
+    if (op_.schema().returns().empty()) {
+      metas.clear();
+    } else {
+      call(metas);
+    }
     made_.node = made_.graph.append(made_.graph.intern_operator(op_), own);
     std::vector<Argument> results;
     for (const c10::IValue& result : metas) {
-      if (!result.isTensor() || !result.toTensor().defined()) throw KernelError("a result that is no tensor");
-      results.push_back(Argument::of_value(result_of(result.toTensor())));
+      if (!result.isTensor()) throw KernelError("a result that is no tensor");
+      results.push_back(result.toTensor().defined() ? Argument::of_value(result_of(result.toTensor()))
+                                                    : Argument::none());
     }
     made_.graph.set_results(made_.node, results);
     return std::move(made_);
@@ -52,6 +58,11 @@ class CallGraphMaker {
     if (argument.isBool()) return Argument::of_bool(argument.toBool());
     if (argument.isString()) return graph.string_argument(argument.toStringRef());
     if (argument.isIntList()) return graph.int_list(argument.toIntVector());
+    if (argument.isBoolList()) {
+      std::vector<Argument> flags;
+      for (const bool flag : argument.toBoolList()) flags.push_back(Argument::of_bool(flag));
+      return graph.make_list(flags);
+    }
     if (argument.isDevice()) {
       asked_.push_back(argument.toDevice());
       metas.back() = c10::Device(c10::kMeta);

@@ -1,8 +1,6 @@
 // One call: found by a signature of words, which holds all that decides what is run (dtypes, sizes, strides, what shares
 // storage, numbers that decide), compared in full. What is found is a finished launch: pointers and numbers are all that
 // is missing.
-#include <ATen/EmptyTensor.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -12,7 +10,8 @@
 #include <unordered_map>
 
 #include "kernels/replay/call_graph.h"
-#include "kernels/replay/launch.h"
+#include "kernels/replay/list_calls.h"
+#include "kernels/replay/prepared_call.h"
 #include "kernels/replay/trial.h"
 #include "shadowgraph/kernels/kernel.h"
 
@@ -21,9 +20,8 @@ namespace {
 
 using Words = c10::SmallVector<int64_t, 64>;
 
-// Launches of one operator that are kept; past it all are forgotten (kernels are not).
-constexpr size_t kMostLaunches = 4096;
-constexpr size_t kMostOperands = 32;
+// Calls of one operator that are kept; past it all are forgotten (kernels are not).
+constexpr size_t kMostCalls = 4096;
 
 struct WordsHash {
   size_t operator()(const Words& words) const {
@@ -33,27 +31,12 @@ struct WordsHash {
   }
 };
 
-struct Launch {
-  KernelPlan plan;
-  KernelRef kernel;                       // nullptr: not supported
-  std::string problem;                    // then
-  std::vector<uint32_t> input_positions;  // on the stack
-  struct Fresh {
-    c10::ScalarType dtype;
-    std::vector<int64_t> sizes;
-    std::vector<int64_t> strides;
-    bool contiguous = false;
-  };
-  std::vector<Fresh> fresh;
-  // What each result is: an output, or -1 - the position on the stack.
-  std::vector<int> results;
-  mutable std::atomic<Trial*> trial = nullptr;  // once the kernel is ready and somebody measures
-};
-
 struct OperatorEntry {
+  std::optional<c10::OperatorHandle> element;  // of an operator over lists
+  bool gives_list = false;
   std::shared_mutex mutex;
   uint64_t decisive = 0;
-  std::unordered_map<Words, std::shared_ptr<const Launch>, WordsHash> launches;
+  std::unordered_map<Words, std::shared_ptr<const PreparedCall>, WordsHash> calls;
   std::atomic<int64_t> ran = 0;
   std::atomic<int64_t> compiling = 0;
   std::atomic<int64_t> unsupported = 0;
@@ -76,6 +59,10 @@ void append_value(const c10::IValue& argument, Words& words) {
     const auto list = argument.toIntList();
     words.push_back(static_cast<int64_t>(list.size()));
     for (const int64_t i : list) words.push_back(i);
+  } else if (argument.isBoolList()) {
+    const auto list = argument.toBoolList();
+    words.push_back(static_cast<int64_t>(list.size()));
+    for (const bool flag : list) words.push_back(flag ? 1 : 0);
   } else if (argument.isDevice()) {
     words.push_back(static_cast<int64_t>(argument.toDevice().type()) << 8 | (argument.toDevice().index() & 0xFF));
   }
@@ -146,15 +133,6 @@ uint64_t deciding_by_type(const c10::FunctionSchema& schema) {
   return deciding;
 }
 
-int64_t scalar_bits(const c10::IValue& argument) {
-  if (argument.isDouble()) return std::bit_cast<int64_t>(argument.toDouble());
-  if (argument.isInt()) return argument.toInt();
-  if (argument.isBool()) return argument.toBool() ? 1 : 0;
-  const c10::Scalar number = number_of(argument.toTensor());
-  if (number.isFloatingPoint()) return std::bit_cast<int64_t>(number.toDouble());
-  return number.isBoolean() ? (number.toBool() ? 1 : 0) : number.toLong();
-}
-
 }  // namespace
 
 class OperatorKernels::Table {
@@ -166,31 +144,18 @@ class OperatorKernels::Table {
     OperatorEntry& entry = entry_of(op);
     const size_t count = op.schema().arguments().size();
     const std::span<const c10::IValue> arguments(stack.data() + stack.size() - count, count);
-    const std::shared_ptr<const Launch> launch = find(op, entry, arguments);
-    if (launch == nullptr || launch->kernel == nullptr) {
-      entry.unsupported.fetch_add(1, std::memory_order_relaxed);
-      return Outcome::kUnsupported;
-    }
-    const KernelFunction function = launch->kernel->function();
-    if (function == nullptr) {
-      const bool pending = launch->kernel->state() == Kernel::State::kPending;
-      (pending ? entry.compiling : entry.unsupported).fetch_add(1, std::memory_order_relaxed);
-      return pending ? Outcome::kCompiling : Outcome::kUnsupported;
-    }
-    Trial* const trial = original != nullptr && trials_.enabled() ? &trial_of(op, *launch) : nullptr;
-    const Trial::Way verdict = trial != nullptr ? trial->verdict() : Trial::Way::kKernel;
-    const bool measured = verdict == Trial::Way::kUnknown;
-    const Trial::Way way = measured ? trial->next() : verdict;
-    const int64_t began = measured ? trial->now() : 0;
-    if (way == Trial::Way::kOriginal) {
-      if (measured) *original = OriginalCall(trial, began);
-      entry.original.fetch_add(1, std::memory_order_relaxed);
-      return Outcome::kOriginal;
-    }
-    run(*launch, function, arguments, stack);
-    if (measured) trial->took(way, trial->now() - began);
-    entry.ran.fetch_add(1, std::memory_order_relaxed);
-    return Outcome::kRan;
+    torch::jit::Stack results;
+    const Outcome outcome = entry.element ? call_elements(op, entry, arguments, original, results)
+                                          : call_once(op, entry, arguments, original, results);
+    auto& counter = outcome == Outcome::kRan         ? entry.ran
+                    : outcome == Outcome::kCompiling ? entry.compiling
+                    : outcome == Outcome::kOriginal  ? entry.original
+                                                     : entry.unsupported;
+    counter.fetch_add(1, std::memory_order_relaxed);
+    if (outcome != Outcome::kRan) return outcome;
+    stack.erase(stack.end() - static_cast<std::ptrdiff_t>(count), stack.end());
+    for (c10::IValue& result : results) stack.push_back(std::move(result));
+    return outcome;
   }
 
   std::vector<Report> report() const {
@@ -210,6 +175,89 @@ class OperatorKernels::Table {
   KernelCache& cache() const { return *cache_; }
 
  private:
+  static Outcome outcome_of(const PreparedCall* call) {
+    if (call == nullptr) return Outcome::kUnsupported;
+    const Kernel::State state = call->state();
+    return state == Kernel::State::kReady     ? Outcome::kRan
+           : state == Kernel::State::kPending ? Outcome::kCompiling
+                                              : Outcome::kUnsupported;
+  }
+
+  // Runs the kernels, or leaves the call to the original: whichever is faster, or is to be measured.
+  template <class F>
+  static Outcome either_way(Trial* trial, OriginalCall* original, F&& run) {
+    const Trial::Way verdict = trial != nullptr ? trial->verdict() : Trial::Way::kKernel;
+    const bool measured = verdict == Trial::Way::kUnknown;
+    const Trial::Way way = measured ? trial->next() : verdict;
+    const int64_t began = measured ? trial->now() : 0;
+    if (way == Trial::Way::kOriginal) {
+      if (measured) *original = OriginalCall(trial, began);
+      return Outcome::kOriginal;
+    }
+    if (!run()) return Outcome::kUnsupported;
+    if (measured) trial->took(way, trial->now() - began);
+    return Outcome::kRan;
+  }
+
+  Outcome call_once(const c10::OperatorHandle& op, OperatorEntry& entry, std::span<const c10::IValue> arguments,
+                    OriginalCall* original, torch::jit::Stack& results) {
+    const auto prepared = find(op, entry, arguments);
+    const Outcome outcome = outcome_of(prepared.get());
+    if (outcome != Outcome::kRan) return outcome;
+    Trial* trial = nullptr;
+    if (original != nullptr && trials_.enabled()) {
+      trial = prepared->trial.load(std::memory_order_acquire);
+      if (trial == nullptr) {
+        trial = &trial_of(toString(op.operator_name()), *prepared, prepared->work());
+        prepared->trial.store(trial, std::memory_order_release);
+      }
+    }
+    return either_way(trial, original, [&] {
+      results.reserve(prepared->results.size());
+      return run_call(*prepared, arguments, results);
+    });
+  }
+
+  // Nothing runs before all elements can.
+  Outcome call_elements(const c10::OperatorHandle& op, OperatorEntry& entry, std::span<const c10::IValue> arguments,
+                        OriginalCall* original, torch::jit::Stack& results) {
+    const int64_t length = list_length(arguments);
+    if (length <= 0) return Outcome::kUnsupported;
+    std::vector<torch::jit::Stack> stacks;
+    std::vector<std::shared_ptr<const PreparedCall>> prepared;
+    Outcome worst = Outcome::kRan;
+    for (int64_t i = 0; i < length; ++i) {
+      stacks.push_back(element_arguments(*entry.element, arguments, i));
+      prepared.push_back(find(*entry.element, entry, stacks.back()));
+      const Outcome outcome = outcome_of(prepared.back().get());
+      if (outcome == Outcome::kUnsupported) return outcome;
+      if (outcome == Outcome::kCompiling) worst = outcome;
+    }
+    if (worst != Outcome::kRan) return worst;
+    Trial* trial = nullptr;
+    if (original != nullptr && trials_.enabled()) {
+      int64_t work = 0;
+      for (const auto& call : prepared) work += call->work();
+      const std::string name = toString(op.operator_name()) + " of " + std::to_string(length);
+      trial = &trial_of(name, *prepared[0], work);
+    }
+    return either_way(trial, original, [&] {
+      c10::List<at::Tensor> made;
+      for (size_t i = 0; i < stacks.size(); ++i) {
+        torch::jit::Stack own;
+        run_call(*prepared[i], stacks[i], own);
+        for (const c10::IValue& result : own) made.push_back(result.toTensor());
+      }
+      if (entry.gives_list) results.emplace_back(std::move(made));
+      return true;
+    });
+  }
+
+  // Kept with the first of the call's kernels.
+  Trial& trial_of(const std::string& name, const PreparedCall& call, int64_t work) {
+    return trials_.of(call.parts[0].kernel, "eager " + name, work);
+  }
+
   OperatorEntry& entry_of(const c10::OperatorHandle& op) {
     {
       const std::shared_lock lock(mutex_);
@@ -220,132 +268,36 @@ class OperatorKernels::Table {
     auto& entry = entries_[op];
     if (entry == nullptr) {
       entry = std::make_unique<OperatorEntry>();
-      entry->decisive = deciding_by_type(op.schema());
+      entry->element = element_operator(op);
+      entry->gives_list = !op.schema().returns().empty();
+      entry->decisive = deciding_by_type(entry->element ? entry->element->schema() : op.schema());
     }
     return *entry;
   }
 
-  std::shared_ptr<const Launch> find(const c10::OperatorHandle& op, OperatorEntry& entry,
-                                     std::span<const c10::IValue> arguments) {
+  std::shared_ptr<const PreparedCall> find(const c10::OperatorHandle& op, OperatorEntry& entry,
+                                           std::span<const c10::IValue> arguments) {
     Words words;
     uint64_t decisive = 0;
     {
       const std::shared_lock lock(entry.mutex);
       decisive = entry.decisive;
       if (!signature(arguments, decisive, words)) return nullptr;
-      const auto found = entry.launches.find(words);
-      if (found != entry.launches.end()) return found->second;
+      const auto found = entry.calls.find(words);
+      if (found != entry.calls.end()) return found->second;
     }
-    auto launch = prepare(op, arguments);
+    auto call = prepare_call(op, arguments, options_, *cache_);
     const std::unique_lock lock(entry.mutex);
     // Another argument decides than was known: signatures made without it say too little.
-    const uint64_t deciding = entry.decisive | launch->plan.decisive;
-    if (deciding != entry.decisive || entry.launches.size() >= kMostLaunches) entry.launches.clear();
+    const uint64_t deciding = entry.decisive | call->decisive;
+    if (deciding != entry.decisive || entry.calls.size() >= kMostCalls) entry.calls.clear();
     if (deciding != decisive) {
       words.clear();
       if (!signature(arguments, deciding, words)) return nullptr;
     }
     entry.decisive = deciding;
-    if (launch->kernel == nullptr) entry.reason = launch->problem;
-    return entry.launches.insert_or_assign(words, std::move(launch)).first->second;
-  }
-
-  std::shared_ptr<const Launch> prepare(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-    auto launch = std::make_shared<Launch>();
-    // Numbers may be what it was refused for.
-    launch->plan.decisive = ~uint64_t{0};
-    try {
-      if (arguments.size() > kMostOperands) throw KernelError("too many arguments");
-      const CallGraph call = call_graph(op, arguments);
-      auto plan = plan_kernel(
-          call.graph, {&call.node, 1}, options_, [](ValueId) { return true; }, &launch->problem);
-      if (!plan) return launch;
-      launch->plan = std::move(*plan);
-      bind(call, *launch);
-      launch->kernel = cache_->find(launch->plan.name, launch->plan.program);
-      if (launch->kernel == nullptr) launch->problem = cache_->backend().problem();
-    } catch (const std::exception& error) {  // the original says what is wrong with the call
-      const auto* libtorch = dynamic_cast<const c10::Error*>(&error);
-      launch->problem = libtorch != nullptr ? libtorch->what_without_backtrace() : error.what();
-      launch->kernel = nullptr;
-    }
-    return launch;
-  }
-
-  static void bind(const CallGraph& call, Launch& launch) {
-    const Graph& graph = call.graph;
-    const auto position_of = [&](ValueId v) {
-      const auto found = std::ranges::find(call.arguments, v);
-      TORCH_INTERNAL_ASSERT(found != call.arguments.end());
-      return static_cast<uint32_t>(found - call.arguments.begin());
-    };
-    for (const ValueId input : launch.plan.inputs) launch.input_positions.push_back(position_of(input));
-    if (launch.plan.inputs.size() + launch.plan.outputs.size() > kMostOperands ||
-        launch.plan.scalar_arguments.size() > kMostOperands) {
-      throw KernelError("too many operands");
-    }
-    for (const ValueId output : launch.plan.outputs) {
-      launch.fresh.push_back({.dtype = graph.value(output).dtype,
-                              .sizes = {graph.sizes(output).begin(), graph.sizes(output).end()},
-                              .strides = {graph.strides(output).begin(), graph.strides(output).end()},
-                              .contiguous = graph.is_contiguous(output)});
-    }
-    for (const Argument& result : graph.results(call.node)) {
-      const ValueId v = result.ref.value;
-      const auto same = std::ranges::find(launch.plan.same_tensor, v, &KernelPlan::SameTensor::result);
-      const ValueId tensor = same == launch.plan.same_tensor.end() ? v : same->tensor;
-      const auto fresh = std::ranges::find(launch.plan.outputs, tensor);
-      if (fresh != launch.plan.outputs.end()) {
-        launch.results.push_back(static_cast<int>(fresh - launch.plan.outputs.begin()));
-      } else {
-        launch.results.push_back(-1 - static_cast<int>(position_of(tensor)));
-      }
-    }
-  }
-
-  Trial& trial_of(const c10::OperatorHandle& op, const Launch& launch) {
-    Trial* trial = launch.trial.load(std::memory_order_acquire);
-    if (trial == nullptr) {
-      trial =
-          &trials_.of(launch.kernel, "eager " + toString(op.operator_name()), launch.plan.range * launch.plan.row_work);
-      launch.trial.store(trial, std::memory_order_release);
-    }
-    return *trial;
-  }
-
-  static void run(const Launch& launch, KernelFunction function, std::span<const c10::IValue> arguments,
-                  torch::jit::Stack& stack) {
-    void* data[kMostOperands];
-    int64_t scalars[kMostOperands];
-    at::Tensor fresh[kMostOperands];
-    size_t operands = 0;
-    const at::Tensor* first = nullptr;
-    for (size_t i = 0; i < launch.input_positions.size(); ++i) {
-      const at::Tensor& tensor = arguments[launch.input_positions[i]].toTensor();
-      if (first == nullptr || tensor.dim() > 0) first = &tensor;
-      const bool written = launch.plan.program.operands[i].written;
-      data[operands++] = written ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
-    }
-    for (size_t i = 0; i < launch.fresh.size(); ++i) {
-      const Launch::Fresh& wanted = launch.fresh[i];
-      const bool on_cpu = first == nullptr || first->device().is_cpu();
-      fresh[i] = !on_cpu ? at::empty_strided(wanted.sizes, wanted.strides, first->options().dtype(wanted.dtype))
-                 : wanted.contiguous
-                     ? at::Tensor(at::detail::empty_cpu(wanted.sizes, wanted.dtype))
-                     : at::Tensor(at::detail::empty_strided_cpu(wanted.sizes, wanted.strides, wanted.dtype));
-      data[operands++] = fresh[i].data_ptr();
-    }
-    for (size_t i = 0; i < launch.plan.scalar_arguments.size(); ++i) {
-      scalars[i] = scalar_bits(arguments[launch.plan.scalar_arguments[i]]);
-    }
-    shadowgraph::launch(function, launch.plan, data, scalars);
-    torch::jit::Stack results;
-    results.reserve(launch.results.size());
-    for (const int result : launch.results) {
-      results.push_back(result >= 0 ? c10::IValue(fresh[result]) : arguments[static_cast<size_t>(-1 - result)]);
-    }
-    stack.erase(stack.end() - static_cast<std::ptrdiff_t>(arguments.size()), stack.end());
-    for (c10::IValue& result : results) stack.push_back(std::move(result));
+    if (call->parts.empty()) entry.reason = call->problem;
+    return entry.calls.insert_or_assign(words, std::move(call)).first->second;
   }
 
   const std::shared_ptr<KernelCache> cache_;

@@ -4,13 +4,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
+#include <sched.h>
+#include <signal.h>
 #include <thread>
 #include <unistd.h>
 
+#include "kernels/cache/sha256.h"
 #include "tests/kernels/temporary_folder.h"
 
 namespace shadowgraph {
@@ -163,6 +167,73 @@ TEST(KernelCache, AFolderThatTakesNothingLeavesKernelsToThisProcess) {
   KernelCache cache({.directory = file, .background = false});
   EXPECT_EQ(run(cache.find("group", adding(1)), 1), 2);
   EXPECT_GT(cache.stats().write_errors, 0);
+}
+
+// A file system of 32 KiB, in a child with mounts of its own: the library does not fit.
+TEST(KernelCache, AFullDiskLeavesKernelsToThisProcess) {
+  const TemporaryFolder folder;
+  constexpr int kNoMounts = 77;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(kNoMounts);
+    ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+    if (::mount("none", folder.path().c_str(), "tmpfs", 0, "size=32k") != 0) ::_exit(kNoMounts);
+    const auto cache = folder.cache();
+    std::ofstream(folder.path() + "/full") << std::string(24 << 10, 'x');
+    const KernelRef kernel = cache->find("group", adding(1));
+    const bool right = kernel->function() != nullptr && run(kernel, 1) == 2;
+    const bool told = cache->stats().write_errors > 0 && cache->stats().compiled == 1;
+    const bool nothing = list_kernel_cache(folder.path(), true).empty();
+    ::_exit(!right ? 1 : !told ? 2 : !nothing ? 3 : 0);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNoMounts) GTEST_SKIP() << "this process may not mount";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// The manifest tells of it, and it is no library of this machine.
+TEST(KernelCache, ALibraryThatDoesNotLoadIsMadeAgain) {
+  const TemporaryFolder folder;
+  folder.cache()->find("group", adding(1));
+  const std::string garbage = "no library";
+  std::ofstream(files_of(folder.path(), ".so").at(0), std::ios::trunc) << garbage;
+  const fs::path manifest = files_of(folder.path(), ".json").at(0);
+  std::string text;
+  std::getline(std::ifstream(manifest), text, '\0');
+  const size_t at = text.find("\"sha256\": \"") + 11;
+  text.replace(at, 64, sha256(garbage));
+  std::ofstream(manifest, std::ios::trunc) << text;
+  EXPECT_EQ(list_kernel_cache(folder.path(), true).at(0).problem, "") << "only loading it shows";
+  const auto cache = folder.cache();
+  EXPECT_EQ(run(cache->find("group", adding(1)), 1), 2);
+  EXPECT_EQ(cache->stats().rejected, 1);
+  EXPECT_EQ(cache->stats().compiled, 1);
+}
+
+// What it leaves, a lock and files of another name, is in nobody's way.
+TEST(KernelCache, AProcessThatIsKilledWhileItCompiles) {
+  const TemporaryFolder folder;
+  const std::string compiler = folder.path() + "/compiler";
+  std::ofstream(compiler) << "#!/bin/sh\ncd " << folder.path()
+                          << "\n[ -e begun ] && exec c++ \"$@\"\ntouch begun\nsleep 5\n";
+  fs::permissions(compiler, fs::perms::owner_all);
+  const auto made = [&] {
+    return std::make_shared<KernelCache>(KernelCacheOptions{.directory = folder.path(), .background = false},
+                                         compiler_backend({.compiler = compiler}));
+  };
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    made()->find("group", adding(1));
+    ::_exit(0);
+  }
+  while (!fs::exists(folder.path() + "/begun")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  const auto cache = made();
+  EXPECT_EQ(run(cache->find("group", adding(1)), 1), 2);
+  EXPECT_EQ(list_kernel_cache(folder.path(), true).size(), 1U);
 }
 
 TEST(KernelCache, TwoProcessesCompileOnce) {

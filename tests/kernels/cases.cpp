@@ -2,8 +2,6 @@
 
 #include <torch/torch.h>
 
-#include <cmath>
-#include <limits>
 #include <map>
 
 namespace shadowgraph::kernel_tests {
@@ -49,31 +47,6 @@ torch::jit::Stack copy_of(const torch::jit::Stack& stack) {
     out.emplace_back(copy);
   }
   return out;
-}
-
-double ulps_between(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor x = a.to(at::kDouble).contiguous();
-  const at::Tensor y = b.to(at::kDouble).contiguous();
-  const bool floating = a.is_floating_point();
-  int digits = 53;
-  int least = -1074;
-  if (a.scalar_type() == at::kFloat) digits = 24, least = -149;
-  if (a.scalar_type() == at::kHalf) digits = 11, least = -24;
-  if (a.scalar_type() == at::kBFloat16) digits = 8, least = -133;
-  double worst = 0;
-  for (int64_t i = 0; i < x.numel(); ++i) {
-    const double p = x.data_ptr<double>()[i];
-    const double q = y.data_ptr<double>()[i];
-    if (std::isnan(p) && std::isnan(q)) continue;
-    if (p == q && (!floating || std::signbit(p) == std::signbit(q))) continue;
-    if (std::isnan(p) || std::isnan(q) || std::isinf(p) || std::isinf(q) || !floating || p == q) {
-      return std::numeric_limits<double>::infinity();
-    }
-    int exponent = 0;
-    std::frexp(std::max(std::abs(p), std::abs(q)), &exponent);
-    worst = std::max(worst, std::abs(p - q) / std::ldexp(1.0, std::max(exponent - digits, least)));
-  }
-  return worst;
 }
 
 void compare(const std::string& name, std::vector<c10::IValue> given, double ulps) {

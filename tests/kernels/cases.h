@@ -9,6 +9,7 @@
 #include <string>
 
 #include "shadowgraph/kernels/kernel.h"
+#include "tests/kernels/differences.h"
 #include "tests/kernels/temporary_folder.h"
 
 namespace shadowgraph::kernel_tests {
@@ -26,10 +27,6 @@ inline c10::OperatorHandle operator_named(const std::string& name) {
 torch::jit::Stack call_of(const c10::OperatorHandle& op, std::vector<c10::IValue> given);
 // Tensors copied, with their geometry and what they share.
 torch::jit::Stack copy_of(const torch::jit::Stack& stack);
-
-// Units in the last place between two tensors of one dtype, at most; infinite for a NaN against a number, for other
-// infinities and for a zero of another sign against a zero.
-double ulps_between(const at::Tensor& a, const at::Tensor& b);
 
 // Runs the call both ways; results and operands must agree within `ulps` (0: bit for bit).
 void compare(const std::string& name, std::vector<c10::IValue> given, double ulps = 0);

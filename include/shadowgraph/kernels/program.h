@@ -2,7 +2,9 @@
 //
 // A kernel runs over rows: some outer dimensions, and one inner dimension, the row. Every expression is of a level that
 // follows from what it reads: constant in the kernel, constant in a row (loads that the row broadcasts, reductions), or one
-// value an element. Stores of elements follow the last reduction.
+// value an element. Stores of elements follow the last reduction. Reductions are of the row, and of `reduced_rank`
+// dimensions between outer ones and the row; with `columns`, of those dimensions alone, a result for each element of the
+// row (the bias gradient of a linear layer).
 //
 //     softmax of a row:  e0 = load 0 : Float          text() of it, which is what keys are made of
 //                        e1 = row_max e0
@@ -28,6 +30,9 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 enum class KernelOperation : uint8_t {
   kLoad,      // index: operand
+  kGather,    // element of operand `index`, as loaded, and operands[0] times operands[1] (kLong) further on
+  kInRange,   // operands[0] if it is of 0 to operands[1] (kLong); otherwise 0, and the kernel reports it
+  kColumn,    // where in the row the element is, kLong
   kScalar,    // index: position among the scalars of the call; `type` kDouble or kLong
   kConstant,  // number
   kConvert,   // to `type`, as C++ converts; to kBool: whether it is not zero
@@ -41,16 +46,19 @@ enum class KernelOperation : uint8_t {
   kRoundToEven,
   kNot,  // logical, of kBool; bitwise, of integers
   kExponential,
+  kExponentialOrZero,  // 0 where it would be below the least number of full precision
   kExponentialMinusOne,
   kLogarithm,
   kTangentHyperbolic,
   kErrorFunction,
+  kNormalDistribution,  // cumulative: half of 1 + erf(x / sqrt 2), to a part of 1
   kAdd,
   kSubtract,
   kMultiply,
   kDivide,
   kMaximum,  // NaN if either is
   kMinimum,
+  kPower,  // a kDouble of the kernel or row, by the C library
   kAnd,
   kOr,
   kExclusiveOr,
@@ -62,7 +70,7 @@ enum class KernelOperation : uint8_t {
   kSelect,       // a ? b : c
   kRowSum,
   kRowMaximum,  // of floating-point numbers; NaN if one is
-  kRowSize,     // elements of the row, kDouble
+  kRowSize,     // elements that a reduction takes, kDouble
 };
 const char* to_string(KernelOperation operation);
 
@@ -98,22 +106,28 @@ struct KernelOperand {
 
 struct KernelProgram {
   uint32_t outer_rank = 0;
+  uint32_t reduced_rank = 0;
+  bool columns = false;
   std::vector<KernelOperand> operands;
   std::vector<KernelExpression> expressions;  // each after what it uses
   std::vector<KernelStore> stores;
   uint32_t scalars = 0;
 
   bool has_reductions() const;
+  // It reports indices out of range, with kInRange.
+  bool has_checks() const;
+  // What `begin` and `end` of a kernel count.
+  bool runs_by_elements() const { return outer_rank == 0 && (columns || !has_reductions()); }
   // Canonical: two programs with the same text are the same kernel.
   std::string text() const;
 };
 
 // The signature of a compiled kernel.
-//   data       the first element of every operand
-//   sizes      of the outer dimensions, then of the row
-//   strides    operand by operand, outer dimensions, then the row; in elements
+//   data       the first element of every operand; then, with kInRange, an int64 that is set to 1 if an index is wrong
+//   sizes      of the outer dimensions, of the reduced ones, of the row
+//   strides    operand by operand in the same order; in elements
 //   scalars    the bits of a double or int64 each
-//   begin, end the rows to run; with outer_rank 0 and no reduction, the elements of the one row
+//   begin, end the rows to run; with outer_rank 0 and no reduction of the row, elements of the one row
 using KernelFunction = void (*)(void* const* data, const int64_t* sizes, const int64_t* strides, const int64_t* scalars,
                                 int64_t begin, int64_t end);
 

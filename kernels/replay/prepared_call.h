@@ -1,0 +1,56 @@
+// A call made ready: programs, where its operands come from, what its results are. Internal to kernels/replay.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/kernels/kernel.h"
+
+namespace shadowgraph {
+
+// Operands and numbers of one kernel.
+constexpr size_t kMostOperands = 32;
+
+class Trial;
+
+struct PreparedCall {
+  struct Part {
+    KernelPlan plan;
+    KernelRef kernel;
+    std::vector<uint32_t> inputs;   // positions on the stack
+    std::vector<uint32_t> outputs;  // of `fresh`
+  };
+  struct Fresh {
+    c10::ScalarType dtype;
+    std::vector<int64_t> sizes;
+    std::vector<int64_t> strides;
+    bool contiguous = false;
+  };
+  std::vector<Part> parts;  // empty: not supported, and `problem` says why
+  std::vector<Fresh> fresh;
+  // What each result is: a fresh tensor, -1 - the position on the stack, or nothing.
+  static constexpr int kUndefined = -1000;
+  std::vector<int> results;
+  std::string problem;
+  // Bits of the arguments whose value decides.
+  uint64_t decisive = 0;
+
+  mutable std::atomic<Trial*> trial = nullptr;  // once somebody measures it
+
+  // Elements that it goes over.
+  int64_t work() const;
+  // kReady if all kernels are, kFailed if one cannot be had.
+  Kernel::State state() const;
+};
+
+std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
+                                                 const KernelOptions& options, KernelCache& cache);
+
+// All kernels must be ready. Results are appended to `results`. False if an index is out of range: then there are none,
+// and the original says what is wrong.
+bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, torch::jit::Stack& results);
+
+}  // namespace shadowgraph
