@@ -82,7 +82,7 @@ std::vector<KernelCacheEntry> list_kernel_cache(const std::string& directory, bo
   return entries;
 }
 
-std::vector<KernelCacheEntry> prune_kernel_cache(const std::string& directory, int64_t max_bytes) {
+std::vector<KernelCacheEntry> prune_kernel_cache(const std::string& directory, int64_t max_bytes, bool dry_run) {
   std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, false);
   int64_t total = 0;
   for (const KernelCacheEntry& entry : entries) total += entry.bytes;
@@ -91,15 +91,16 @@ std::vector<KernelCacheEntry> prune_kernel_cache(const std::string& directory, i
   std::vector<KernelCacheEntry> erased;
   for (const KernelCacheEntry& entry : entries) {
     if (entry.problem.empty() && total <= max_bytes) break;
-    erase_entry(entry.stem);
+    if (!dry_run) erase_entry(entry.stem);
     total -= entry.bytes;
     erased.push_back(entry);
   }
   return erased;
 }
 
-int64_t clear_kernel_cache(const std::string& directory) {
-  int64_t entries = 0;
+std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, bool dry_run) {
+  std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, false);
+  if (dry_run) return entries;
   std::vector<fs::path> folders;
   for_each_cache_file(directory, [&](const fs::path& folder, const fs::path& file) {
     const std::string name = file.filename();
@@ -108,7 +109,6 @@ int64_t clear_kernel_cache(const std::string& directory) {
     const bool own = ending == ".lock" || ending == ".json" || ending == ".so" || ending == ".cpp" ||
                      ending == ".log" || name.find(".tmp") != std::string::npos;
     if (!own) return;
-    entries += ending == ".json" ? 1 : 0;
     std::error_code ignored;
     fs::remove(file, ignored);
     if (folders.empty() || folders.back() != folder) folders.push_back(folder);

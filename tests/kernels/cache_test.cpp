@@ -66,7 +66,8 @@ TEST(KernelCache, AnEntryIsSourceLibraryAndManifestAndIsFoundAgain) {
   const auto entries = list_kernel_cache(folder.path(), true);
   ASSERT_EQ(entries.size(), 1U);
   EXPECT_EQ(entries[0].problem, "");
-  EXPECT_EQ(clear_kernel_cache(folder.path()), 1);
+  EXPECT_EQ(clear_kernel_cache(folder.path(), /*dry_run=*/true).size(), 1U);
+  EXPECT_EQ(clear_kernel_cache(folder.path()).size(), 1U);
   EXPECT_TRUE(files_of(folder.path(), ".so").empty());
 }
 
@@ -207,6 +208,7 @@ TEST(KernelCache, TheLimitTakesTheLeastRecentlyUsed) {
   int64_t bytes = 0;
   for (const auto& entry : list_kernel_cache(folder.path(), false)) bytes += entry.bytes;
   EXPECT_EQ(prune_kernel_cache(folder.path(), bytes).size(), 0U);
+  EXPECT_EQ(prune_kernel_cache(folder.path(), bytes - 1, /*dry_run=*/true).size(), 1U);
   EXPECT_EQ(prune_kernel_cache(folder.path(), bytes - 1).size(), 1U);
   EXPECT_EQ(list_kernel_cache(folder.path(), true).size(), 2U);
 }

@@ -4,6 +4,7 @@
     check_tool.py TOOL
 """
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -349,6 +350,45 @@ def batches(folder):
     expect(1, "profile", "no_such_net", "--batch", "1..4", says=("llama3_8b",))
 
 
+def kernels(folder):
+    """The folder of kernels, filled by hand: the tool makes none. What it erases is its own alone."""
+    cache = folder / "cache"
+    at = ("--dir", cache)
+    expect(0, "kernels", "list", *at, prints=("no kernels",))
+    library = b"not really a library"
+    manifest = {"version": 1, "name": "aten::add_Tensor", "key": "k", "identity": "some compiler",
+                "sha256": hashlib.sha256(library).hexdigest(), "verdicts": {}}
+    place = cache / "aten::add_Tensor"
+    place.mkdir(parents=True)
+    for name in ("0001", "0002", "0003"):
+        (place / f"{name}.so").write_bytes(library)
+        (place / f"{name}.cpp").write_text("//\n")
+        (place / f"{name}.json").write_text(json.dumps(manifest))
+    (cache / "notes.txt").write_text("mine")
+    (place / "notes.txt").write_text("mine")
+    expect(0, "kernels", "list", *at, prints=("aten::add_Tensor", "3 of another compiler or processor", "total"))
+    expect(0, "kernels", "verify", *at, prints=("3 of 3 entries are whole",))
+    (place / "0002.so").write_bytes(library[:-1])
+    (place / "0003.json").write_text("{")
+    expect(1, "kernels", "verify", *at, prints=("0002.so' is not what its manifest tells of", "1 of 3 entries are whole"))
+    entries = json.loads(expect(1, "kernels", "verify", *at, "--json"))["entries"]
+    if [entry["problem"] == "" for entry in entries] != [True, False, False]:
+        failures.append(f"kernels verify --json: {entries}")
+    expect(0, "kernels", "prune", *at, "--max-bytes", "1GiB", "--dry-run", prints=("1 entry would be erased",))
+    expect(0, "kernels", "prune", *at, "--max-bytes", "1GiB", prints=("1 entry erased",))
+    expect(0, "kernels", "clear", *at, "--dry-run", prints=("2 entries would be erased",))
+    expect(0, "kernels", "prune", *at, "--max-bytes", "1B", prints=("2 entries erased",))
+    (place / "0004.so.tmp12.0").write_bytes(b"interrupted")
+    expect(0, "kernels", "clear", *at, prints=("0 entries erased",))
+    left = sorted(str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file())
+    if left != ["aten::add_Tensor/notes.txt", "notes.txt"]:
+        failures.append(f"kernels clear left {left}")
+    expect(1, "kernels", "list", "--dir", cache / "notes.txt", says=("notes.txt",))
+    expect(2, "kernels", says=("A subcommand is required",))
+    expect(2, "kernels", "prune", *at, says=("--max-bytes is required",))
+    expect(2, "kernels", "prune", *at, "--max-bytes", "much", says=("'much' is no size such as 100MB",))
+
+
 def differences(folder):
     """`diff` as diff(1): 0 the same, 1 different or no graph, 2 wrong usage."""
     one, two = folder / "one.sg", folder / "two.sg"
@@ -374,4 +414,4 @@ def differences(folder):
 
 if __name__ == "__main__":
     # The longest first.
-    in_parts.run((estimates, report, round_trip, passes, batches, differences, inputs, usage), failures)
+    in_parts.run((estimates, report, round_trip, passes, batches, differences, kernels, inputs, usage), failures)

@@ -145,9 +145,10 @@ struct KernelCacheEntry {
 std::string kernel_cache_directory();
 // `verify`: digests are compared as well, which reads all libraries.
 std::vector<KernelCacheEntry> list_kernel_cache(const std::string& directory, bool verify);
-// Erases what is broken, then least recently used entries until at most `max_bytes` are left; gives what was erased.
-std::vector<KernelCacheEntry> prune_kernel_cache(const std::string& directory, int64_t max_bytes);
-// Erases all entries and what was left of interrupted ones; gives their number.
-int64_t clear_kernel_cache(const std::string& directory);
+// Erases what is broken, then least recently used entries until at most `max_bytes` are left; gives what was erased, or
+// would be (`dry_run`).
+std::vector<KernelCacheEntry> prune_kernel_cache(const std::string& directory, int64_t max_bytes, bool dry_run = false);
+// Erases all entries, and what was left of interrupted ones; gives the entries.
+std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, bool dry_run = false);
 
 }  // namespace shadowgraph
