@@ -285,13 +285,22 @@ void add_what_if_options(CLI::App& command, shadowgraph::cli::WhatIfRequest& req
   command.add_flag("--json", request.json, "As JSON");
 }
 
-// What `shard` and `assign` share: the time that may be taken, and the problem as a file.
-void add_solver_options(CLI::App& command, double& time_limit, std::string& exported, std::string& format) {
-  command.add_option("--time-limit", time_limit, "Seconds for the solver")
+// What `shard` and `assign` share: who solves, the time that may be taken, and the problem as a file.
+template <class Request>
+void add_solver_options(CLI::App& command, Request& request, std::string& exported) {
+  command
+      .add_option("--solver", request.solver,
+                  "own: the built-in search; highs: HiGHS, from the Python package highspy; both: HiGHS for what the "
+                  "search leaves open in half of the time. HiGHS also says which pins contradict each other")
+      ->check(CLI::IsMember({"own", "highs", "both"}))
+      ->capture_default_str();
+  command.add_option("--highs", request.highs,
+                     "HiGHS' library libhighs.so.1 or its folder (default: $SHADOWGRAPH_HIGHS, else beside libtorch)");
+  command.add_option("--time-limit", request.time_limit, "Seconds for the solver")
       ->check(positive_number)
       ->capture_default_str();
   command.add_option("--export", exported, "File to write the problem to, for other solvers");
-  command.add_option("--format", format, "Of --export: json, iopddl, lp or mps")
+  command.add_option("--format", request.format, "Of --export: json, iopddl, lp or mps")
       ->check(CLI::IsMember({"json", "iopddl", "lp", "mps"}))
       ->capture_default_str();
 }
@@ -335,6 +344,8 @@ void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& reques
       "With --memory: also compute again in backward what is not kept, if that costs less than cutting more");
   command.add_flag("--cut-random", request.cut_random,
                    "Random operators may be cut: each device draws its own numbers");
+  command.add_flag("--cut-vocabulary", request.cut_vocabulary,
+                   "log_softmax as a maximum, exponentials and a sum, so that a loss may be cut along the vocabulary");
   command.add_flag("--compare", request.compare,
                    "Also the plans that people write by hand: data parallel, fully sharded, tensor parallel");
   command
@@ -352,7 +363,10 @@ void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& reques
       ->check(whole_number_from(0))
       ->capture_default_str();
   command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all devices, rank0.sg, rank1.sg, ...");
-  add_solver_options(command, request.time_limit, request.problem, request.format);
+  command.add_option("--dot", request.dot,
+                     "File for a picture of the plan: coloured by layout, redistributions marked with their bytes");
+  command.add_option("--svg", request.svg, "The same picture, rendered");
+  add_solver_options(command, request, request.problem);
   command.add_flag("--json", request.json, "As JSON");
 }
 
@@ -360,7 +374,7 @@ void add_assign_options(CLI::App& command, shadowgraph::cli::AssignRequest& requ
   command.add_option("problem", request.problem, "File with the problem: written by --export, or of IOPDDL")
       ->required();
   command.add_option("-o,--output", request.output, "File to write the solution to, as JSON");
-  add_solver_options(command, request.time_limit, request.exported, request.format);
+  add_solver_options(command, request, request.exported);
   command.add_option("--gap", request.gap, "Relative distance to the bound that is good enough: 0.001")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();

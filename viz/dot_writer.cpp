@@ -186,9 +186,11 @@ class Writer {
     }
     std::string look = edge.removed ? std::string(", style=dashed, color=\"#d55e00\"") : edge_look(edge.kind);
     if (edge.to_next_copy && !edge.removed) look = ", style=dashed, constraint=false";
+    if (!edge.note.empty() && !edge.removed) look = ", color=\"#c0392b\", fontcolor=\"#c0392b\"";
+    const std::string& label = edge.note.empty() ? edge.label : edge.note;
     // Spaces keep the label off the line where the viewer's font is wider than the one measured with.
     line(1, "{} -> {} [label=\"  {}  \", tooltip=\"{}\", labeltooltip=\"{}\", penwidth={:.1f}{}];",
-         model_.boxes[edge.from].id, model_.boxes[edge.to].id, escape_dot(edge.label, " "), escape_dot(edge.tooltip),
+         model_.boxes[edge.from].id, model_.boxes[edge.to].id, escape_dot(label, " "), escape_dot(edge.tooltip),
          escape_dot(edge.tooltip), 1.0 + 0.2 * width, look);
   }
 

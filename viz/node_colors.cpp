@@ -209,7 +209,7 @@ void color_by_kind(ViewModel& view, const BoxNodes& nodes_of, const NodeColors& 
 
 }  // namespace
 
-void KindNumbers::set(NodeId node, const std::string& name) {
+uint32_t KindNumbers::add(const std::string& name) {
   auto [entry, added] = numbers_.try_emplace(name, static_cast<uint32_t>(colors_.kind_entries.size()));
   if (added && colors_.kind_entries.size() < kMostKinds) {
     colors_.kind_entries.push_back({name, std::string(kKindFills[colors_.kind_entries.size()])});
@@ -219,7 +219,7 @@ void KindNumbers::set(NodeId node, const std::string& name) {
     }
     entry->second = kMostKinds;
   }
-  colors_.kinds[node] = entry->second;
+  return entry->second;
 }
 
 std::string_view to_string(ColorBy by) { return kColorModes[static_cast<size_t>(by)].name; }
@@ -287,6 +287,20 @@ NodeColors NodeColors::of(const Profile& profile, ColorBy by) {
         throw Error("values that are given come from a file, rather than a profile: node_colors_of_file");
     }
   }
+  return colors;
+}
+
+NodeColors colors_by_kind(std::string title, const std::vector<std::pair<NodeId, std::string>>& kind_of) {
+  std::map<std::string, size_t> counts;
+  for (const auto& [node, kind] : kind_of) ++counts[kind];
+  std::vector<std::pair<std::string, size_t>> kinds(counts.begin(), counts.end());
+  std::ranges::stable_sort(kinds, std::ranges::greater(), &std::pair<std::string, size_t>::second);
+  NodeColors colors;
+  colors.by = ColorBy::kGiven;
+  colors.title = std::move(title);
+  KindNumbers numbers(colors);
+  for (const auto& [kind, count] : kinds) numbers.add(kind);
+  for (const auto& [node, kind] : kind_of) numbers.set(node, kind);
   return colors;
 }
 

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "viz/view_contents.h"
@@ -16,11 +17,15 @@ void color_boxes(const DrawnGraph& drawn, const BoxNodes& nodes_of, const NodeCo
 class KindNumbers {
  public:
   explicit KindNumbers(NodeColors& colors) : colors_(colors) {}
-  void set(NodeId node, const std::string& name);
+  void set(NodeId node, const std::string& name) { colors_.kinds[node] = add(name); }
+  uint32_t add(const std::string& name);
 
  private:
   NodeColors& colors_;
   std::map<std::string, uint32_t> numbers_;
 };
+
+// A kind for each of some nodes, by name; the kinds that most nodes have get the colours there are.
+NodeColors colors_by_kind(std::string title, const std::vector<std::pair<NodeId, std::string>>& kind_of);
 
 }  // namespace shadowgraph

@@ -17,8 +17,9 @@ constexpr size_t kLongestEdgeLabel = 28;
 
 class EdgeBuilder {
  public:
-  EdgeBuilder(const Graph& graph, const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node)
-      : graph_(graph), drawn_(drawn), box_of_node_(box_of_node) {}
+  EdgeBuilder(const Graph& graph, const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
+              const EdgeNote& note)
+      : graph_(graph), drawn_(drawn), box_of_node_(box_of_node), note_(note) {}
 
   void add_uses() {
     for (uint32_t user = 0; user < drawn_.nodes.size(); ++user) {
@@ -91,6 +92,11 @@ class EdgeBuilder {
       edge.tooltip += (edge.tooltip.empty() ? "" : "\n") + type + " of " + graph_.target(producer).name();
     }
     edge.bytes = std::max(edge.bytes, graph_.logical_bytes(value));
+    if (!note_) return;
+    const std::string note = note_(drawn_.nodes[user], value);
+    if (note.empty()) return;
+    if (edge.note.empty()) edge.note = note;
+    edge.tooltip += "\n" + note;
   }
 
   // Whether a result of the node is in the same storage as what it reads.
@@ -124,6 +130,7 @@ class EdgeBuilder {
   const Graph& graph_;
   const DrawnGraph& drawn_;
   const std::vector<uint32_t>& box_of_node_;
+  const EdgeNote& note_;
   ViewEdges found_;
   std::map<std::tuple<uint32_t, uint32_t, bool, ViewEdgeKind>, uint32_t> places_;
   std::set<std::tuple<uint32_t, uint32_t, uint32_t, std::string>> seen_;  // edge, producer, result, type
@@ -133,8 +140,8 @@ class EdgeBuilder {
 }  // namespace
 
 ViewEdges edges_of(const Graph& graph, const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
-                   const MergedGraph* merged) {
-  EdgeBuilder builder(graph, drawn, box_of_node);
+                   const MergedGraph* merged, const EdgeNote& note) {
+  EdgeBuilder builder(graph, drawn, box_of_node, note);
   builder.add_uses();
   if (merged != nullptr) builder.add_lost(*merged);
   return builder.take();

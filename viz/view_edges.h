@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "viz/drawn_graph.h"
@@ -14,8 +16,11 @@ struct ViewEdges {
   int64_t from_hidden = 0;  // tensors from phases that are not shown
 };
 
+// What ViewOptions::edge_note is.
+using EdgeNote = std::function<std::string(NodeId user, ValueId value)>;
+
 // `box_of_node`: DrawnGraph::kNone for what has no box. With `merged`, what was read before is among them.
 ViewEdges edges_of(const Graph& graph, const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
-                   const MergedGraph* merged);
+                   const MergedGraph* merged, const EdgeNote& note);
 
 }  // namespace shadowgraph

@@ -287,7 +287,7 @@ class ViewBuilder {
   }
 
   void make_edges() {
-    ViewEdges found = edges_of(graph_, drawn_, box_of_node_, merged_);
+    ViewEdges found = edges_of(graph_, drawn_, box_of_node_, merged_, options_.edge_note);
     view_.edges = std::move(found.edges);
     from_hidden_ = found.from_hidden;
   }

@@ -66,6 +66,7 @@ from ._shadowgraph import (
     Region,
     ReplayError,
     ShardingError,
+    SolverMissingError,
     Storage,
     SymbolicError,
     SymbolicGraph,
