@@ -4,8 +4,8 @@
 
 Step time (the best of many) and time to the first result, from a process without caches: Inductor's are in a temporary
 folder, ours too. Models by Hugging Face in eager mode and compiled, forward, backward and AdamW each, sizes as in
-kernels.cpp; with build/python the same modules captured and compiled by the package; then build/bench/kernels, which has
-our own modules of the same architectures. Needs torch and transformers.
+kernels.cpp; with build/python the same modules captured and compiled by the package; then build/bench/kernels, which
+has our own modules of the same architectures. Needs torch and transformers.
 """
 
 import os
