@@ -54,7 +54,7 @@ TEST(ColorFile, JsonWithAndWithoutATitle) {
   EXPECT_EQ(titled.unit, NodeColors::Unit::kSeconds);
   const ViewModel model = ViewModel::of(t.graph, {.fold_repeats = false, .colors = &titled});
   EXPECT_EQ(model.legend_title, "gpu 3, logarithmic");
-  EXPECT_EQ(model.legend.front().label, "500 ms");
+  EXPECT_EQ(model.legend.front().label, "500.00 ms");
 }
 
 TEST(ColorFile, TablesWithQuotesAndColumns) {
@@ -99,15 +99,15 @@ TEST(ColorFile, EqualLayersSayLeastMeanAndMost) {
   const ViewModel closed = ViewModel::of(t.graph, {.depth = 0, .colors = &colors});
   // One box of all that holds the folded layers: 1 + 2 + 3 + 6.
   ASSERT_EQ(closed.boxes.size(), 3U);
-  EXPECT_THAT(closed.boxes[1].lines, Contains("12 s")) << write_dot(closed);
+  EXPECT_THAT(closed.boxes[1].lines, Contains("12.00 s")) << write_dot(closed);
   const ViewModel folded = ViewModel::of(t.graph, {.depth = 1, .colors = &colors});
   ASSERT_EQ(folded.boxes.size(), 3U);
-  EXPECT_THAT(folded.boxes[1].lines, Contains("x4: min 1 s, mean 3 s, max 6 s")) << write_dot(folded);
+  EXPECT_THAT(folded.boxes[1].lines, Contains("x4: min 1.00 s, mean 3.00 s, max 6.00 s")) << write_dot(folded);
   const ViewModel open = ViewModel::of(t.graph, {.depth = 9, .colors = &colors});
   ASSERT_EQ(open.boxes.size(), 4U);
-  EXPECT_THAT(open.boxes[1].tooltip, HasSubstr("measured: x4: min 1 s, mean 1.75 s, max 3 s"));
+  EXPECT_THAT(open.boxes[1].tooltip, HasSubstr("measured: x4: min 1.00 s, mean 1.75 s, max 3.00 s"));
   ASSERT_EQ(open.clusters.size(), 2U);
-  EXPECT_THAT(open.clusters[1].subtitle, HasSubstr("x4: min 1 s, mean 3 s, max 6 s"));
+  EXPECT_THAT(open.clusters[1].subtitle, HasSubstr("x4: min 1.00 s, mean 3.00 s, max 6.00 s"));
 }
 
 TEST(Page, HoldsGivenValues) {
