@@ -24,15 +24,6 @@ struct Geometry {
   bool as_empty_gives = false;  // contiguous, also where strides do not matter
 };
 
-bool are_default_strides(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
-  int64_t expected = 1;
-  for (size_t d = sizes.size(); d-- > 0;) {
-    if (strides[d] != expected) return false;
-    expected *= std::max<int64_t>(sizes[d], 1);
-  }
-  return true;
-}
-
 Geometry geometry_of(const Graph& graph, ValueId v) {
   Geometry out{.dtype = graph.value(v).dtype,
                .sizes = {graph.sizes(v).begin(), graph.sizes(v).end()},

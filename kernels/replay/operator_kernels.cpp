@@ -285,10 +285,12 @@ class OperatorKernels::Table {
       throw KernelError("too many operands");
     }
     for (const ValueId output : launch.plan.outputs) {
-      launch.fresh.push_back({.dtype = graph.value(output).dtype,
-                              .sizes = {graph.sizes(output).begin(), graph.sizes(output).end()},
-                              .strides = {graph.strides(output).begin(), graph.strides(output).end()},
-                              .contiguous = graph.is_contiguous(output)});
+      launch.fresh.push_back(
+          {.dtype = graph.value(output).dtype,
+           .sizes = {graph.sizes(output).begin(), graph.sizes(output).end()},
+           .strides = {graph.strides(output).begin(), graph.strides(output).end()},
+           .contiguous = are_default_strides({graph.sizes(output).data(), graph.sizes(output).size()},
+                                             {graph.strides(output).data(), graph.strides(output).size()})});
     }
     for (const Argument& result : graph.results(call.node)) {
       const ValueId v = result.ref.value;
