@@ -70,7 +70,7 @@ class Compiler {
       const bool known = node.index < graph_.node_capacity() && !graph_.is_erased(node);
       if (known && std::exchange(wanted[node], 0U) != 0) ordered.push_back(node);
     }
-    if (ordered.size() != nodes.size()) {
+    if (ordered.size() != nodes.size() || options_.groups->order().size() != graph_.node_count()) {
       throw Error("InterpreterOptions::groups were made for another graph, or this one has changed since");
     }
     return ordered;

@@ -27,6 +27,7 @@ class Grouper {
       : graph_(graph), options_(options), dependences_(Dependences::of(graph)) {}
 
   Grouping run() {
+    find_turned_storages();
     for (const NodeId node : graph_.nodes()) place(node);
     return result();
   }
@@ -43,6 +44,28 @@ class Grouper {
     uint32_t unit = unit_of_[node];
     while (joined_[unit] != unit) unit = joined_[unit] = joined_[joined_[unit]];
     return unit;
+  }
+
+  // Views with a negative or conjugate bit, which a value of the graph does not tell from others of its storage.
+  void find_turned_storages() {
+    turned_.assign(graph_.storage_count(), false);
+    for (const NodeId node : graph_.nodes()) {
+      if (!graph_.facts(node).negates && !graph_.facts(node).conjugates) continue;
+      graph_.for_each_output(node, [&](ValueId v) {
+        if (graph_.value(v).storage.valid()) turned_[graph_.value(v).storage.index] = true;
+      });
+    }
+  }
+
+  bool touches_turned(NodeId node) const {
+    bool found = false;
+    const auto look = [&](ValueId v) {
+      const StorageId storage = graph_.value(v).storage;
+      found |= storage.valid() && turned_[storage.index];
+    };
+    graph_.for_each_input(node, look);
+    graph_.for_each_output(node, look);
+    return found;
   }
 
   bool is_kernel(std::span<const NodeId> nodes) const {
@@ -70,7 +93,7 @@ class Grouper {
     before_.erase(std::ranges::unique(before_).begin(), before_.end());
 
     const auto own = static_cast<uint32_t>(units_.size());
-    const bool kernel = is_kernel({&node, 1});
+    const bool kernel = !touches_turned(node) && is_kernel({&node, 1});
     units_.push_back({.nodes = {node}, .position = ++end_, .kernel = kernel});
     joined_.push_back(own);
     unit_of_[node] = own;
@@ -129,6 +152,7 @@ class Grouper {
   const Graph& graph_;
   const GroupKernelsOptions& options_;
   const Dependences dependences_;
+  std::vector<bool> turned_;  // by storage
   std::vector<Unit> units_;
   std::vector<uint32_t> joined_;  // by unit: itself, or one that it has become part of
   IdMap<NodeId, uint32_t> unit_of_;

@@ -21,6 +21,7 @@ struct Geometry {
   std::vector<int64_t> strides;
   int64_t bytes = 0;  // from the first element to the end of the last; 0 without elements
   bool contiguous = false;
+  bool as_empty_gives = false;  // contiguous, also where strides do not matter
 };
 
 Geometry geometry_of(const Graph& graph, ValueId v) {
@@ -28,6 +29,7 @@ Geometry geometry_of(const Graph& graph, ValueId v) {
                .sizes = {graph.sizes(v).begin(), graph.sizes(v).end()},
                .strides = {graph.strides(v).begin(), graph.strides(v).end()},
                .contiguous = graph.is_contiguous(v)};
+  out.as_empty_gives = are_default_strides(out.sizes, out.strides);
   if (graph.numel(v) == 0) return out;
   int64_t elements = 1;
   for (size_t d = 0; d < out.sizes.size(); ++d) elements += (out.sizes[d] - 1) * out.strides[d];
@@ -80,7 +82,7 @@ bool fits(const at::Tensor& tensor, const Geometry& geometry) {
 }
 
 at::Tensor allocate(const Geometry& geometry) {
-  if (geometry.contiguous) return at::Tensor(at::detail::empty_cpu(geometry.sizes, geometry.dtype));
+  if (geometry.as_empty_gives) return at::Tensor(at::detail::empty_cpu(geometry.sizes, geometry.dtype));
   return at::Tensor(at::detail::empty_strided_cpu(geometry.sizes, geometry.strides, geometry.dtype));
 }
 

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <ATen/Parallel.h>
+#include <c10/util/ArrayRef.h>
+
+#include <algorithm>
 
 #include "shadowgraph/kernels/kernel.h"
 
@@ -9,6 +12,16 @@ namespace shadowgraph {
 
 // Elements below which threads cost more than they save; eager's grain.
 constexpr int64_t kElementsOfAThread = 32768;
+
+// Those that at::empty gives, also where they do not matter.
+inline bool are_default_strides(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  int64_t expected = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (strides[d] != expected) return false;
+    expected *= std::max<int64_t>(sizes[d], 1);
+  }
+  return true;
+}
 
 // `data`: the first element of each operand.
 inline void launch(KernelFunction function, const KernelPlan& plan, void* const* data, const int64_t* scalars) {

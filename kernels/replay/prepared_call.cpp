@@ -41,10 +41,12 @@ void bind(const CallGraph& call, PreparedCall& made) {
     for (const ValueId output : plan.outputs) {
       part.outputs.push_back(static_cast<uint32_t>(outputs.size()));
       outputs.push_back(output);
-      made.fresh.push_back({.dtype = graph.value(output).dtype,
-                            .sizes = {graph.sizes(output).begin(), graph.sizes(output).end()},
-                            .strides = {graph.strides(output).begin(), graph.strides(output).end()},
-                            .contiguous = graph.is_contiguous(output)});
+      made.fresh.push_back(
+          {.dtype = graph.value(output).dtype,
+           .sizes = {graph.sizes(output).begin(), graph.sizes(output).end()},
+           .strides = {graph.strides(output).begin(), graph.strides(output).end()},
+           .contiguous = are_default_strides({graph.sizes(output).data(), graph.sizes(output).size()},
+                                             {graph.strides(output).data(), graph.strides(output).size()})});
     }
   }
   for (const Argument& result : graph.results(call.node)) {
