@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <string_view>
 
+#include "ir/analysis/written_arguments.h"
 #include "ir/operators/formals.h"
 #include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_name.h"
 #include "shadowgraph/analysis.h"
 
 namespace shadowgraph {
@@ -50,7 +53,36 @@ c10::Device generator_device(const Graph& graph, NodeId node, const OperatorFact
   return device.value_or(c10::Device(c10::DeviceType::CPU));
 }
 
+// An argument that is annotated as written, and is only where another one is given. The kernels of fused optimizer
+// steps (FusedAdamKernel.cpp and .cu, and their like) divide gradients by the scaler's factor and keep that; without
+// one they read them.
+struct WrittenIfGiven {
+  std::string_view name, argument, given;
+};
+constexpr WrittenIfGiven kWrittenIfGiven[] = {
+    {"aten::_fused_adam_", "grads", "grad_scale"},
+    {"aten::_fused_adamw_", "grads", "grad_scale"},
+    {"aten::_fused_sgd_", "grads", "grad_scale"},
+    {"aten::_fused_adagrad_", "grads", "grad_scale"},
+};
+
 }  // namespace
+
+bool writes_argument(const Graph& graph, NodeId node, size_t position) {
+  const Target& target = graph.target(node);
+  if (target.kind() != TargetKind::kOperator) return true;
+  for (const WrittenIfGiven& row : kWrittenIfGiven) {
+    if (!stands_for(row.name, target.name())) continue;
+    const c10::FunctionSchema& schema = target.schema();
+    if (position >= schema.arguments().size() || schema.arguments()[position].name() != row.argument) continue;
+    const std::optional<int> given = schema.argumentIndexWithName(row.given);
+    const std::span<const Argument> here = graph.arguments(node);
+    if (given && static_cast<size_t>(*given) < here.size()) {
+      return here[static_cast<size_t>(*given)].kind != ArgumentKind::kNone;
+    }
+  }
+  return true;
+}
 
 StorageId Effects::generator_for(c10::Device device) {
   // "cpu" and "cpu:0" are one generator.
@@ -110,7 +142,8 @@ Effects Effects::of(const Graph& graph) {
       }
     } else if (!facts.written.empty() && writes_now(graph, n, facts)) {
       for (const uint16_t position : facts.written) {
-        if (position < arguments.size()) for_each_tensor(graph, arguments.subspan(position, 1), write);
+        if (position >= arguments.size() || !writes_argument(graph, n, position)) continue;
+        for_each_tensor(graph, arguments.subspan(position, 1), write);
       }
     }
     if (facts.random) {

@@ -1,4 +1,5 @@
 // Versions, reads and writes.
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include "shadowgraph/analysis.h"
@@ -121,6 +122,39 @@ TEST(IrEffects, BatchNormWritesItsStatisticsInTrainingOnly) {
   EXPECT_EQ(effects_with("true", "%1"), "s0@0 s1@0 s2@0 -> s1:0-1 s2:0-1");
   EXPECT_EQ(effects_with("true", "None"), "s0@0 s2@0 -> s2:0-1");
   EXPECT_EQ(effects_with("false", "%1"), "s0@0 s1@0 s2@0 ->");
+}
+
+// The gradients of a fused optimizer step are written where a scaler's factor is taken out of them: held against what
+// the kernel does.
+TEST(IrEffects, FusedStepsWriteGradientsForAScalerOnly) {
+  const auto effects_with = [](const char* scale) {
+    const Graph graph = samples::graph_of(
+        "operator aten::_fused_sgd_(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] momentum_buffer_list, *, float "
+        "weight_decay, float momentum, float lr, float dampening, bool nesterov, bool maximize, bool is_first_step, "
+        "Tensor? grad_scale=None, Tensor? found_inf=None) -> ()\n"
+        "s0 = 8 cpu input\ns1 = 8 cpu input\ns2 = 4 cpu input\n"
+        "%0 = sg::input(name=\"p\") : f32[2] @s0\n%1 = sg::input(name=\"g\") : f32[2] @s1\n"
+        "%2 = sg::input(name=\"scale\") : f32[] @s2\n"
+        "aten::_fused_sgd_(self=[%0], grads=[%1], momentum_buffer_list=[], weight_decay=0.0, momentum=0.0, lr=0.1, "
+        "dampening=0.0, nesterov=false, maximize=false, is_first_step=false, grad_scale=" +
+        std::string(scale) + ", found_inf=None)\n");
+    return describe(Effects::of(graph), NodeId(3));
+  };
+  EXPECT_EQ(effects_with("None"), "s0@0 s1@0 -> s0:0-1");
+  EXPECT_EQ(effects_with("%2"), "s0@0 s1@0 s2@0 -> s0:0-1 s1:0-1");
+  for (const bool scaled : {false, true}) {
+    const at::Tensor before = at::rand({3});
+    const at::Tensor gradient = before.clone();
+    const auto scale = scaled ? std::optional<at::Tensor>(at::full({}, 2.0)) : std::nullopt;
+    const auto no_overflow = scaled ? std::optional<at::Tensor>(at::zeros({})) : std::nullopt;
+    at::_fused_sgd_({at::rand({3})}, {gradient}, {at::rand({3})}, 0.1, 0.9, 0.1, 0, false, true, false, scale,
+                    no_overflow);
+    EXPECT_EQ(at::equal(gradient, before), !scaled);
+    const at::Tensor again = before.clone();
+    at::_fused_adamw_({at::rand({3})}, {again}, {at::rand({3})}, {at::rand({3})}, {}, {at::ones({})}, 0.1, 0.9, 0.99,
+                      0.01, 1e-8, false, true, scale, no_overflow);
+    EXPECT_EQ(at::equal(again, before), !scaled);
+  }
 }
 
 TEST(IrEffects, RandomNodesWriteTheGeneratorOfTheirDevice) {
