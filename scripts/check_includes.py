@@ -29,7 +29,7 @@ PUBLIC = {
     "kernels": ["kernels/*"],
     "profiler": ["operators", "profile", "profile/*"],
     "sharding": ["sharding/*"],
-    "viz": ["draw", "draw_colors"],
+    "viz": ["draw", "draw_colors", "draw_plan"],
     "umbrella": ["shadowgraph"],
 }
 # The folders of core/, each with those below it that it includes. A public header of the same name is of the room.

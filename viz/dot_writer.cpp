@@ -171,12 +171,14 @@ class Writer {
       line(1, "{} -> {} [style=dashed, color=\"#a0a8b0\"];", model_.boxes[edge.from].id, model_.boxes[edge.to].id);
       return;
     }
-    const char* kind = edge.removed        ? ", style=dashed, color=\"#d55e00\""
-                       : edge.to_next_copy ? ", style=dashed, constraint=false"
-                                           : "";
+    const char* kind = edge.removed         ? ", style=dashed, color=\"#d55e00\""
+                       : edge.to_next_copy  ? ", style=dashed, constraint=false"
+                       : !edge.note.empty() ? ", color=\"#c0392b\", fontcolor=\"#c0392b\""
+                                            : "";
+    const std::string label = edge.note.empty() ? edge.label : edge.note;
     // Spaces keep the label off the line where the viewer's font is wider than the one measured with.
     line(1, "{} -> {} [label=\"  {}  \", tooltip=\"{}\", labeltooltip=\"{}\", penwidth={:.1f}{}];",
-         model_.boxes[edge.from].id, model_.boxes[edge.to].id, escape_dot(edge.label, " "), escape_dot(edge.tooltip),
+         model_.boxes[edge.from].id, model_.boxes[edge.to].id, escape_dot(label, " "), escape_dot(edge.tooltip),
          escape_dot(edge.tooltip), 1.0 + 0.2 * width, kind);
   }
 

@@ -63,7 +63,8 @@ std::string amount_text(double amount, NodeColors::Unit unit) {
 class KindNumbers {
  public:
   explicit KindNumbers(NodeColors& colors) : colors_(colors) {}
-  void set(NodeId node, const std::string& name) {
+  void set(NodeId node, const std::string& name) { colors_.kinds[node] = add(name); }
+  uint32_t add(const std::string& name) {
     auto [entry, added] = numbers_.try_emplace(name, static_cast<uint32_t>(colors_.kind_entries.size()));
     if (added && colors_.kind_entries.size() < kMostKinds) {
       colors_.kind_entries.push_back({name, std::string(kKindFills[colors_.kind_entries.size()])});
@@ -73,7 +74,7 @@ class KindNumbers {
       }
       entry->second = kMostKinds;
     }
-    colors_.kinds[node] = entry->second;
+    return entry->second;
   }
 
  private:
@@ -241,6 +242,20 @@ NodeColors NodeColors::of(const Profile& profile, ColorBy by) {
         break;
     }
   }
+  return colors;
+}
+
+NodeColors colors_by_kind(std::string title, const std::vector<std::pair<NodeId, std::string>>& kind_of) {
+  std::map<std::string, size_t> counts;
+  for (const auto& [node, kind] : kind_of) ++counts[kind];
+  std::vector<std::pair<std::string, size_t>> kinds(counts.begin(), counts.end());
+  std::ranges::stable_sort(kinds, std::ranges::greater(), &std::pair<std::string, size_t>::second);
+  NodeColors colors;
+  colors.by = ColorBy::kModule;  // any that is not the operators'
+  colors.title = std::move(title);
+  KindNumbers numbers(colors);
+  for (const auto& [kind, count] : kinds) numbers.add(kind);
+  for (const auto& [node, kind] : kind_of) numbers.set(node, kind);
   return colors;
 }
 

@@ -404,6 +404,11 @@ class ViewBuilder {
           edge.tooltip += (edge.tooltip.empty() ? "" : "\n") + type + " of " + graph_.target(producer).name();
         }
         edge.bytes = std::max(edge.bytes, graph_.logical_bytes(value));
+        if (!options_.edge_note) return;
+        const std::string note = options_.edge_note(drawn_.nodes[user], value);
+        if (note.empty()) return;
+        if (edge.note.empty()) edge.note = note;
+        edge.tooltip += "\n" + note;
       });
     }
     for (size_t e = 0; e < ways.size(); ++e) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -105,6 +106,8 @@ struct ViewOptions {
 
   const NodeColors* colors = nullptr;  // none: by the kind of operator
   const Graph* before = nullptr;       // what to mark the differences from
+  // What happens to a tensor on its way to a node that takes it ("all_gather 12.0 MiB"); empty: nothing, or no text.
+  std::function<std::string(NodeId user, ValueId value)> edge_note;
 };
 
 // What is said of a box by its border.
@@ -136,6 +139,7 @@ struct ViewEdge {
   int64_t bytes = 0;          // of the largest
   bool to_next_copy = false;  // from one copy of a folded module to the next
   bool removed = false;       // only in the graph before
+  std::string note;           // ViewOptions::edge_note, of the first tensor that has one
 };
 
 struct ViewCluster {
