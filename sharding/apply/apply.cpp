@@ -2,36 +2,32 @@
 // otherwise gets a copy, made there and kept for others.
 //
 // A copy is right as long as nothing writes to what it was made of. So values that live in copies (the copy itself and
-// views of it) remember at which version of the storage that was, and who reads one later than that is refused; so is who
-// writes to one.
+// views of it) remember at which version of the storage that was, and who reads one later than that is refused; so is
+// who writes to one.
 #include "shadowgraph/sharding/apply.h"
 
 #include <ATen/TensorUtils.h>
-#include <ATen/ops/empty_strided.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <optional>
 #include <utility>
 
 #include "core/fake/process_groups.h"
+#include "ir/analysis/written_arguments.h"
 #include "passes/rewrite/fake_of.h"
 #include "shadowgraph/analysis.h"
 #include "shadowgraph/edit.h"
 #include "shadowgraph/text.h"
 #include "sharding/apply/local_program.h"
+#include "sharding/apply/lookup.h"
 #include "sharding/apply/redistribute.h"
+#include "sharding/apply/sharding_notes.h"
 
 namespace shadowgraph {
 namespace {
-
-constexpr const char* kMeshKey = "sharding.mesh";
-constexpr const char* kRankKey = "sharding.rank";
-constexpr const char* kLayoutNote = "layout";
-constexpr const char* kSizesNote = "whole_sizes";
 
 std::span<const int64_t> ints_of(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
 
@@ -238,8 +234,8 @@ class Application {
     return Argument::of_constant(made_.add_constant(local_part(full, layout, plan_.mesh, rank_)));
   }
 
-  // An alias has no operator that would say what it is of a local tensor: it is what it was of a whole one, or looks at all
-  // that its source does.
+  // An alias has no operator that would say what it is of a local tensor: it is what it was of a whole one, or looks at
+  // all that its source does.
   void alias(NodeId node) {
     const std::vector<ValueId> operands = operands_of(node);
     const ValueId value = results_of(node).at(0);
@@ -332,7 +328,9 @@ class Application {
     const auto arguments = read_.arguments(node);
     for (size_t i = 0; i < arguments.size(); ++i) {
       const bool is_written =
-          writes && (facts.unknown || std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end());
+          writes &&
+          (facts.unknown || (std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end() &&
+                             writes_argument(read_, node, i)));
       read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
         if (is_tensor(v)) written.push_back(is_written);
       });
@@ -358,7 +356,9 @@ class Application {
       taken.push_back(take(node, operands[i], layouts.operands[i], written[i], effects_.geometry_only(node)));
     }
     make_viewable(node, operands, taken, layouts);
-    const NodeId made = copy_call(node, taken);
+    replaced_.clear();
+    const auto lookup = rules().lookup(read_, node, layouts.operands, layouts.results, plan_.mesh, rank_);
+    const NodeId made = lookup ? look_up(node, *lookup, taken) : copy_call(node, taken);
     place_results(node, made, operands, results, taken, layouts);
   }
 
@@ -376,8 +376,8 @@ class Application {
                            text_of(layouts.operands), text_of(layouts.results)));
   }
 
-  // A copy is contiguous where the tensor itself was not, and the local result of an operator may lie otherwise than the
-  // whole one: a view that the whole allowed may need one more copy, and strides that it names are others.
+  // A copy is contiguous where the tensor itself was not, and the local result of an operator may lie otherwise than
+  // the whole one: a view that the whole allowed may need one more copy, and strides that it names are others.
   void make_viewable(NodeId node, std::span<const ValueId> operands, std::vector<Taken>& taken,
                      const NodeLayouts& layouts) {
     const std::string& name = read_.target(node).name();
@@ -428,6 +428,38 @@ class Application {
     fail(node, "it names strides and an offset in memory that is laid out otherwise here");
   }
 
+  // A call whose indices are into what is cut: those of others become ones that count for nothing (lookup.h).
+  NodeId look_up(NodeId node, const ShardingRules::Lookup& lookup, std::vector<Taken> taken) {
+    const std::string& name = read_.target(node).name();
+    const auto named = [&](const char* argument) {
+      return static_cast<size_t>(*read_.target(node).schema().argumentIndexWithName(argument));
+    };
+    const auto number = [&](const char* argument) { return read_.arguments(node)[named(argument)].i; };
+    ValueId& indices = taken.at(lookup.operand).made;
+    if (name.starts_with("aten::nll_loss")) {
+      constexpr int64_t kIgnored = -100;  // no index of this device
+      indices = local_indices(program_, indices, lookup, kIgnored, number("ignore_index")).indices;
+      replaced_.emplace_back(named("ignore_index"), Argument::of_int(kIgnored));
+      return copy_call(node, taken);
+    }
+    const LocalIndices local = local_indices(program_, indices, lookup, /*instead=*/0, std::nullopt);
+    indices = local.indices;
+    if (name == "aten::embedding_dense_backward") {
+      const int64_t padding = number("padding_idx");
+      const bool is_here = padding >= lookup.begin && padding < lookup.end;
+      replaced_.emplace_back(named("padding_idx"), Argument::of_int(is_here ? padding - lookup.begin : -1));
+      taken.at(0).made = without_rows(program_, taken.at(0).made, local.others);
+      return copy_call(node, taken);
+    }
+    if (name != "aten::embedding") fail(node, "nothing is known of how its indices are looked up in a part");
+    replaced_.emplace_back(named("padding_idx"), Argument::of_int(-1));
+    const ValueId found = program_.only_result(copy_call(node, taken));
+    const NodeId made =
+        program_.append(program_.emitter.target("aten::masked_fill", "Scalar"), rows_of(program_, found, local.others));
+    program_.rebuild.node(node, made);
+    return made;
+  }
+
   NodeId copy_call(NodeId node, std::span<const Taken> taken) {
     const NodeLayouts& layouts = plan_.nodes[node];
     const auto replicated = [](const Layout& layout) { return layout.is_replicated(); };
@@ -456,6 +488,7 @@ class Application {
       local.at(2) = made_.int_list(ints_of(*strides_));
       if (local.size() > 3) local[3] = Argument::of_int(program_.tensor(taken[0].made).storage_offset());
     }
+    for (const auto& [position, argument] : replaced_) local.at(position) = argument;
     const NodeId made = program_.append(program_.rebuild.target(read_.node(node).target), local);
     program_.rebuild.node(node, made);
     return made;
@@ -464,8 +497,8 @@ class Application {
 
   void place_results(NodeId node, NodeId made, std::span<const ValueId> operands, std::span<const ValueId> results,
                      std::span<const Taken> taken, const NodeLayouts& layouts) {
-    // What a node read on the host is a number in the graph already, and what gives nothing has no shape to find; but it may
-    // refuses its operands.
+    // What a node read on the host is a number in the graph already, and what gives nothing has no shape to find; but
+    // it may refuses its operands.
     const bool gives_nothing = read_.target(node).schema().returns().empty();
     torch::jit::Stack stack;
     if (!results.empty() || (gives_nothing && read_.target(node).kind() == TargetKind::kOperator)) {
@@ -644,100 +677,14 @@ class Application {
   IdMap<StorageId, ValueId> first_in_;  // the placeholder that stands for the storage
   IdMap<NodeId, std::vector<Taken>> ends_;
   bool ends_begun_ = false;
-  std::optional<at::DimVector> strides_;  // that the node under way names
+  std::optional<at::DimVector> strides_;               // that the node under way names
+  std::vector<std::pair<size_t, Argument>> replaced_;  // arguments of the node under way, by position
 };
-
-std::vector<int64_t> sizes_from(std::string_view text) {
-  std::vector<int64_t> sizes;
-  if (text == "scalar") return sizes;
-  while (!text.empty()) {
-    int64_t size = 0;
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-    if (error != std::errc()) throw Error(fmt::format("'{}' are no sizes", text));
-    sizes.push_back(size);
-    text.remove_prefix(std::min(text.size(), static_cast<size_t>(stop - text.data()) + 1));
-  }
-  return sizes;
-}
-
-// "a;b;c"
-std::vector<std::string_view> parts_of(std::string_view text) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t end = text.find(';');
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
-}
 
 }  // namespace
 
-ShardedGraph ShardedGraph::of(Graph graph) {
-  ShardedGraph sharded;
-  const auto& meta = graph.metadata.other;
-  const auto mesh = meta.find(kMeshKey);
-  const auto rank = meta.find(kRankKey);
-  if (mesh == meta.end() || rank == meta.end()) {
-    throw Error("this graph is not one rank's of a sharded program: it says nothing of a mesh; make it with apply()");
-  }
-  sharded.mesh = DeviceMesh::parse(mesh->second);
-  sharded.rank = std::stoll(rank->second);
-  const auto name_of = [&](NodeId node) { return graph.text(graph.arguments(node)[0].string); };
-  for (const NodeId node : graph.nodes()) {
-    const TargetId target = graph.node(node).target;
-    const std::string_view layout = graph.note(node, kLayoutNote);
-    const std::string_view sizes = graph.note(node, kSizesNote);
-    if (target.index <= target_of(Builtin::kInput).index) {
-      sharded.inputs.push_back({name_of(node), Layout::parse(layout), sizes_from(sizes)});
-    } else if (target == target_of(Builtin::kGradient)) {
-      if (layout.empty()) continue;
-      const NodeId parameter = graph.value(graph.arguments(node)[0].ref.value).producer;
-      if (graph.node(parameter).target.index > target_of(Builtin::kInput).index) continue;
-      sharded.gradients.push_back({name_of(parameter), Layout::parse(layout), sizes_from(sizes)});
-    } else if (target == target_of(Builtin::kOutput)) {
-      const std::vector<std::string_view> layouts = parts_of(layout);
-      const std::vector<std::string_view> all_sizes = parts_of(sizes);
-      size_t next = 0;
-      for (const Argument& output : graph.list(graph.arguments(node)[0])) {
-        const bool tensor =
-            output.kind == ArgumentKind::kValue && graph.value(output.ref.value).kind == ValueKind::kTensor;
-        if (!tensor) {
-          sharded.outputs.push_back({.layout = Layout(sharded.mesh.axes.size()), .defined = false});
-          continue;
-        }
-        if (next >= layouts.size() || next >= all_sizes.size())
-          throw Error("sg::output does not say how its tensors lie");
-        sharded.outputs.push_back({"", Layout::parse(layouts[next]), sizes_from(all_sizes[next])});
-        ++next;
-      }
-    }
-  }
-  sharded.graph = std::move(graph);
-  return sharded;
-}
-
 ShardedGraph apply(const Graph& graph, const ShardingPlan& plan, int64_t rank, const ApplyOptions& options) {
   return ShardedGraph::of(Application(graph, plan, rank, options).run());
-}
-
-at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tensor& whole) {
-  const ShardedTensor& tensor = sharded.inputs.at(input);
-  if (!std::ranges::equal(whole.sizes(), tensor.sizes)) {
-    throw Error(fmt::format("{} has sizes [{}], not [{}]", tensor.name, fmt::join(tensor.sizes, ", "),
-                            fmt::join(whole.sizes(), ", ")));
-  }
-  at::Tensor part = local_part(whole, tensor.layout, sharded.mesh, sharded.rank);
-  size_t next = 0;
-  for (const NodeId node : sharded.graph.nodes()) {
-    if (sharded.graph.node(node).target.index > target_of(Builtin::kInput).index || next++ != input) continue;
-    const auto strides = sharded.graph.strides(sharded.graph.results(node)[0].ref.value);
-    if (std::ranges::equal(strides, part.strides())) return part;
-    const at::Tensor strided =
-        at::empty_strided(part.sizes(), c10::IntArrayRef(strides.data(), strides.size()), part.options());
-    return strided.copy_(part);
-  }
-  return part;
 }
 
 }  // namespace shadowgraph

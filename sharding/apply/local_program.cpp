@@ -96,8 +96,11 @@ ValueId LocalProgram::new_value(NodeId node, const at::Tensor& fake, ValueId lik
 // Nodes of a redistribution
 
 ValueId LocalProgram::call_for_one(const char* name, const char* overload, std::initializer_list<Argument> arguments) {
-  const NodeId node =
-      append(emitter.target(name, overload), std::span<const Argument>(arguments.begin(), arguments.size()));
+  return only_result(
+      append(emitter.target(name, overload), std::span<const Argument>(arguments.begin(), arguments.size())));
+}
+
+ValueId LocalProgram::only_result(NodeId node) {
   const torch::jit::Stack results = call(node);
   const ValueId value = new_value(node, results.front().toTensor());
   const Argument result = Argument::of_value(value);

@@ -38,14 +38,19 @@ class LocalProgram {
 
   // The operator's results on the fakes of its operands. Throws what it throws.
   torch::jit::Stack call(NodeId node);
-  // A tensor result of `node`, in the storage that the fake is on. A storage that is new here is the new self of `like`'s, if
-  // that has none yet.
+  // A tensor result of `node`, in the storage that the fake is on. A storage that is new here is the new self of
+  // `like`'s, if that has none yet.
   ValueId new_value(NodeId node, const at::Tensor& fake, ValueId like = {});
   const at::Tensor& tensor(ValueId made) const { return tensors_[made]; }
   // The new self of a storage that is read; invalid if there is none.
   StorageId self_of(StorageId read) const { return selves_[read]; }
   // What is in `read` lies in `made`, which has another self.
   void join(StorageId read, StorageId made) { selves_[read] = made; }
+
+  // The result of a node that has one, called on its operands' fakes.
+  ValueId only_result(NodeId node);
+  // A node with one result.
+  ValueId call_for_one(const char* name, const char* overload, std::initializer_list<Argument> arguments);
 
   // ---- Nodes of a redistribution: one fresh result each, or a view
   ValueId view(ValueId source, std::span<const int64_t> sizes);  // itself if it has these sizes
@@ -55,13 +60,11 @@ class LocalProgram {
   ValueId contiguous_clone(ValueId source);
   ValueId contiguous(ValueId source);  // itself if it is
   ValueId divided(ValueId source, int64_t by);
-  // A collective of _c10d_functional, whose result has these sizes, and the wait for it. Not called on fakes: this process
-  // may have groups of these names that are others.
+  // A collective of _c10d_functional, whose result has these sizes, and the wait for it. Not called on fakes: this
+  // process may have groups of these names that are others.
   ValueId collective(const char* name, std::initializer_list<Argument> arguments, std::span<const int64_t> sizes);
 
  private:
-  ValueId call_for_one(const char* name, const char* overload, std::initializer_list<Argument> arguments);
-
   const Graph& read_;
   Graph& made_;
   NodeCalls calls_;

@@ -26,6 +26,7 @@ struct Factor {
   int64_t extent = -1;             // -1: not known yet
   bool whole = false;              // nobody cuts it
   PartialOp op = PartialOp::kSum;  // of results that lack it
+  int32_t masked_by = -1;          // position of the argument with indices into it; -1: none
 };
 
 struct TensorFactors {

@@ -36,9 +36,11 @@ struct ShardingRules::Table {
   NodeFactors work_out(const Graph& graph, NodeId node) const;
 };
 
-// The strategy that cuts `factor` behind `outer` of its elements. Empty if there is none: a tensor has the factor twice,
-// or an operand that is written would lie otherwise afterwards.
+// The strategy that cuts `factor` behind `outer` of its elements. Empty if there is none: a tensor has the factor
+// twice, or an operand that is written would lie otherwise afterwards.
 std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId factor, int64_t outer);
+// All tensors replicated.
+AxisStrategy replicated(const NodeFactors& factors);
 // `strategy` if no operand that is written would lie otherwise afterwards; what is overwritten lies as it will.
 bool fits_writes(const NodeFactors& factors, AxisStrategy& strategy);
 

@@ -177,8 +177,9 @@ class RuleReader {
       clause.argument = word("the name of an argument");
       return;
     }
-    if (cursor_.eat_word("local")) {
-      clause.kind = Kind::kLocal;
+    const bool masked = cursor_.eat_word("masked");
+    if (masked || cursor_.eat_word("local")) {
+      clause.kind = masked ? Kind::kMasked : Kind::kLocal;
       clause.argument = word("the name of an argument");
       cursor_.expect('=');
       clause.groups = read_groups();

@@ -55,6 +55,7 @@ struct RuleClause {
     kLocal,     // `argument` is divided by the devices that cut the factors
     kSizes,     // `argument` is the sizes of the first result
     kRandom,    // draws random numbers
+    kMasked,    // the factor is looked up by the indices in `argument`: what a device has not counts as nothing there
   };
   Kind kind;
   RuleCondition condition;

@@ -29,9 +29,43 @@ struct CapturedStep {
   std::vector<at::Tensor> inputs;  // whole, in order of placeholders
 };
 
-enum class StepOptimizer { kSgd, kAdamW };
+enum class StepOptimizer { kSgd, kAdamW, kFusedAdamW };
 
-// Models that compute some things in single precision do so in doubles: what is compared is the program, not its rounding.
+// What Python's AdamW(fused=True) calls: one operator for all parameters, which the C++ frontend has none for.
+class FusedAdamW : public torch::optim::AdamW {
+ public:
+  using torch::optim::AdamW::AdamW;
+  at::Tensor step(LossClosure = nullptr) override {
+    const at::NoGradGuard no_grad;
+    for (torch::optim::OptimizerParamGroup& group : param_groups()) {
+      const auto& options = static_cast<torch::optim::AdamWOptions&>(group.options());
+      std::vector<at::Tensor> parameters, gradients, averages, squares, steps;
+      for (at::Tensor& parameter : group.params()) {
+        if (!parameter.grad().defined()) continue;
+        auto& state = state_[parameter.unsafeGetTensorImpl()];
+        if (!state) {
+          auto made = std::make_unique<torch::optim::AdamWParamState>();
+          made->exp_avg(at::zeros_like(parameter));
+          made->exp_avg_sq(at::zeros_like(parameter));
+          state = std::move(made);
+        }
+        auto& moments = static_cast<torch::optim::AdamWParamState&>(*state);
+        moments.step(moments.step() + 1);
+        parameters.push_back(parameter);
+        gradients.push_back(parameter.grad());
+        averages.push_back(moments.exp_avg());
+        squares.push_back(moments.exp_avg_sq());
+        steps.push_back(at::full({}, static_cast<double>(moments.step()), at::kFloat));
+      }
+      at::_fused_adamw_(parameters, gradients, averages, squares, {}, steps, options.lr(), std::get<0>(options.betas()),
+                        std::get<1>(options.betas()), options.weight_decay(), options.eps(), false, false);
+    }
+    return {};
+  }
+};
+
+// Models that compute some things in single precision do so in doubles: what is compared is the program, not its
+// rounding.
 inline void compute_in_doubles(Graph& graph) {
   bool changed = false;
   for (const NodeId node : nodes_calling(graph, "aten::_to_copy")) {
@@ -54,6 +88,8 @@ inline CapturedStep capture_step(const std::string& name, StepOptimizer kind, in
     if (kind == StepOptimizer::kSgd) {
       optimizer =
           std::make_unique<torch::optim::SGD>(model.module->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    } else if (kind == StepOptimizer::kFusedAdamW) {
+      optimizer = std::make_unique<FusedAdamW>(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
     } else {
       optimizer = std::make_unique<torch::optim::AdamW>(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
     }

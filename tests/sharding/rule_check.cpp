@@ -265,6 +265,8 @@ class CallCheck {
       for (size_t i = 0; i < results.size(); ++i) results[i][a] = axes[a]->results[i];
     }
     if (!divides(operands_, operands, mesh) || !divides(results_, results, mesh)) return false;
+    // Its local call has other indices on each rank: vocabulary_test.cpp.
+    if (rules_.lookup(graph_, node_, operands, results, mesh, 0)) return true;
     try {
       const std::string difference = differs(operands, results, mesh);
       if (!difference.empty()) wrong(axes, mesh, difference);

@@ -1,0 +1,25 @@
+// log_softmax(x) = y - log(sum(exp(y))), y = x - max(x), and its gradient g - exp(result) * sum(g): as operators whose
+// maxima and sums may be partial, so that what is normalised may be cut along the dimension. The formulas are those of
+// passes/decompose.
+#include <set>
+#include <string>
+
+#include "shadowgraph/passes/decompose.h"
+#include "shadowgraph/sharding/rules.h"
+
+namespace shadowgraph {
+
+int64_t split_log_softmaxes(Graph& graph) {
+  constexpr const char* kSplit[] = {"aten::_log_softmax", "aten::_log_softmax_backward_data"};
+  std::set<std::string> stay{"aten::amax", "aten::sub", "aten::exp", "aten::sum",
+                             "aten::log",  "aten::mul", "aten::to",  "aten::_to_copy"};
+  for (const NodeId node : graph.nodes()) {
+    if (graph.target(node).kind() == TargetKind::kOperator) stay.insert(graph.target(node).name());
+  }
+  for (const char* name : kSplit) stay.erase(name);
+  int64_t count = 0;
+  for (const auto& [name, calls] : decompose(graph, {.to = OperatorSet::of(std::move(stay))}).expanded) count += calls;
+  return count;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,143 @@
+// What is looked up by index and cut along the vocabulary: each rank looks up its own words, and the sum is all of it.
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+
+#include "shadowgraph/verify.h"
+#include "tests/sharding/captured_step.h"
+#include "tests/sharding/random_plan.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr int64_t kWords = 12;
+constexpr int64_t kNothing = 3;  // a word that does not count as a target
+
+struct WordsImpl : torch::nn::Module {
+  WordsImpl() {
+    embedding =
+        register_module("embedding", torch::nn::Embedding(torch::nn::EmbeddingOptions(kWords, 8).padding_idx(5)));
+    head = register_module("head", torch::nn::Linear(8, kWords));
+  }
+  at::Tensor forward(const at::Tensor& words) { return head(embedding(words)); }
+  torch::nn::Embedding embedding{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(Words);
+
+CapturedStep step_with(at::Reduction::Reduction reduction, bool weighted) {
+  CapturedStep step;
+  {
+    const FakeTensorMode mode;
+    Words net;
+    net->to(at::kDouble);
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.5));
+    const at::Tensor words = at::empty({6, 4}, at::kLong);
+    const at::Tensor targets = at::empty({24}, at::kLong);
+    const at::Tensor weight = at::empty({kWords}, at::kDouble);
+    ProgramToCapture program;
+    program.module = net.get();
+    program.inputs = {words, targets, weight};
+    program.input_names = {"words", "targets", "weight"};
+    program.forward = [&](const Tensors& in) -> Tensors { return {net->forward(in[0]), in[1], in[2]}; };
+    program.loss = [=](const Tensors& out) {
+      const auto weights = weighted ? std::optional<at::Tensor>(out[2]) : std::nullopt;
+      const at::Tensor loss =
+          at::nll_loss(at::log_softmax(out[0].flatten(0, 1), 1), out[1], weights, reduction, kNothing);
+      return reduction == at::Reduction::None ? (loss * loss).sum() : loss;
+    };
+    program.optimizer = &sgd;
+    step.graph = capture_training_step(program).graph;
+  }
+  split_mean_losses(step.graph);
+  at::manual_seed(5);
+  for (const NodeId node : step.graph.nodes()) {
+    if (step.graph.node(node).target.index > target_of(Builtin::kInput).index) continue;
+    const ValueId value = step.graph.results(node)[0].ref.value;
+    const auto sizes = step.graph.sizes(value);
+    const c10::IntArrayRef shape(sizes.data(), sizes.size());
+    step.inputs.push_back(step.graph.value(value).dtype == at::kLong ? at::randint(0, kWords, shape, at::kLong)
+                                                                     : at::rand(shape, at::kDouble) + 0.5);
+  }
+  return step;
+}
+
+struct Case {
+  const char* name;
+  at::Reduction::Reduction reduction;
+  bool weighted;
+};
+
+class Vocabularies : public ::testing::TestWithParam<Case> {};
+
+// Every node that can takes the vocabulary cut, on every axis or on some; the others lie as they come.
+TEST_P(Vocabularies, CutLookupsGiveTheSame) {
+  const CapturedStep step = step_with(GetParam().reduction, GetParam().weighted);
+  const WholeRun whole = run_whole(step);
+  PlanMaker maker(step.graph);
+  std::map<std::string, int64_t> cut;
+  for (const char* mesh : {"2", "3", "4", "2x2", "2x3"}) {
+    for (const size_t only : {size_t{0}, size_t{1}, size_t{9}}) {
+      SCOPED_TRACE(std::string(mesh) + " axis " + std::to_string(only));
+      const DeviceMesh on = DeviceMesh::parse(mesh);
+      const ShardingPlan plan = maker.make(
+          on, [&](NodeId node, size_t axis, const NodeStrategies& strategies, const std::vector<Placement>& now) {
+            std::vector<size_t> order;
+            for (size_t i = 0; i < strategies.axis.size(); ++i) {
+              const bool is_lookup = strategies.axis[i].name == "v" && (only == 9 || only == axis);
+              if (is_lookup && step.graph.target(node).kind() == TargetKind::kOperator) order.push_back(i);
+            }
+            for (size_t i = 0; i < strategies.axis.size(); ++i) {
+              if (strategies.axis[i].operands == now) order.push_back(i);
+            }
+            return order;
+          });
+      const ShardingRules rules;
+      for (const NodeId node : step.graph.nodes()) {
+        const NodeLayouts& layouts = plan.nodes[node];
+        if (step.graph.target(node).kind() != TargetKind::kOperator || layouts.operands.empty()) continue;
+        const auto lookup = rules.lookup(step.graph, node, layouts.operands, layouts.results, on, on.size() - 1);
+        if (!lookup) continue;
+        EXPECT_EQ(lookup->end, kWords) << "the last rank has the last words";
+        ++cut[step.graph.target(node).name()];
+      }
+      const std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
+      for (const ShardedGraph& rank : ranks) verify(rank.graph);
+      worst_difference(whole, simulate(ranks, step.inputs));
+      if (testing::Test::HasFailure()) FAIL() << first_wrong_node(step, plan);
+    }
+  }
+  for (const char* name :
+       {"aten::embedding", "aten::embedding_dense_backward", "aten::nll_loss_forward", "aten::nll_loss_backward"}) {
+    EXPECT_GE(cut[name], 8) << name;
+  }
+}
+
+// With log_softmax taken apart, what normalises may be cut: a maximum and sums are exchanged.
+TEST_P(Vocabularies, LossesOfCutLogitsAreTheSame) {
+  CapturedStep step = step_with(GetParam().reduction, GetParam().weighted);
+  const WholeRun before = run_whole(step);
+  EXPECT_EQ(split_log_softmaxes(step.graph), 2);
+  verify(step.graph);
+  PlanMaker maker(step.graph);
+  const ShardingPlan plan = maker.by_hand(
+      DeviceMesh::parse("tp=4"), [](const std::string& name, Builtin, size_t, std::span<const int64_t> sizes) {
+        const bool head = name.starts_with("head.") || (name == "weight" && sizes.size() == 1);
+        return head ? Placement::shard(0) : Placement::replicate();
+      });
+  const std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
+  worst_difference(before, simulate(ranks, step.inputs));
+  const Graph& graph = ranks[0].graph;
+  EXPECT_GE(nodes_calling(graph, "_c10d_functional::all_reduce").size(), 3U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Losses, Vocabularies,
+                         ::testing::Values(Case{"mean", at::Reduction::Mean, false},
+                                           Case{"weighted_mean", at::Reduction::Mean, true},
+                                           Case{"sum", at::Reduction::Sum, false},
+                                           Case{"weighted_sum", at::Reduction::Sum, true},
+                                           Case{"none", at::Reduction::None, true}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace shadowgraph
