@@ -22,7 +22,9 @@ void assign(const AssignRequest& request) {
                              .gap = request.gap,
                              .iterations = std::numeric_limits<int>::max(),
                              .moves = std::numeric_limits<int64_t>::max(),
-                             .threads = request.threads};
+                             .threads = request.threads,
+                             .solver = assignment_solver(request.solver),
+                             .highs = request.highs};
   const AssignmentSolution solution = solve(problem, options);
   const nlohmann::json json = to_json(solution);
   if (!request.output.empty()) write_file(request.output, json.dump() + "\n");

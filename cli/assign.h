@@ -8,6 +8,8 @@ namespace shadowgraph::cli {
 struct AssignRequest {
   std::string problem;          // file
   double time_limit = 60;       // seconds
+  std::string solver = "own";   // own, highs, both
+  std::string highs;            // its library; empty: where it is usual
   double gap = 0;               // relative, good enough
   int threads = 1;              // 1 or 2
   std::string output;           // solution as JSON; empty: none

@@ -18,6 +18,7 @@
 #include "cli/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/fit.h"
+#include "cli/kernels.h"
 #include "cli/shard.h"
 #include "cli/suggestion.h"
 #include "cli/what_if.h"
@@ -284,13 +285,22 @@ void add_what_if_options(CLI::App& command, shadowgraph::cli::WhatIfRequest& req
   command.add_flag("--json", request.json, "As JSON");
 }
 
-// What `shard` and `assign` share: the time that may be taken, and the problem as a file.
-void add_solver_options(CLI::App& command, double& time_limit, std::string& exported, std::string& format) {
-  command.add_option("--time-limit", time_limit, "Seconds for the solver")
+// What `shard` and `assign` share: who solves, the time that may be taken, and the problem as a file.
+template <class Request>
+void add_solver_options(CLI::App& command, Request& request, std::string& exported) {
+  command
+      .add_option("--solver", request.solver,
+                  "own: the built-in search; highs: HiGHS, from the Python package highspy; both: HiGHS for what the "
+                  "search leaves open in half of the time. HiGHS also says which pins contradict each other")
+      ->check(CLI::IsMember({"own", "highs", "both"}))
+      ->capture_default_str();
+  command.add_option("--highs", request.highs,
+                     "HiGHS' library libhighs.so.1 or its folder (default: $SHADOWGRAPH_HIGHS, else beside libtorch)");
+  command.add_option("--time-limit", request.time_limit, "Seconds for the solver")
       ->check(positive_number)
       ->capture_default_str();
   command.add_option("--export", exported, "File to write the problem to, for other solvers");
-  command.add_option("--format", format, "Of --export: json, iopddl, lp or mps")
+  command.add_option("--format", request.format, "Of --export: json, iopddl, lp or mps")
       ->check(CLI::IsMember({"json", "iopddl", "lp", "mps"}))
       ->capture_default_str();
 }
@@ -334,6 +344,8 @@ void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& reques
       "With --memory: also compute again in backward what is not kept, if that costs less than cutting more");
   command.add_flag("--cut-random", request.cut_random,
                    "Random operators may be cut: each device draws its own numbers");
+  command.add_flag("--cut-vocabulary", request.cut_vocabulary,
+                   "log_softmax as a maximum, exponentials and a sum, so that a loss may be cut along the vocabulary");
   command.add_flag("--compare", request.compare,
                    "Also the plans that people write by hand: data parallel, fully sharded, tensor parallel");
   command
@@ -351,7 +363,10 @@ void add_shard_options(CLI::App& command, shadowgraph::cli::ShardRequest& reques
       ->check(whole_number_from(0))
       ->capture_default_str();
   command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all devices, rank0.sg, rank1.sg, ...");
-  add_solver_options(command, request.time_limit, request.problem, request.format);
+  command.add_option("--dot", request.dot,
+                     "File for a picture of the plan: coloured by layout, redistributions marked with their bytes");
+  command.add_option("--svg", request.svg, "The same picture, rendered");
+  add_solver_options(command, request, request.problem);
   command.add_flag("--json", request.json, "As JSON");
 }
 
@@ -359,7 +374,7 @@ void add_assign_options(CLI::App& command, shadowgraph::cli::AssignRequest& requ
   command.add_option("problem", request.problem, "File with the problem: written by --export, or of IOPDDL")
       ->required();
   command.add_option("-o,--output", request.output, "File to write the solution to, as JSON");
-  add_solver_options(command, request.time_limit, request.exported, request.format);
+  add_solver_options(command, request, request.exported);
   command.add_option("--gap", request.gap, "Relative distance to the bound that is good enough: 0.001")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
@@ -414,6 +429,44 @@ void add_checkpoint_options(CLI::App& command, shadowgraph::cli::CheckpointReque
   command.add_option("--module-statistics", request.module_statistics,
                      "JSON file: what torch.distributed._tools.sac_ilp is given of modules");
   command.add_flag("--json", request.json, "As JSON");
+}
+
+CLI::Option* add_cache_directory(CLI::App& command, std::string& directory) {
+  return command.add_option("--dir", directory,
+                            "Folder of the cache (default: $SHADOWGRAPH_CACHE, $XDG_CACHE_HOME/shadowgraph or "
+                            "~/.cache/shadowgraph)");
+}
+
+// list, verify, prune and clear; exactly one of them.
+void add_kernels_commands(CLI::App& command, shadowgraph::cli::KernelsRequest& request) {
+  command.require_subcommand(1);
+  auto* list = command.add_subcommand("list", "Show what the cache holds, an operator a line");
+  auto* verify =
+      command.add_subcommand("verify", "Compare every library with its manifest (exit code 1: some are broken)");
+  auto* prune = command.add_subcommand("prune", "Erase what is broken, and what was not used for longest");
+  auto* clear = command.add_subcommand("clear", "Erase all kernels");
+  for (CLI::App* each : {list, verify, prune, clear}) add_cache_directory(*each, request.directory);
+  for (CLI::App* each : {list, verify}) each->add_flag("--json", request.json, "As JSON, an entry for each kernel");
+  for (CLI::App* each : {prune, clear})
+    each->add_flag("--dry-run", request.dry_run, "Say what would go, erase nothing");
+  prune
+      ->add_option_function<std::string>(
+          "--max-bytes",
+          [&request](const std::string& text) { request.max_bytes = *shadowgraph::cli::parse_bytes(text); },
+          "What may stay: 100MB, 1GiB")
+      ->required()
+      ->check([](const std::string& text) {
+        return shadowgraph::cli::parse_bytes(text) ? std::string() : "'" + text + "' is no size such as 100MB";
+      });
+}
+
+// False if `verify` found something broken.
+bool run_kernels(const CLI::App& command, const shadowgraph::cli::KernelsRequest& request) {
+  const std::string name = command.get_subcommands().front()->get_name();
+  if (name == "list") shadowgraph::cli::list_kernels(request);
+  if (name == "prune") shadowgraph::cli::prune_kernels(request);
+  if (name == "clear") shadowgraph::cli::clear_kernels(request);
+  return name != "verify" || shadowgraph::cli::verify_kernels(request);
 }
 
 // The first lines of a libtorch error are the message; what follows is for its developers.
@@ -575,6 +628,10 @@ int run(int argc, char** argv) {
   auto* assign =
       app.add_subcommand("assign", "Solve an assignment problem from a file: what 'shard' solves, or IOPDDL's");
   add_assign_options(*assign, assign_request);
+
+  shadowgraph::cli::KernelsRequest kernels_request;
+  auto* kernels = app.add_subcommand("kernels", "Look at and tidy the folder of kernels that were made on demand");
+  add_kernels_commands(*kernels, kernels_request);
 
   bool compare_json = false;
   std::string compare_before, compare_after;
@@ -752,6 +809,7 @@ int run(int argc, char** argv) {
     shadowgraph::cli::checkpoint(checkpoint_request);
   }
   if (*assign) shadowgraph::cli::assign(assign_request);
+  const bool broken = *kernels && !run_kernels(*kernels, kernels_request);
   if (*compare) shadowgraph::cli::compare(compare_before, compare_after, compare_limit, compare_json);
   if (*calibrate) shadowgraph::cli::calibrate(calibrate_request);
   if (*devices) shadowgraph::cli::list_devices(json);
@@ -770,6 +828,7 @@ int run(int argc, char** argv) {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     throw shadowgraph::FileError("cannot write to the standard output: " + std::generic_category().message(errno));
   }
+  if (broken) return kInputFault;
   return differ ? kDifferent : 0;
 }
 

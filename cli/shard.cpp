@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <ostream>
 
+#include "shadowgraph/draw_plan.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/sharding/assignment_files.h"
 #include "shadowgraph/sharding/recompute.h"
@@ -37,6 +38,7 @@ void shard(const ShardRequest& request) {
   LoadedGraph loaded = load(request.capture);
   // A mean over a batch that is cut is no mean of means where some targets do not count.
   split_mean_losses(loaded.graph);
+  if (request.cut_vocabulary) split_log_softmaxes(loaded.graph);
   const c10::Device device = loaded.graph.metadata.device.value_or(c10::Device(c10::kCUDA, 0));
   const std::optional<DeviceSpec> spec = DeviceSpec::find(request.spec, device.type());
   if (!spec) throw Error(fmt::format("no figures are known of {} devices; name some with --spec", device.str()));
@@ -48,6 +50,8 @@ void shard(const ShardRequest& request) {
 
   ShardOptions options{.compare = request.compare, .explain = request.explain};
   options.solve.time_limit = request.time_limit;
+  options.solve.solver = assignment_solver(request.solver);
+  options.solve.highs = request.highs;
   options.rank = request.rank;
   const std::filesystem::path folder = request.directory;
   const auto write_rank = [&](const ShardedGraph& sharded) {
@@ -78,6 +82,12 @@ void shard(const ShardRequest& request) {
     write_file((folder / "plan.json").string(), to_json(answer.plan, planned).dump(1) + "\n");
     write_file((folder / "answer.json").string(), json.dump(2) + "\n");
     if (!request.all_ranks) write_rank(*answer.rank);
+  }
+  if (!request.dot.empty() || !request.svg.empty()) {
+    const RedistributionPlanner planner(sharding.mesh, redistribution_rates(sharding));
+    const std::string dot = write_dot(view_of_plan(planned, answer.plan, planner));
+    if (!request.dot.empty()) write_file(request.dot, dot);
+    if (!request.svg.empty()) write_file(request.svg, render_svg(dot));
   }
   const std::string text = request.json ? json.dump(2) + "\n"
                            : both       ? to_text(*both, request.rows)

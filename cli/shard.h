@@ -19,15 +19,20 @@ struct ShardRequest {
   std::string rules;              // file of rules; empty: none
   bool unfold = false;
   bool cut_random = false;
+  bool cut_vocabulary = false;
   bool recompute = false;            // compute again what does not fit
   bool compare = false;              // with plans as people write them
   std::vector<std::string> explain;  // placeholders or "n329"
   double time_limit = 20;            // seconds
+  std::string solver = "own";        // own, highs, both
+  std::string highs;                 // its library; empty: where it is usual
   std::string directory;             // for the graph, the plan and a device's graph; empty: none
   int64_t rank = 0;                  // whose graph is written there
   bool all_ranks = false;            // every device\'s
   std::string problem;               // file to write the problem to; empty: none
   std::string format = "json";       // of it: json, iopddl, lp
+  std::string dot;                   // files for a picture of the plan; empty: none
+  std::string svg;
   int rows = 40;
   bool json = false;
 };

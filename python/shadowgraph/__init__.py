@@ -64,6 +64,7 @@ from ._shadowgraph import (
     Region,
     ReplayError,
     ShardingError,
+    SolverMissingError,
     Storage,
     SymbolicError,
     SymbolicGraph,

@@ -104,8 +104,9 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 
 def shard(graph: Graph, mesh: str | Mapping[str, int], *, spec: str = "", interconnect: str = "",
           memory: int | None = None, pins: Mapping[str, str] | None = None, unfold: bool = False,
-          cut_random: bool = False, recompute: bool = False, compare: bool = False, explain: Iterable[str] = (),
-          time_limit: float = 20) -> Sharding:  # fmt: skip
+          cut_random: bool = False, cut_vocabulary: bool = False,
+          recompute: bool = False, compare: bool = False, explain: Iterable[str] = (),
+          time_limit: float = 20, solver: str = "own", highs: str = "") -> Sharding:  # fmt: skip
     """How the tensors of a graph are best laid out over the devices of a mesh, by the time model's seconds.
 
         step = sg.capture_training_step(Net, "f32[64,256]", loss=torch.mean, optimizer=torch.optim.AdamW)
@@ -117,14 +118,19 @@ def shard(graph: Graph, mesh: str | Mapping[str, int], *, spec: str = "", interc
     spec, interconnect: a device and its links by name or file; by default those of the graph's device.
     memory: bytes that a device has for the step. pins: layouts that are given, of placeholders by name or of "n329".
     unfold: layers that repeat are decided one by one. cut_random: devices may draw random numbers of their own.
+    cut_vocabulary: log_softmax as a maximum, exponentials and a sum, so that a loss may be cut along the vocabulary.
     recompute: with `memory`, compute again in backward what is not kept, where that costs less than cutting more.
     compare: also data parallel, fully sharded and tensor parallel plans. explain: what else these could be.
+
+    solver: "own", "highs" (HiGHS, from the package highspy) or "both": HiGHS for what the search leaves open in half of
+    the time. HiGHS also says which pins contradict each other. highs: its library, where it is not highspy's.
 
     Raises NoPlanError where nothing fits; Error for what cannot be.
     """
     if not isinstance(mesh, str):
         mesh = ",".join(f"{name}={size}" for name, size in mesh.items())
     given = list((pins or {}).items())
-    found = _C.Sharding(graph, mesh, spec, interconnect, memory, given, unfold, cut_random, compare, list(explain),
-                        time_limit, recompute)  # fmt: skip
+    found = _C.Sharding(graph, mesh, spec, interconnect, memory, given, unfold, cut_random, cut_vocabulary, compare,
+                        list(explain),
+                        time_limit, recompute, solver, highs)  # fmt: skip
     return Sharding(found, cut_random)

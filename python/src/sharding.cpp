@@ -9,7 +9,8 @@
 namespace shadowgraph::python {
 namespace {
 
-// The graph that was planned (a copy whose mean losses are split, perhaps with what is computed again), and what was found.
+// The graph that was planned (a copy whose mean losses are split, perhaps with what is computed again), and what was
+// found.
 struct Sharding {
   std::shared_ptr<Graph> graph;
   ShardingAnswer answer;
@@ -20,11 +21,13 @@ struct Sharding {
 std::shared_ptr<Sharding> make_sharding(const Graph& graph, const std::string& mesh, const std::string& spec,
                                         const std::string& interconnect, std::optional<int64_t> memory,
                                         const std::vector<std::pair<std::string, std::string>>& pins, bool unfold,
-                                        bool cut_random, bool compare, const std::vector<std::string>& explain,
-                                        double time_limit, bool recompute) {
+                                        bool cut_random, bool cut_vocabulary, bool compare,
+                                        const std::vector<std::string>& explain, double time_limit, bool recompute,
+                                        const std::string& solver, const std::string& highs) {
   auto made = std::make_shared<Sharding>();
   made->graph = std::make_shared<Graph>(clone(graph));
   split_mean_losses(*made->graph);
+  if (cut_vocabulary) split_log_softmaxes(*made->graph);
   ShardingOptions sharding{.mesh = DeviceMesh::parse(mesh)};
   for (const auto& [name, layout] : pins) sharding.pins.push_back({.name = name, .layout = Layout::parse(layout)});
   if (memory) sharding.memory = *memory;
@@ -40,6 +43,8 @@ std::shared_ptr<Sharding> make_sharding(const Graph& graph, const std::string& m
   sharding.interconnect = &*links;
   ShardOptions options{.compare = compare, .explain = explain};
   options.solve.time_limit = time_limit;
+  options.solve.solver = assignment_solver(solver);
+  options.solve.highs = highs;
   if (memory) options.solve.gap = 1e-3;
   begin_cost_rules();
   if (recompute) {
@@ -69,10 +74,13 @@ void bind_sharding(py::module_& m) {
   add_error<NoPlanError>(m, "NoPlanError",
                          "No plan keeps within the memory, or the pins contradict each other; the message says what is "
                          "in the way.");
+  add_error<SolverMissingError>(m, "SolverMissingError",
+                                "HiGHS is asked for and not there; the message says where it was looked for.");
   py::class_<Sharding, std::shared_ptr<Sharding>>(m, "Sharding")
       .def(py::init(&make_sharding), py::arg("graph"), py::arg("mesh"), py::arg("spec"), py::arg("interconnect"),
-           py::arg("memory"), py::arg("pins"), py::arg("unfold"), py::arg("cut_random"), py::arg("compare"),
-           py::arg("explain"), py::arg("time_limit"), py::arg("recompute"), py::call_guard<CppCall>())
+           py::arg("memory"), py::arg("pins"), py::arg("unfold"), py::arg("cut_random"), py::arg("cut_vocabulary"),
+           py::arg("compare"), py::arg("explain"), py::arg("time_limit"), py::arg("recompute"), py::arg("solver"),
+           py::arg("highs"), py::call_guard<CppCall>())
       .def_property_readonly("graph", [](const Sharding& s) { return s.graph; })
       .def("plan", [](const Sharding& s) { return to_python(to_json(s.answer.plan, *s.graph)); })
       .def("dict", [](const Sharding& s) { return to_python(s.figures); })

@@ -115,10 +115,12 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   answer.coverage = problem.coverage();
   watch = Watch();
   AssignmentProblem assignment = problem.assignment();
+  SolveOptions solving = options.solve;
+  solving.pins = problem.pins();
   const ApplyOptions applying{
       .rules = sharding.rules, .planner = &problem.planner(), .random_parts = sharding.cut_random};
   for (int attempt = 0;; ++attempt) {
-    answer.solution = options.plan == nullptr ? solve(assignment, options.solve) : solution_of(problem, *options.plan);
+    answer.solution = options.plan == nullptr ? solve(assignment, solving) : solution_of(problem, *options.plan);
     if (!answer.solution.feasible) {
       throw NoPlanError(fmt::format(
           "{}: no plan {}. {}", answer.title,

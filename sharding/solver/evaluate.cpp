@@ -69,18 +69,61 @@ void AssignmentProblem::check() const {
   }
 }
 
-AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32_t> choice) {
+namespace {
+
+// What is used from a point of time on, or no more.
+template <class Amount>
+struct Change {
+  int64_t time = 0;
+  Amount amount = 0;
+};
+
+// The highest sum of changes up to a point of time, and the first such point.
+template <class Amount>
+void find_peak(std::vector<Change<Amount>>& changes, AssignmentCost& result) {
   using Wide = AssignmentCost::Wide;
-  if (choice.size() != problem.nodes.size()) {
-    throw Error(fmt::format("{} choices for {} nodes", choice.size(), problem.nodes.size()));
+  if (changes.empty()) return;
+  const auto [first, last] = std::ranges::minmax(changes, {}, &Change<Amount>::time);
+  const Wide span = Wide{last.time} - first.time + 1;
+  Wide usage = 0;
+  const auto look = [&](int64_t time) {
+    if (usage <= result.peak) return;
+    result.peak = usage;
+    result.peak_at = time;
+  };
+  // Points of programs are as many as nodes: no sorting then.
+  constexpr int64_t kSparse = 4;
+  if (span <= static_cast<Wide>(changes.size()) * kSparse) {
+    std::vector<Wide> at(static_cast<size_t>(span), 0);
+    for (const Change<Amount>& change : changes) at[static_cast<size_t>(change.time - first.time)] += change.amount;
+    for (size_t i = 0; i < at.size(); ++i) {
+      usage += at[i];
+      look(first.time + static_cast<int64_t>(i));
+    }
+    return;
   }
-  AssignmentCost result;
-  std::vector<std::pair<int64_t, Wide>> events;
+  std::ranges::sort(changes, {}, &Change<Amount>::time);
+  for (size_t i = 0; i < changes.size();) {
+    const int64_t time = changes[i].time;
+    for (; i < changes.size() && changes[i].time == time; ++i) usage += changes[i].amount;
+    look(time);
+  }
+}
+
+// False if an amount has more bits than `Amount`.
+template <class Amount>
+bool evaluate_in(const AssignmentProblem& problem, std::span<const uint32_t> choice, AssignmentCost& result) {
+  using Wide = AssignmentCost::Wide;
+  std::vector<Change<Amount>> changes;
+  changes.reserve(2 * problem.nodes.size());
+  bool fits = true;
   const auto live = [&](std::span<const LiveInterval> intervals, int64_t usage) {
     if (usage == 0) return;
     for (const LiveInterval& interval : intervals) {
-      events.emplace_back(interval.begin, Wide{usage} * interval.count);
-      events.emplace_back(interval.end, -(Wide{usage} * interval.count));
+      Amount amount = 0;
+      fits = fits && !__builtin_mul_overflow(Amount{usage}, Amount{interval.count}, &amount);
+      changes.push_back({interval.begin, amount});
+      changes.push_back({interval.end, -amount});
     }
   };
   const auto pay = [&](int64_t cost, int64_t times) {
@@ -90,7 +133,15 @@ AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32
       result.cost += Wide{cost} * times;
     }
   };
+  // What nodes point to lies anywhere: asked for some nodes ahead, it is there when its turn comes.
+  constexpr size_t kAhead = 8;
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    if (i + kAhead < problem.nodes.size()) {
+      const AssignmentNode& ahead = problem.nodes[i + kAhead];
+      __builtin_prefetch(ahead.costs.data());
+      __builtin_prefetch(ahead.usages.data());
+      __builtin_prefetch(ahead.live.data());
+    }
     const AssignmentNode& node = problem.nodes[i];
     if (choice[i] >= node.costs.size()) throw Error(fmt::format("node {} has no strategy {}", i, choice[i]));
     if (node.pinned >= 0 && choice[i] != static_cast<uint32_t>(node.pinned)) result.allowed = false;
@@ -103,15 +154,20 @@ AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32
     pay(matrix.costs[at], edge.times);
     if (!matrix.usages.empty()) live(edge.live, matrix.usages[at]);
   }
-  std::sort(events.begin(), events.end());
-  Wide usage = 0;
-  for (size_t i = 0; i < events.size();) {
-    const int64_t at = events[i].first;
-    for (; i < events.size() && events[i].first == at; ++i) usage += events[i].second;
-    if (usage > result.peak) {
-      result.peak = usage;
-      result.peak_at = at;
-    }
+  if (fits) find_peak(changes, result);
+  return fits;
+}
+
+}  // namespace
+
+AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32_t> choice) {
+  if (choice.size() != problem.nodes.size()) {
+    throw Error(fmt::format("{} choices for {} nodes", choice.size(), problem.nodes.size()));
+  }
+  AssignmentCost result;
+  if (!evaluate_in<int64_t>(problem, choice, result)) {
+    result = AssignmentCost();
+    evaluate_in<AssignmentCost::Wide>(problem, choice, result);
   }
   result.within_limit = problem.usage_limit == kNoLimit || result.peak <= problem.usage_limit;
   return result;

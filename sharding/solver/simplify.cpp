@@ -96,14 +96,12 @@ bool drop_too_large(const AssignmentProblem& problem, PairwiseModel& model) {
   return true;
 }
 
-}  // namespace
-
-bool simplify_within_limit(const AssignmentProblem& problem, PairwiseModel& model) {
+bool simplify(const AssignmentProblem& problem, PairwiseModel& model, bool within_limit) {
   for (int round = 0; round < 4; ++round) {
     model.propagate();
     if (!model.is_possible()) return false;
     model.merge_functional();
-    if (!drop_too_large(problem, model)) return false;
+    if (within_limit && !drop_too_large(problem, model)) return false;
     const UsageModel usage(problem, model);
     const bool dropped = model.drop_dominated(kDominanceTries, [&](uint32_t v, uint32_t better, uint32_t state) {
       const auto no_more = [&](const UsageItem& item) { return item.bytes[better] <= item.bytes[state]; };
@@ -113,6 +111,16 @@ bool simplify_within_limit(const AssignmentProblem& problem, PairwiseModel& mode
     if (!dropped) break;
   }
   return true;
+}
+
+}  // namespace
+
+bool simplify_within_limit(const AssignmentProblem& problem, PairwiseModel& model) {
+  return simplify(problem, model, true);
+}
+
+bool simplify_for_any_limit(const AssignmentProblem& problem, PairwiseModel& model) {
+  return simplify(problem, model, false);
 }
 
 }  // namespace shadowgraph

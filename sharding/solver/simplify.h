@@ -10,5 +10,7 @@ namespace shadowgraph {
 // is never worse than in cost and usage; variables that follow from a neighbour become part of it. False if nothing is
 // left.
 bool simplify_within_limit(const AssignmentProblem& problem, PairwiseModel& model);
+// The same, but for what a limit alone forbids: whatever the limit is, no better choice of costs and usages is lost.
+bool simplify_for_any_limit(const AssignmentProblem& problem, PairwiseModel& model);
 
 }  // namespace shadowgraph

@@ -1,6 +1,6 @@
-// The combinatorial problem behind automatic sharding: one strategy for each node, so that costs are least and memory is
-// enough. It knows nothing of graphs, tensors or libtorch; shadowgraph/sharding/plan.h makes one of a captured step, the
-// IOPDDL contest has others (https://github.com/google/iopddl).
+// The combinatorial problem behind automatic sharding: one strategy for each node, so that costs are least and memory
+// is enough. It knows nothing of graphs, tensors or libtorch; shadowgraph/sharding/plan.h makes one of a captured step,
+// the IOPDDL contest has others (https://github.com/google/iopddl).
 //
 //     minimise    sum over nodes  times * costs[s]  +  sum over edges  times * costs[s of a][s of b]
 //     so that     at each point of time, usages of what lives then (nodes by s, edges by both) <= usage_limit
@@ -41,8 +41,8 @@ struct AssignmentNode {
   int32_t pinned = -1;                  // a strategy that it must have; below 0: free
 };
 
-// Costs of pairs, by rows: of strategy i of the one node and j of the other, costs[i * columns + j]. Edges that look the
-// same share one.
+// Costs of pairs, by rows: of strategy i of the one node and j of the other, costs[i * columns + j]. Edges that look
+// the same share one.
 struct CostMatrix {
   uint32_t rows = 0;
   uint32_t columns = 0;
@@ -66,9 +66,17 @@ struct AssignmentProblem {
   std::vector<AssignmentEdge> edges;
   int64_t usage_limit = kNoLimit;
 
-  // Throws Error that names the first node or edge that is wrong: sizes that do not fit, negative figures, overlapping or
-  // empty intervals, an index out of range.
+  // Throws Error that names the first node or edge that is wrong: sizes that do not fit, negative figures, overlapping
+  // or empty intervals, an index out of range.
   void check() const;
+};
+
+// A demand that could be given up: a strategy that a node must have or one of several. Problems have it in their costs;
+// what is kept here is its name and what the costs were without it, to say which demands contradict each other.
+struct AssignmentPin {
+  std::string name;  // for people: "layers.*.weight=R,S(0)"
+  uint32_t node = 0;
+  std::vector<int64_t> costs;  // of the node, without the pin
 };
 
 struct AssignmentCost {

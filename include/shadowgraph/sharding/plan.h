@@ -7,8 +7,8 @@
 //     for (const PlannedTensor& tensor : problem.placeholders(plan)) ...        // "layers.0.q_proj.weight" "R,S(0)"
 //
 // What is chosen is a strategy for each node: on every mesh axis one of those that its rule gives
-// (shadowgraph/sharding/rules.h). What costs are the nodes' seconds on one device's part, and the redistributions between
-// results and the operands that use them. Both come from the profiler's time model, in integer picoseconds.
+// (shadowgraph/sharding/rules.h). What costs are the nodes' seconds on one device's part, and the redistributions
+// between results and the operands that use them. Both come from the profiler's time model, in integer picoseconds.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -32,25 +32,25 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// How a node takes and gives its tensors, in the order of for_each_input and for_each_output, values that are no tensors
-// left out.
+// How a node takes and gives its tensors, in the order of for_each_input and for_each_output, values that are no
+// tensors left out.
 struct NodeLayouts {
   std::vector<Layout> operands;
   std::vector<Layout> results;
 };
 
-// Where a result and an operand that uses it differ, the tensor is redistributed before the first node that needs it so;
-// the copy serves all nodes of the same phase that need that layout, as long as nothing writes to the tensor, and dies
-// after the last of them. Operands that a node writes to, and views whose memory is written to while they are in use,
-// have the layout of the tensor that is meant: no copy can stand for them.
+// Where a result and an operand that uses it differ, the tensor is redistributed before the first node that needs it
+// so; the copy serves all nodes of the same phase that need that layout, as long as nothing writes to the tensor, and
+// dies after the last of them. Operands that a node writes to, and views whose memory is written to while they are in
+// use, have the layout of the tensor that is meant: no copy can stand for them.
 struct ShardingPlan {
   DeviceMesh mesh;
   IdMap<NodeId, NodeLayouts> nodes;  // sg::input and its like have results, sg::output operands
 };
 
-// {"format": "shadowgraph-sharding-plan", "version": 1, "mesh": [{"name": "x", "size": 8}], "nodes": [{"node": 329, "name":
-// "aten::mm", "operands": ["S(0)", "R"], "results": ["S(0)"]}]}, nodes by the numbers of the graph's text. Reading throws
-// ParseError for what is no plan of this graph.
+// {"format": "shadowgraph-sharding-plan", "version": 1, "mesh": [{"name": "x", "size": 8}], "nodes": [{"node": 329,
+// "name": "aten::mm", "operands": ["S(0)", "R"], "results": ["S(0)"]}]}, nodes by the numbers of the graph's text.
+// Reading throws ParseError for what is no plan of this graph.
 nlohmann::json to_json(const ShardingPlan& plan, const Graph& graph);
 ShardingPlan sharding_plan_from_json(const nlohmann::json& json, const Graph& graph);
 
@@ -71,8 +71,8 @@ PhaseId phase_of_copies(const Graph& graph, NodeId node);
 // ---------------------------------------------------------------------------------------------------------------------
 // The problem.
 
-// A layout that is given: of placeholders whose name matches ("*" and "?" as in file names; "layers.*.q_proj.weight"), or
-// of the first result of one node ("n329", by the number that the text has).
+// A layout that is given: of placeholders whose name matches ("*" and "?" as in file names; "layers.*.q_proj.weight"),
+// or of the first result of one node ("n329", by the number that the text has).
 struct ShardingPin {
   std::string name;
   Layout layout;
@@ -88,6 +88,9 @@ struct ShardingOptions {
   bool unfold = false;      // a variable for each node, not one for all like it in layers that repeat
   bool cut_random = false;  // random operators may be cut: each device draws its own numbers
 };
+
+// What redistributions cost by these options; needs a device and an interconnect.
+RedistributionRates redistribution_rates(const ShardingOptions& options);
 
 struct PlannedTensor {
   std::string name;
@@ -110,10 +113,12 @@ class ShardingProblem {
   // The same with other pins, besides those of the options. A pin must be of all nodes that one variable stands for, or
   // of none of them; of several the last counts. Throws Error otherwise, and for what matches nothing or cannot be.
   AssignmentProblem pinned(std::span<const ShardingPin> pins) const;
+  // Of the options' pins, what the variables they are of would cost without them (SolveOptions::pins).
+  const std::vector<AssignmentPin>& pins() const { return pins_; }
   // Of the variables that nodes have; `choice` is one strategy for each of assignment().nodes.
   ShardingPlan plan(std::span<const uint32_t> choice) const;
-  // The choice that gives this plan; the copies that several nodes share as they cost least. Nothing if some node has no
-  // such strategy, or if nodes that one variable stands for differ in the plan.
+  // The choice that gives this plan; the copies that several nodes share as they cost least. Nothing if some node has
+  // no such strategy, or if nodes that one variable stands for differ in the plan.
   std::optional<std::vector<uint32_t>> choice_of(const ShardingPlan& plan) const;
   // The variable that decides over a node; nothing for nodes without tensors.
   std::optional<uint32_t> variable_of(NodeId node) const;
@@ -140,6 +145,8 @@ class ShardingProblem {
  private:
   friend class ShardingProblemBuilder;
   ShardingProblem();
+  // The variables that pins are of, with the last pin of each. Throws as pinned().
+  std::map<uint32_t, size_t> variables_of(std::span<const ShardingPin> pins) const;
 
   // What one variable decides over: nodes that are alike, places of such nodes, or (neither) copies of a tensor.
   struct Variable {
@@ -153,8 +160,8 @@ class ShardingProblem {
     }
   };
 
-  // Some of a node's tensors, where they have nothing to do with its others: an operand of sg::output, what _foreach_add_
-  // does with one parameter.
+  // Some of a node's tensors, where they have nothing to do with its others: an operand of sg::output, what
+  // _foreach_add_ does with one parameter.
   struct Place {
     uint32_t variable = 0;
     std::vector<uint32_t> operands, results;  // which of the node's
@@ -169,6 +176,7 @@ class ShardingProblem {
   const Graph* graph_ = nullptr;
   DeviceMesh mesh_;
   AssignmentProblem assignment_;
+  std::vector<AssignmentPin> pins_;
   std::vector<Layout> layouts_;
   std::vector<Variable> variables_;
   IdMap<NodeId, uint32_t> variable_of_;          // 1 + number; of nodes in places the first place's

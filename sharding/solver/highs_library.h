@@ -1,0 +1,61 @@
+// HiGHS' C interface, from a library that is opened when it is asked for. Nothing of it is needed to build.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shadowgraph {
+
+// A linear program with whole columns, row by row: least sum of costs.
+struct HighsProgram {
+  std::vector<double> cost, lower, upper;  // by column
+  std::vector<int32_t> integer;            // by column: 1 or 0
+  std::vector<double> row_lower, row_upper;
+  std::vector<int32_t> row_begin;  // terms of row r at [row_begin[r], row_begin[r + 1] or the end)
+  std::vector<int32_t> column;     // of a term
+  std::vector<double> factor;
+
+  int32_t add_column(double cost_of_it, double lowest, double highest, bool is_integer);
+  void add_row(double lowest, double highest);  // terms that follow are its
+  void add_term(int32_t of_column, double times);
+};
+
+struct HighsOptions {
+  double time_limit = 0;  // seconds
+  double gap = 0;         // relative
+  double absolute_gap = 0;
+  int threads = 1;
+  // A value for some columns, to begin with.
+  std::vector<int32_t> start_columns{};
+  std::vector<double> start_values{};
+};
+
+enum class HighsStatus : uint8_t { kOptimal, kInfeasible, kTime, kNone };  // kNone: it gave up
+
+struct HighsAnswer {
+  HighsStatus status = HighsStatus::kNone;
+  bool found = false;
+  double cost = 0;
+  double bound = 0;              // -infinity: none
+  std::vector<double> values{};  // by column, if found
+};
+
+class HighsLibrary {
+ public:
+  // Opens it once for a path, and keeps it. Throws SolverMissingError.
+  static const HighsLibrary& open(const std::string& path);
+
+  std::string version() const;
+  // One at a time: its threads are shared.
+  HighsAnswer solve(const HighsProgram& program, const HighsOptions& options) const;
+  // Rows of the continuous program that contradict each other, as few as it finds; empty if they do not.
+  std::vector<int32_t> conflicting_rows(const HighsProgram& program, double time_limit) const;
+
+ private:
+  struct Functions;
+  explicit HighsLibrary(const Functions* functions) : functions_(functions) {}
+  const Functions* functions_;
+};
+
+}  // namespace shadowgraph

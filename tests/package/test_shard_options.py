@@ -1,0 +1,62 @@
+"""sg.shard by HiGHS, and what it says where nothing fits."""
+
+import json
+
+import pytest
+import torch
+
+import shadowgraph as sg
+
+# A device so slow, and links so quick, that small models are worth cutting.
+SLOW = {"version": 1, "name": "slow", "bandwidth": 1e9, "matmul": {"float32": 1e9, "float64": 1e9},
+        "classes": {"other": {"fixed": 0}}}  # fmt: skip
+QUICK = {"version": 1, "base": 1e-9, "levels": [{"name": "wire", "latency": 1e-9, "bandwidth": 1e10}]}
+
+
+@pytest.fixture
+def figures(tmp_path):
+    """Arguments of a plan for that device."""
+    (tmp_path / "slow.json").write_text(json.dumps(SLOW))
+    (tmp_path / "links.json").write_text(json.dumps(QUICK))
+    return {"spec": str(tmp_path / "slow.json"), "interconnect": str(tmp_path / "links.json")}
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(512, 64)
+        self.up = torch.nn.Linear(64, 256)
+        self.down = torch.nn.Linear(256, 64)
+        self.head = torch.nn.Linear(64, 512)
+
+    def forward(self, words, targets):
+        x = self.embedding(words)
+        logits = self.head(x + self.down(torch.relu(self.up(x))))
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+def step(**optimizer):
+    return sg.capture_training_step(Net, ("i64[8,16]", "i64[8,16]"), loss=lambda loss: loss, device="cpu",
+                                    optimizer=lambda p: torch.optim.AdamW(p, **optimizer))  # fmt: skip
+
+
+def test_highs_finds_what_the_own_search_finds(figures):
+    pytest.importorskip("highspy")
+    own = sg.shard(step(), "dp=2", **figures).dict()
+    highs = sg.shard(step(), "dp=2", solver="highs", **figures).dict()
+    assert highs["seconds"] == pytest.approx(own["seconds"], rel=1e-9)
+    assert highs["lower_bound_seconds"] == pytest.approx(own["lower_bound_seconds"], rel=1e-6)
+
+
+def test_what_is_in_the_way_has_a_name(figures):
+    pytest.importorskip("highspy")
+    pins = {"up.weight": "R", "embedding.weight": "S(0)"}
+    with pytest.raises(sg.NoPlanError, match="The least limit that something fits in is"):
+        sg.shard(step(), "dp=2", memory=1000, solver="both", pins=pins, **figures)
+
+
+def test_a_solver_that_is_not_there_is_named(figures):
+    with pytest.raises(sg.SolverMissingError, match="pip install highspy"):
+        sg.shard(step(), "dp=2", solver="highs", highs="/nowhere/libhighs.so", **figures)
+    with pytest.raises(sg.Error, match="own, highs or both"):
+        sg.shard(step(), "dp=2", solver="cplex", **figures)
