@@ -73,6 +73,7 @@ LeastNeeds::LeastNeeds(const AssignmentProblem& problem) : problem_(problem) {
 bool LeastNeeds::exceed_limit() const { return peak_ > problem_.usage_limit; }
 
 std::string LeastNeeds::to_text(bool shown) const {
+  if (problem_.usage_limit == kNoLimit) return shown ? "No choice is allowed" : "None was found in the time";
   const std::string together = human_bytes(static_cast<int64_t>(peak_));
   const std::string limit = human_bytes(problem_.usage_limit);
   if (exceed_limit()) {

@@ -1,4 +1,4 @@
-"""sg.shard by HiGHS, and what it says where nothing fits; of a step whose optimizer is fused; with a cut vocabulary."""
+"""sg.shard by HiGHS, and what it says where nothing fits."""
 
 import json
 
@@ -60,20 +60,3 @@ def test_a_solver_that_is_not_there_is_named(figures):
         sg.shard(step(), "dp=2", solver="highs", highs="/nowhere/libhighs.so", **figures)
     with pytest.raises(sg.Error, match="own, highs or both"):
         sg.shard(step(), "dp=2", solver="cplex", **figures)
-
-
-def test_fused_steps_communicate_as_others_do(figures):
-    """AdamW(fused=True) is one operator, whose schema says that it writes gradients: they are reduced before it."""
-    one_by_one = sg.shard(step(foreach=False), "dp=4", **figures).dict()
-    fused = sg.shard(step(fused=True), "dp=4", **figures).dict()
-    assert fused["communication_seconds"] <= one_by_one["communication_seconds"] * 1.05
-    kinds = {(way["kind"], way["phase"]) for way in fused["redistributions"]}
-    assert kinds & {("all_reduce", "optimizer"), ("reduce_scatter", "optimizer")}
-
-
-def test_a_vocabulary_that_is_cut_exchanges_no_logits(figures):
-    pins = {"head.weight": "S(0)", "head.bias": "S(0)", "embedding.weight": "S(0)"}
-    whole = sg.shard(step(), "tp=4", pins=pins, **figures).dict()
-    cut = sg.shard(step(), "tp=4", pins=pins, cut_vocabulary=True, **figures).dict()
-    moved = [sum(way["bytes"] for way in found["redistributions"]) for found in (whole, cut)]
-    assert moved[1] < moved[0] / 2

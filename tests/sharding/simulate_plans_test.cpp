@@ -3,9 +3,6 @@
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
-#include "shadowgraph/profile/time.h"
-#include "shadowgraph/sharding/plan.h"
-#include "shadowgraph/sharding/solver.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
 #include "tests/sharding/random_plan.h"
@@ -60,24 +57,6 @@ TEST_P(HandMadePlans, FullySharded) {
   const Graph& graph = made.ranks[0].graph;
   EXPECT_GE(calls(graph, "all_gather_into_tensor"), made.parameters / 2);
   EXPECT_GE(calls(graph, "reduce_scatter_tensor"), made.parameters / 4);
-}
-
-// One operator updates all parameters, and its schema says that it writes gradients: it does where a scaler is given.
-// They are summed or scattered before it, as before the operators of one tensor.
-TEST_P(HandMadePlans, FullyShardedWithAFusedOptimizer) {
-  const CapturedStep step = capture_step(GetParam(), StepOptimizer::kFusedAdamW, 4);
-  const std::optional<DeviceSpec> device = DeviceSpec::find("h100", c10::DeviceType::CUDA);
-  const Interconnect links = Interconnect::named("h100");
-  const DeviceMesh mesh = DeviceMesh::parse("dp=2");
-  const ShardingProblem problem =
-      ShardingProblem::of(step.graph, {.mesh = mesh, .device = &*device, .interconnect = &links});
-  const AssignmentSolution solution =
-      solve(problem.pinned(pins_of(HandPlan::kFullySharded, step.graph, problem, mesh)));
-  ASSERT_TRUE(solution.feasible) << solution.why_infeasible;
-  const std::vector<ShardedGraph> ranks = apply_to_all(step.graph, problem.plan(solution.choice));
-  worst_difference(run_whole(step), simulate(ranks, step.inputs));
-  const auto parameters = static_cast<int64_t>(nodes_calling(step.graph, "sg::parameter").size());
-  EXPECT_GE(calls(ranks[0].graph, "reduce_scatter_tensor"), parameters / 4);
 }
 
 // Linear layers cut by columns and rows in turn, over the second axis of a mesh whose first has the batch.
