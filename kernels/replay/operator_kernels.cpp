@@ -137,7 +137,7 @@ uint64_t deciding_by_type(const c10::FunctionSchema& schema) {
 
 class OperatorKernels::Table {
  public:
-  Table(std::shared_ptr<KernelCache> cache, KernelOptions options, MeasureOptions measure)
+  Table(std::shared_ptr<KernelCache> cache, KernelOptions options, KernelMeasureOptions measure)
       : cache_(std::move(cache)), options_(options), trials_(*cache_, std::move(measure)) {}
 
   Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack, OriginalCall* original) {
@@ -311,7 +311,8 @@ void OperatorKernels::OriginalCall::ended() {
   if (trial_ != nullptr) trial_->took(Trial::Way::kOriginal, trial_->now() - began_);
 }
 
-OperatorKernels::OperatorKernels(std::shared_ptr<KernelCache> cache, KernelOptions options, MeasureOptions measure)
+OperatorKernels::OperatorKernels(std::shared_ptr<KernelCache> cache, KernelOptions options,
+                                 KernelMeasureOptions measure)
     : table_(std::make_unique<Table>(std::move(cache), options, std::move(measure))) {}
 OperatorKernels::~OperatorKernels() = default;
 

@@ -21,7 +21,7 @@ std::string text_of(Trial::Way way, int64_t kernel, int64_t original) {
 
 }  // namespace
 
-Trial::Trial(KernelCache& cache, KernelRef kernel, std::string subject, const MeasureOptions& options)
+Trial::Trial(KernelCache& cache, KernelRef kernel, std::string subject, const KernelMeasureOptions& options)
     : cache_(cache), kernel_(std::move(kernel)), subject_(std::move(subject)), options_(options) {
   if (!options_.enabled) {
     verdict_ = Way::kKernel;

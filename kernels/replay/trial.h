@@ -18,7 +18,7 @@ class Trial {
  public:
   enum class Way : uint8_t { kUnknown, kKernel, kOriginal };
 
-  Trial(KernelCache& cache, KernelRef kernel, std::string subject, const MeasureOptions& options);
+  Trial(KernelCache& cache, KernelRef kernel, std::string subject, const KernelMeasureOptions& options);
 
   // kUnknown while it is measured.
   Way verdict() const { return verdict_.load(std::memory_order_acquire); }
@@ -33,7 +33,7 @@ class Trial {
   KernelCache& cache_;
   const KernelRef kernel_;
   const std::string subject_;
-  const MeasureOptions& options_;
+  const KernelMeasureOptions& options_;
   std::atomic<Way> verdict_ = Way::kUnknown;
   mutable std::mutex mutex_;
   int64_t turns_ = 0;
@@ -46,14 +46,14 @@ class Trial {
 // Trials by kernel and subject, one for all calls that are alike. Those it gives live as long as it does.
 class Trials {
  public:
-  Trials(KernelCache& cache, MeasureOptions options) : cache_(cache), options_(std::move(options)) {}
+  Trials(KernelCache& cache, KernelMeasureOptions options) : cache_(cache), options_(std::move(options)) {}
   // `original`: what the kernel stands for. `work`: elements of a call. The kernel is ready.
   Trial& of(const KernelRef& kernel, const std::string& original, int64_t work);
   bool enabled() const { return options_.enabled; }
 
  private:
   KernelCache& cache_;
-  const MeasureOptions options_;
+  const KernelMeasureOptions options_;
   std::mutex mutex_;
   std::map<std::pair<const Kernel*, std::string>, std::unique_ptr<Trial>> trials_;
 };

@@ -16,7 +16,7 @@ namespace {
 class ScriptedClock {
  public:
   explicit ScriptedClock(int64_t original) : original_(original) {}
-  MeasureOptions options(int samples) {
+  KernelMeasureOptions options(int samples) {
     return {.samples = samples, .clock = [this] {
               if (looks_++ % 2 == 0) return now_;
               // Kernel and original take turns: k o o k.

@@ -7,7 +7,7 @@
 //
 // A call whose kernel is there runs it. Without one the call runs what it would have run, while the kernel is compiled
 // beside it (or waits for it: KernelCacheOptions::background = false). What no kernel does runs as it would have, too, and
-// so does what is faster that way: the first calls go both ways in turn (MeasureOptions).
+// so does what is faster that way: the first calls go both ways in turn (KernelMeasureOptions).
 #pragma once
 
 #include <c10/core/DispatchKey.h>
@@ -22,7 +22,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 struct CompileOperatorsOptions {
   KernelOptions kernels;
-  MeasureOptions measure;              // of calls on CPU; on another device a kernel that is there runs
+  KernelMeasureOptions measure;        // of calls on CPU; on another device a kernel that is there runs
   std::shared_ptr<KernelCache> cache;  // nullptr: KernelCache::shared()
 };
 

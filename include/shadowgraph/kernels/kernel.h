@@ -34,7 +34,7 @@ struct KernelOptions {
 
 // Which way is faster, the kernel or what would have run, is found by the first calls: each way is used in turn, each call
 // once, and the best times count. Verdicts are kept with the kernel by what it stands for, size class and threads.
-struct MeasureOptions {
+struct KernelMeasureOptions {
   bool enabled = true;             // false: the kernel, whatever it takes
   int samples = 5;                 // of each way
   std::function<int64_t()> clock;  // nanoseconds, for tests; empty: the steady clock
@@ -90,7 +90,8 @@ class OperatorKernels {
     int64_t began_ = 0;
   };
 
-  explicit OperatorKernels(std::shared_ptr<KernelCache> cache, KernelOptions options = {}, MeasureOptions measure = {});
+  explicit OperatorKernels(std::shared_ptr<KernelCache> cache, KernelOptions options = {},
+                           KernelMeasureOptions measure = {});
   ~OperatorKernels();
   OperatorKernels(const OperatorKernels&) = delete;
   OperatorKernels& operator=(const OperatorKernels&) = delete;

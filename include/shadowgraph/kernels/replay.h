@@ -10,7 +10,7 @@
 // results that nobody outside reads are never stored, and writes reach the tensors that they reached.
 //
 // The first calls of a kernel are made both ways in turn, and the faster way is kept: in the cache's manifest by size
-// class and threads, so that the next process knows (MeasureOptions). Where a run's tensors are not as the graph says,
+// class and threads, so that the next process knows (KernelMeasureOptions). Where a run's tensors are not as the graph says,
 // where tensors that a group writes overlap others unknown to the graph, and where somebody watches operators, nodes
 // run as they would have.
 #pragma once
@@ -28,7 +28,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 struct GroupKernelsOptions {
   KernelOptions kernels;
-  MeasureOptions measure;
+  KernelMeasureOptions measure;
   int64_t min_nodes = 1;  // of the smallest group; one node alone may be faster as a kernel, too
   int64_t max_nodes = 64;
 };
