@@ -16,6 +16,7 @@ namespace {
 
 constexpr uint64_t kSeed = 2026;
 
+constexpr double kLearningRate = 1e-3;
 enum class Program { kInference, kSgd, kAdamW };
 
 Graph graph_of_model(const std::string& name, Program program) {
@@ -31,7 +32,7 @@ Graph graph_of_model(const std::string& name, Program program) {
   if (program == Program::kSgd) {
     optimizer = std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
   } else {
-    optimizer = std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
+    optimizer = std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(kLearningRate));
   }
   return capture_training_step(models::program_of(model, optimizer.get())).graph;
 }
@@ -76,9 +77,16 @@ class KernelModels : public ::testing::TestWithParam<std::string> {
       expect_close(gradient, found.result.gradients.at(key), exact ? 0 : 4096, "gradient of " + key);
     }
     for (const auto& [key, tensor] : plain.tensors) {
-      // AdamW's first step is lr times the gradient's sign, also where the gradient is rounding alone.
-      const double epsilons = exact ? 0 : program == Program::kAdamW ? 65536 : 4096;
-      expect_close(tensor, found.tensors.at(key), epsilons, key);
+      at::Tensor other = found.tensors.at(key);
+      const auto gradient = plain.result.gradients.find(key);
+      if (!exact && program == Program::kAdamW && gradient != plain.result.gradients.end()) {
+        // The first step is lr times the gradient's sign, also where that is rounding alone (an attention's key bias).
+        const at::Tensor size = gradient->second.abs();
+        const double least = std::max(1e-3 * size.max().item<double>(), 1e-7);
+        EXPECT_LE((tensor - other).abs().max().item<double>(), 2.01 * kLearningRate) << key;
+        other = at::where(size < least, tensor, other);
+      }
+      expect_close(tensor, other, exact ? 0 : program == Program::kAdamW ? 65536 : 4096, key);
     }
     int64_t runs = 0;
     for (const auto& report : groups->report()) {
