@@ -44,7 +44,6 @@ ViewModel view_of_plan(const Graph& graph, const ShardingPlan& plan, const Redis
   const NodeColors colors = colors_by_kind(fmt::format("layout on {}", plan.mesh.to_string()), lies);
   ViewOptions drawn = options;
   drawn.colors = &colors;
-  drawn.show_parameters = true;
   // Views are not drawn: what happens in front of them is said at the node that takes the view.
   drawn.edge_note = [&](NodeId user, ValueId value) {
     std::string note;
