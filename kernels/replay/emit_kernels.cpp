@@ -78,10 +78,17 @@ class KernelWriter {
     for (uint32_t g = 0; g < groups_.groups().size(); ++g) {
       if (report[g].state == KernelGroups::State::kNodes) continue;
       const auto& nodes = groups_.groups()[g].nodes;
+      const auto boundary = boundary_of(graph_, nodes);
+      const auto in_place = [&](ValueId output) {
+        const auto& same = groups_.plan(g).same_tensor;
+        return std::ranges::find(same, output, &KernelPlan::SameTensor::result) != same.end();
+      };
+      // emit_cpp() declares all results of a call anew, what the call has written in place among them: these stay nodes.
+      if (boundary.outputs.size() > 1 && std::ranges::any_of(boundary.outputs, in_place)) continue;
       const std::string function = fmt::format("group{}", g);
       calls.push_back({.nodes = nodes, .schema = schema_of(graph_, nodes, "kernels::" + function, effects)});
       options_.functions["kernels::" + function] = {name_ + "::" + function, name_ + ".h"};
-      write_group(function, groups_.plan(g), boundary_of(graph_, nodes));
+      write_group(function, groups_.plan(g), boundary);
     }
     replace_by_calls(graph_, calls);
     GeneratedCode code = emit_cpp(graph_, options_);

@@ -42,6 +42,7 @@ const std::map<std::string, const char*> kKnown = {
     {"aten::mode.values", "the same"},
     {"aten::tensor_split.tensor_indices_or_sections", "its indices must be on the CPU"},
     {"aten::addr_", "the CPU raises where the operator that it is made of here does not"},
+    {"aten::scaled_dot_product_attention", "bf16: on the CPU one kernel, here the operators of the math path"},
     {"aten::pixel_unshuffle", "strides of dimensions of size 1"},
 };
 
