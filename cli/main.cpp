@@ -248,29 +248,29 @@ int run(int argc, char** argv) {
   }
   if (*profile) {
     set_mode(profile_request.capture, profile_mode);
-    profile(profile_request);
+    cli::profile(profile_request);
   }
   if (*page) {
     set_mode(report_request.profile.capture, report_mode);
-    report(report_request);
+    cli::report(report_request);
   }
   if (*fit) {
     set_mode(fit_request.capture, fit_mode);
-    fit(fit_request);
+    cli::fit(fit_request);
   }
   if (*whatif) what_if(what_if_request);
   if (*shard) {
     set_mode(shard_request.capture, shard_mode);
-    shard(shard_request);
+    cli::shard(shard_request);
   }
   if (*checkpoint) {
     set_mode(checkpoint_request.capture, checkpoint_mode);
-    checkpoint(checkpoint_request);
+    cli::checkpoint(checkpoint_request);
   }
-  if (*assign) assign(assign_request);
+  if (*assign) cli::assign(assign_request);
   const bool broken = *kernels && !run_kernels(*kernels, kernels_request);
-  if (*compare) compare(compare_before, compare_after, compare_limit, compare_json);
-  if (*calibrate) calibrate(calibrate_request);
+  if (*compare) cli::compare(compare_before, compare_after, compare_limit, compare_json);
+  if (*calibrate) cli::calibrate(calibrate_request);
   if (*devices) list_devices(json);
   if (*materialize) materialize(materialize_request);
   if (*print) print_graph(file, preset, json);
