@@ -272,7 +272,7 @@ int run(int argc, char** argv) {
   if (*compare) cli::compare(compare_before, compare_after, compare_limit, compare_json);
   if (*calibrate) cli::calibrate(calibrate_request);
   if (*devices) list_devices(json);
-  if (*materialize) materialize(materialize_request);
+  if (*materialize) cli::materialize(materialize_request);
   if (*print) print_graph(file, preset, json);
   if (*verify) verify_graph(file);
   const bool differ = *diff && diff_graphs(file, other_file, diff_limit);
