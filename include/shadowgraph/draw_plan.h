@@ -15,7 +15,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 //     write_file("plan.svg", render_svg(write_dot(view_of_plan(graph, answer.plan, planner))));
 //
-// `options.colors`, `.edge_note` and `.show_parameters` are the picture's own. Throws as ViewModel::of does, and Error
+// `options.colors` and `.edge_note` are the picture's own. Throws as ViewModel::of does, and Error
 // where the plan asks for what is not possible.
 ViewModel view_of_plan(const Graph& graph, const ShardingPlan& plan, const RedistributionPlanner& planner,
                        const ViewOptions& options = {});
