@@ -109,7 +109,18 @@ class Copies {
   static at::Tensor whole_copy(const at::Tensor& tensor) {
     const at::Tensor plain = without_bits(tensor);
     const auto bytes = static_cast<int64_t>(plain.unsafeGetTensorImpl()->unsafe_storage().nbytes());
-    return at::as_strided(plain, {bytes / static_cast<int64_t>(plain.itemsize())}, {1}, 0).clone();
+    const auto item = static_cast<int64_t>(plain.itemsize());
+    if (bytes % item == 0) return at::as_strided(plain, {bytes / item}, {1}, 0).clone();
+    // No whole number of elements, as in a storage of floats that is seen as complex numbers.
+    const at::Tensor first = at::as_strided(plain, {bytes < item ? 0 : 1}, {1}, 0).view(at::kByte);
+    return at::as_strided(first, {bytes}, {1}, 0).clone();
+  }
+
+  static at::Tensor seen_as(const at::Tensor& flat, at::ScalarType dtype) {
+    if (flat.scalar_type() == dtype) return flat;
+    const auto bytes = static_cast<int64_t>(flat.nbytes());
+    const int64_t rest = bytes % static_cast<int64_t>(c10::elementSize(dtype));
+    return (rest == 0 ? flat : flat.view(at::kByte).narrow(0, 0, bytes - rest)).view(dtype);
   }
 
   const at::Tensor* find(const void* storage) const {
@@ -120,7 +131,7 @@ class Copies {
   at::Tensor moved(const at::Tensor& tensor) const {
     const at::Tensor* copy = find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
     if (copy == nullptr) return tensor;
-    const at::Tensor flat = copy->scalar_type() == tensor.scalar_type() ? *copy : copy->view(tensor.scalar_type());
+    const at::Tensor flat = seen_as(*copy, tensor.scalar_type());
     at::Tensor result = at::as_strided(flat, tensor.sizes(), tensor.strides(), tensor.storage_offset());
     if (tensor.is_neg()) result = at::_neg_view(result);
     return tensor.is_conj() ? result.conj() : result;

@@ -9,7 +9,7 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Boxes are coloured by how a node's first result lies; parameters and inputs are boxes of their own. Edges on which a
+// Boxes are coloured by how a node's first result lies, inputs among them; parameters are named in them. Edges on which a
 // tensor is redistributed are red, with the steps and the bytes that a device has after the last of them. A copy that
 // several nodes share is on the edge to each.
 //

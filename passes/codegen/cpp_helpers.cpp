@@ -113,15 +113,24 @@ std::vector<c10::IValue> functional_call(const char* name, const char* overload,
     }
     if (tensor.is_conj()) tensor = tensor.conj();
     if (tensor.is_neg()) tensor = at::_neg_view(tensor);
-    const auto elements = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
+    const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
+    const auto item = static_cast<int64_t>(tensor.itemsize());
+    // In bytes, if it is no whole number of elements.
+    if (bytes % item != 0) tensor = at::as_strided(tensor, {bytes < item ? 0 : 1}, {1}, 0).view(at::kByte);
+    const int64_t elements = bytes % item != 0 ? bytes : bytes / item;
     copies.emplace_back(storage, at::as_strided(tensor, {elements}, {1}, 0).clone());
+  };
+  const auto seen_as = [](const at::Tensor& flat, at::ScalarType dtype) {
+    if (flat.scalar_type() == dtype) return flat;
+    const auto bytes = static_cast<int64_t>(flat.nbytes());
+    const int64_t rest = bytes % static_cast<int64_t>(c10::elementSize(dtype));
+    return (rest == 0 ? flat : flat.view(at::kByte).narrow(0, 0, bytes - rest)).view(dtype);
   };
   const auto moved = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     for (const auto& copy : copies) {
       if (copy.first != storage_of(tensor)) continue;
-      const at::Tensor flat = copy.second.scalar_type() == tensor.scalar_type() ? copy.second
-                                                                                : copy.second.view(tensor.scalar_type());
+      const at::Tensor flat = seen_as(copy.second, tensor.scalar_type());
       at::Tensor result = at::as_strided(flat, tensor.sizes(), tensor.strides(), tensor.storage_offset());
       if (tensor.is_neg()) result = at::_neg_view(result);
       return tensor.is_conj() ? result.conj() : result;

@@ -27,7 +27,10 @@ def functional_call(operator, written, fresh, arguments):
     def add(tensor):
         plain = tensor.conj() if tensor.is_conj() else tensor
         plain = plain._neg_view() if plain.is_neg() else plain
-        elements = plain.untyped_storage().nbytes() // plain.element_size()
+        size, item = plain.untyped_storage().nbytes(), plain.element_size()
+        if size % item:  # no whole number of elements: in bytes
+            plain, item = plain.as_strided([min(size // item, 1)], [1], 0).view(torch.uint8), 1
+        elements = size // item
         copies.setdefault(tensor.untyped_storage()._cdata, plain.as_strided([elements], [1], 0).clone())
 
     def moved(value):
@@ -36,6 +39,8 @@ def functional_call(operator, written, fresh, arguments):
         if not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata not in copies:
             return value
         flat = copies[value.untyped_storage()._cdata]
+        if flat.dtype != value.dtype and (rest := flat.nbytes % value.element_size()):
+            flat = flat.view(torch.uint8)[:-rest]
         flat = flat if flat.dtype == value.dtype else flat.view(value.dtype)
         result = flat.as_strided(value.shape, value.stride(), value.storage_offset())
         result = result._neg_view() if value.is_neg() else result

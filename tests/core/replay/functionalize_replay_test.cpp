@@ -14,6 +14,7 @@
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
+#include "tests/passes/codegen/fixtures/odd_storage_program.h"
 #include "tests/random/program.h"
 
 namespace shadowgraph::testing {
@@ -94,6 +95,24 @@ Graph reinplaced_with_saved(const Graph& graph) {
   Graph result = parse(to_text(graph));
   save_some(result);
   return in_place(std::move(result));
+}
+
+// Found by seed 144544: what lay behind the last whole element of the written dtype was lost.
+TEST(FunctionalCalls, CopyStoragesOfNoWholeNumberOfElements) {
+  Graph graph;
+  {
+    const FakeTensorMode mode;
+    const at::Tensor x = at::empty({5});
+    CaptureSession session;
+    session.name_input(x, "x");
+    graph = session.finish(odd_storage_program(x));
+  }
+  graph = functionalized(graph);
+  EXPECT_NE(to_text(graph).find("sg_functional::aten___foreach"), std::string::npos) << to_text(graph);
+  const at::Tensor x = at::randn({5});
+  const std::vector<at::Tensor> expected = odd_storage_program(x);
+  const ReplayResult result = Interpreter(graph, {.check_results = true}).run(Bindings().bind("x", x));
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(expected[i], result.outputs[i])) << i;
 }
 
 class FunctionalizedPrograms : public ::testing::TestWithParam<int> {};

@@ -10,6 +10,7 @@
 #include "tests/passes/codegen/fixtures/emitted.h"
 #include "tests/passes/codegen/fixtures/fixture_list.h"
 #include "tests/passes/codegen/fixtures/literals_program.h"
+#include "tests/passes/codegen/fixtures/odd_storage_program.h"
 #include "tests/passes/codegen/fixtures/user_functions.h"
 #include "tests/random/program.h"
 
@@ -202,6 +203,16 @@ TEST_F(EmittedCpp, SpellsEveryLiteral) {
   for (size_t i = 0; i < expected.size(); ++i) {
     const at::Tensor& output = outputs.at("output" + std::to_string(i));
     EXPECT_TRUE(same_bits(expected[i], output)) << i << "\n" << expected[i] << "\n" << output;
+  }
+}
+
+TEST_F(EmittedCpp, CopiesStoragesOfNoWholeNumberOfElements) {
+  const at::Tensor x = at::randn({5});
+  const auto expected = odd_storage_program(x);
+  const NamedTensors outputs = emitted().at("odd_storage")({{"x", x}});
+  ASSERT_EQ(outputs.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(same_bits(expected[i], outputs.at("output" + std::to_string(i)))) << i;
   }
 }
 
