@@ -108,7 +108,7 @@ TEST(FunctionalCalls, CopyStoragesOfNoWholeNumberOfElements) {
     graph = session.finish(odd_storage_program(x));
   }
   graph = functionalized(graph);
-  EXPECT_NE(to_text(graph).find("sg_functional::aten___foreach"), std::string::npos) << to_text(graph);
+  EXPECT_NE(to_text(graph).find("sg_functional::aten___foreach_copy_"), std::string::npos) << to_text(graph);
   const at::Tensor x = at::randn({5});
   const std::vector<at::Tensor> expected = odd_storage_program(x);
   const ReplayResult result = Interpreter(graph, {.check_results = true}).run(Bindings().bind("x", x));
