@@ -30,9 +30,6 @@ demo: setup ## profile a training step of ResNet-50 (batch 32, fake CUDA, SGD) i
 
 test: build ## make the fixtures and run all tests
 	@scripts/setup.sh --test
-	@.venv/bin/python tests/python/make_torchscript_fixtures.py $(BUILD)/fixtures
-	@.venv/bin/python tests/python/make_exported_fixtures.py $(BUILD)/fixtures/exported
-	@.venv/bin/python tests/conformance/export_samples.py $(BUILD)/fixtures/opinfo.pt
 	@ctest --preset $(PRESET) -j $(JOBS)
 
 python: setup ## the wheel of the Python package, in build/wheel/; the same in build/python, for PYTHONPATH

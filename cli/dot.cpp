@@ -20,6 +20,9 @@ std::vector<NodeId> named_by_user(const Graph& graph, const std::string& option,
   }
 }
 
+// What is written to a file of that name is SVG, asked for or not.
+bool is_svg(const DotRequest& request) { return request.svg || request.output.ends_with(".svg"); }
+
 ViewOptions view_options(const DotRequest& request, const Graph& graph) {
   ViewOptions options;
   if (request.depth >= 0) options.depth = request.depth;
@@ -31,7 +34,7 @@ ViewOptions view_options(const DotRequest& request, const Graph& graph) {
   }
   options.show_views = request.views;
   options.most_rows = request.rows;
-  options.most_boxes = request.boxes ? *request.boxes : request.svg ? kMostBoxesOfSvg : options.most_boxes;
+  options.most_boxes = request.boxes ? *request.boxes : is_svg(request) ? kMostBoxesOfSvg : options.most_boxes;
   options.radius = request.radius;
   if (!request.around.empty()) options.around = named_by_user(graph, "--around", request.around);
   if (!request.path.empty()) {
@@ -62,7 +65,7 @@ void draw(const DotRequest& request) {
   const ViewModel view = ViewModel::of(graph, options);
   for (const std::string& note : view.notes) std::fputs(("shadowgraph: " + note + "\n").c_str(), stderr);
   const std::string dot = write_dot(view);
-  const std::string text = request.svg ? render_svg(dot) : dot;
+  const std::string text = is_svg(request) ? render_svg(dot) : dot;
   if (request.output.empty()) {
     print_text(text);
   } else {

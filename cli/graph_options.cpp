@@ -7,7 +7,7 @@ namespace shadowgraph::cli {
 
 void add_dot_options(CLI::App& command, DotRequest& request) {
   command.add_option("graph", request.file, "Graph file")->required();
-  command.add_flag("--svg", request.svg, "SVG, laid out by Graphviz, rather than DOT");
+  command.add_flag("--svg", request.svg, "SVG, laid out by Graphviz, rather than DOT (also by -o NAME.svg)");
   command.add_option("-o,--output", request.output, "File to write (default: stdout)");
   command.add_option("--depth", request.depth, "Module levels to open (default: what stays readable)")
       ->check(whole_number_from(0));

@@ -2,7 +2,7 @@
 # Installs what is missing to build shadowgraph, or says what to install. Quick and silent when everything is there.
 #
 #   scripts/setup.sh           compiler, libraries, libtorch: enough for `make build` and `make demo`
-#   scripts/setup.sh --test    the Python packages that make the test fixtures, node and Chromium, too
+#   scripts/setup.sh --test    the Python packages that make the test fixtures, node, Chromium and Firefox, too
 #   scripts/setup.sh --wheel   what makes the wheel of the Python package, too
 #   scripts/setup.sh --lint    clang-format, clang-tidy, ruff and mypy, too
 #   scripts/setup.sh --fuzz    clang and its sanitizers, too
@@ -32,6 +32,10 @@ for argument in "$@"; do
       # For scripts/check_page.sh. Another node than Debian's brings its own npm, and does not go with Debian's.
       command -v npm >/dev/null || packages+=(nodejs npm)
       command -v chromium >/dev/null || packages+=(chromium fonts-dejavu-core)
+      # Debian's alone is a package; where there is none, the pages are not opened in Firefox, and the check says so.
+      if grep -qs '^ID=debian' /etc/os-release; then
+        command -v firefox-esr >/dev/null || packages+=(firefox-esr)
+      fi
       ;;
     --wheel) want_wheel=yes ;;
     --lint) packages+=(clang-format); want_lint=yes ;;

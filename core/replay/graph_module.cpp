@@ -1,3 +1,5 @@
+#include "shadowgraph/graph_module.h"
+
 #include <ATen/core/Dict.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/function.h>

@@ -12,6 +12,7 @@
 #include "shadowgraph/exported_program.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/graph_module.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/passes.h"
 #include "shadowgraph/process_group.h"

@@ -100,7 +100,9 @@ def round_trip(folder):
     expect(0, "print", graph, "--preset", "short")
     expect(0, "dot", graph, prints=("digraph",))
     expect(0, "dot", graph, "--svg", prints=("<svg", "</svg>"))
-    expect(0, "dot", graph, "--svg", "--all-phases", "-o", folder / "g.svg")
+    expect(0, "dot", graph, "--all-phases", "-o", folder / "g.svg")
+    if "</svg>" not in (folder / "g.svg").read_text():
+        failures.append("dot -o g.svg does not write SVG")
     near = ("--around", "layer2.0.conv1", "--radius", 1)
     expect(0, "dot", graph, *near, "--color", "time", prints=("asked for", "on NVIDIA"))
     way = ("--path", "conv1", "layer1.0")

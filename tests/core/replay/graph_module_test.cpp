@@ -1,4 +1,6 @@
 // A forward graph as a module: outputs, gradients and buffers as eager's, bit for bit, for every built-in model.
+#include "shadowgraph/graph_module.h"
+
 #include <ATen/Parallel.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
