@@ -49,7 +49,7 @@ NIGHTLY_PROGRAMS ?= 50000
 
 nightly: conformance ## all OpInfo samples, long random programs; unit, pass and replay tests and conformance with sanitizers
 	@for program in replay_tests deferred_tests; do SHADOWGRAPH_RANDOM_PROGRAMS=$(NIGHTLY_PROGRAMS) \
-	  $(BUILD)/bin/$$program --gtest_filter='*Programs*' --gtest_brief=1 || exit 1; done
+	  $(BUILD)/bin/$$program --gtest_filter='*Program*' --gtest_brief=1 || exit 1; done
 	@$(MAKE) build PRESET=asan
 	@for program in ir core passes profiler replay; do \
 	  $(SANITIZED) build-asan/bin/$${program}_tests --gtest_brief=1 || exit 1; done

@@ -24,7 +24,8 @@ LAYERS = ["ir", "core", "passes", "kernels", "profiler", "sharding", "viz"]
 # Where a public header's declarations are defined.
 PUBLIC = {
     "ir": ["analysis", "bgl", "edit", "error", "export", "graph", "graph/*", "text", "verify"],
-    "core": ["capture", "checkpoint", "deferred", "exported_program", "fake", "process_group", "replay", "rules"],
+    "core": ["capture", "checkpoint", "deferred", "exported_program", "fake", "graph_module", "process_group",
+             "replay", "rules"],
     "passes": ["codegen", "passes", "passes/*"],
     "kernels": ["kernels/*"],
     "profiler": ["operators", "profile", "profile/*"],
