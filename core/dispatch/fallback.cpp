@@ -498,6 +498,15 @@ bool casts_first(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
   return false;
 }
 
+// Operands of integers that a decomposition reads through their pointers.
+void make_operands_readable(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  for (const uint16_t position : info.tensor_arguments) {
+    const c10::IValue& argument = stack[begin + position];
+    if (!argument.isTensor() || !argument.toTensor().defined()) continue;
+    if (c10::isIntegralType(argument.toTensor().scalar_type(), /*includeBool=*/false)) make_readable(argument.toTensor());
+  }
+}
+
 bool composite_rule_replaces(const OperatorInfo& info, const Stack& stack, size_t begin) {
   for (const uint16_t position : info.tensor_arguments) {
     const c10::IValue& argument = stack[begin + position];
@@ -533,6 +542,7 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
     fake_fallback(op, keys & below, stack);
     return;
   }
+  if (C10_UNLIKELY(info.reads_operands)) make_operands_readable(info, *stack, begin);
   // Autocast, when on, must cast the operands first; its kernel calls the operator again with autocast off.
   const bool autocast_first = casts_first(op, keys);
   const CompositeScope scope(mode->observer, info, as_span(viewed(*stack, begin)));

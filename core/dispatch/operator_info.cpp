@@ -61,6 +61,9 @@ constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
 // Not run for real on known contents: what they do is no result, or a tensor without memory.
 constexpr std::string_view kNotEvaluable[] = {"aten::record_stream", "aten::_efficientzerotensor"};
 
+// Composites whose decomposition reads operands of integers through a pointer: lengths, places to split at.
+constexpr std::string_view kReadsOperands[] = {"aten::ctc_loss.Tensor", "aten::tensor_split.tensor_indices_or_sections"};
+
 constexpr std::pair<std::string_view, ContentsRule> kContentsRules[] = {
     {"aten::bitwise_and.Tensor", ContentsRule::kAbsorbedByFalse},
     {"aten::logical_and", ContentsRule::kAbsorbedByFalse},
@@ -191,6 +194,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   marks_for_profiler = name.starts_with("profiler::");
   lifts = name.starts_with("aten::lift");
   direct_on_cpu = name == "aten::max_pool1d";
+  reads_operands = is_one_of(kReadsOperands, name);
   if (device_argument >= 0) device_rule = DeviceRule::kDeviceArgument;
   if (name.starts_with("aten::_foreach_")) {
     device_rule = name.starts_with("aten::_foreach_copy") ? kAnywhere : DeviceRule::kPerSlot;

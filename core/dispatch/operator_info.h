@@ -69,6 +69,7 @@ struct OperatorInfo {
   bool inplace_view = false;     // t_, squeeze_: changes the geometry of its operand
   bool mixes_cpu_scalars = true;
   bool marks_for_profiler = false;                 // says what runs now, computes nothing: optimizers do so in Python
+  bool reads_operands = false;                     // a composite whose decomposition reads integers behind a pointer
   bool direct_on_cpu = false;                      // a composite whose CPU kernel without gradients calls no other
   bool lifts = false;                              // takes a literal into the program: lift_fresh
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them

@@ -227,6 +227,12 @@ KnownContents* own_buffer(c10::StorageImpl& storage) {
 
 }  // namespace
 
+void make_readable(const at::Tensor& fake) {
+  if (fake.numel() == 0 || !is_knowable(fake)) return;
+  c10::StorageImpl& storage = storage_of(fake);
+  if (own_buffer(storage) != nullptr) publish(storage);
+}
+
 void give_contents(const at::Tensor& fake, const at::Tensor& real) {
   c10::StorageImpl& storage = storage_of(fake);
   if (has_contents(storage)) return;  // a view of known contents, or written already

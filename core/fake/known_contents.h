@@ -77,6 +77,9 @@ bool is_knowable(const at::Tensor& tensor);
 // the same memory with the same strides, or, if one number is everywhere, with strides of zero. Throws
 // DataDependentError if that would cost more than the budget.
 std::optional<at::Tensor> known_value(const at::Tensor& tensor);
+// Puts them behind the tensor's pointer, for the host to read, computed if need be; nothing where they are not known or
+// the pretended device is not the CPU. Throws DataDependentError if that would cost more than the budget.
+void make_readable(const at::Tensor& fake);
 // The number that every element is known to be, without computing anything; nothing for buffers of more than a few.
 std::optional<c10::Scalar> uniform_value(const at::Tensor& tensor);
 // Makes them known: a copy of `real`, which has the same sizes and dtype. Ignored if they are too many.

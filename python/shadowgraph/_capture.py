@@ -1,6 +1,8 @@
 """Programs recorded as graphs."""
 
 import contextlib
+import dataclasses
+import difflib
 import functools
 import gc
 import threading
@@ -168,7 +170,7 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
     loss: a function of what forward gave; without one, its `.loss`, or the mean of its first floating-point tensor.
     optimizer: a class or function that takes parameters, or "sgd", "adam", "adamw"; None leaves the optimizer out.
     steady_state: record the second step, with the optimizer's state there.
-    options: those of `Capture`, e.g. {"host_reads": "finite"}.
+    options: those of `Capture`, e.g. {"host_reads": "finite"}; they may also be keywords: host_reads="finite".
     training: what the loop does besides, by PyTorch's own pieces; all of it combines:
         accumulate=4: micro-batches a step, each the inputs given, their loss divided by 4.
         clip_grad_norm=1.0: torch.nn.utils.clip_grad_norm_.
@@ -177,9 +179,10 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
         autocast=torch.bfloat16: torch.autocast of forward and loss.
         zero_grads=True: zero_grad(set_to_none=False).
     """
+    around, options = _loop_and_options(training, options)
     args, kwargs = _inputs.as_call(inputs)
     return _run(model, args, kwargs, device=device, dtype=dtype, train=True, loss=loss, optimizer=optimizer,
-                step=True, steady_state=steady_state, options=options, training=Training(**training))[0]  # fmt: skip
+                step=True, steady_state=steady_state, options=options, training=around)[0]  # fmt: skip
 
 
 def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mode=None, steady_state=False,
@@ -192,7 +195,7 @@ def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mo
         raise _C.Error("mode='infer' takes neither loss nor optimizer")
     if not train and run_steps:
         raise _C.Error("run=True is of training steps: give mode='train'")
-    around = Training(**training)
+    around, options = _loop_and_options(training, options)
     if not train:
         around.check_inference()
     args, kwargs = _inputs.as_call(inputs)
@@ -202,6 +205,32 @@ def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mo
 
 
 _OF_MODE = ("profile", "real_tensors", "data_sizes", "host_reads", "contents_budget")
+_OF_CAPTURE = (*_OF_MODE, "saved_tensors", "guards", "source_lines")
+
+
+def _loop_and_options(keywords, options):
+    """What the loop does, and the capture's options, which may be keywords, too: so they stand in messages."""
+    options = dict(options or {})
+    of_loop = {}
+    for name, value in keywords.items():
+        if name in _OF_CAPTURE:
+            if name in options:
+                raise TypeError(f"{name} is given twice: as a keyword and in options")
+            options[name] = value
+        else:
+            of_loop[name] = value
+    known = [field.name for field in dataclasses.fields(Training)]
+    for name in of_loop:
+        if name not in known:
+            near = difflib.get_close_matches(name, [*known, *_OF_CAPTURE], 1)
+            raise TypeError(f"unexpected keyword argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+                            + f" Of the loop: {', '.join(known)}; of the capture: {', '.join(_OF_CAPTURE)}")  # fmt: skip
+    for name in options:
+        if name not in _OF_CAPTURE:
+            near = difflib.get_close_matches(name, _OF_CAPTURE, 1)
+            raise TypeError(f"unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+                            + f" There are {', '.join(_OF_CAPTURE)}")  # fmt: skip
+    return Training(**of_loop), options
 
 
 def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, optimizer=None, step=False,

@@ -157,7 +157,7 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
     optimizer: a class or function that takes parameters, or "sgd", "adam", "adamw" with usual settings.
     device: the pretended device, "cuda", "cuda:1" or "cpu".
     dtype: of floating-point parameters and inputs, e.g. torch.bfloat16.
-    options: those of `Capture`, e.g. {"host_reads": "finite"}.
+    options: those of `Capture`, e.g. {"host_reads": "finite"}; they may also be keywords: host_reads="finite".
     mode: "train" or "infer"; without one, "train" if there is a loss or an optimizer.
     spec: whose time is estimated: a name of `shadowgraph devices`, or a file; without one, "h100" for CUDA, and for the
         CPU this machine as `shadowgraph calibrate` found it.

@@ -314,3 +314,48 @@ def test_generate_with_a_fixed_number_of_new_tokens():
         graph = session.finish(made)
     graph.verify()
     assert guards(graph) and all("false" in guard for guard in guards(graph))
+
+
+# ---- Speech with connectionist temporal classification: lengths come out of masks, layers are dropped by chance
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_hubert_with_ctc_loss_and_layer_drop(device):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.HubertConfig(
+        vocab_size=32, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        conv_dim=(16, 16), conv_stride=(5, 2), conv_kernel=(10, 3), num_feat_extract_layers=2, layerdrop=0.1,
+    )  # fmt: skip
+    model = transformers.HubertForCTC(config)
+    inputs = {"input_values": torch.zeros(2, 800), "labels": torch.ones(2, 4, dtype=torch.long)}
+    with pytest.raises(sg.DataDependentError, match="host_reads"):
+        sg.capture_training_step(model, inputs, optimizer="adamw", device=device)
+    # A random number is not below the rate: no layer is dropped. No frame is masked, as the mask's own draws decide.
+    graph = sg.capture_training_step(model, inputs, optimizer="adamw", device=device, host_reads={"bool": False})
+    graph.verify()
+    lengths = [node for node in graph.nodes if node.target == "aten::_ctc_loss"]
+    frames = int(model._get_feat_extract_output_lengths(800))
+    assert len(lengths) == 1 and lengths[0].argument("input_lengths") == [frames, frames]
+    assert lengths[0].argument("target_lengths") == [4, 4]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_split_at_places_that_are_worked_out(device):
+    def program(x):
+        return torch.tensor_split(x, torch.ones(3, dtype=torch.long).cumsum(0) * 2)
+
+    graph = sg.capture(program, torch.randn(10, 2), device=device)
+    (output,) = graph.find("sg::output")
+    assert [tuple(value.shape) for value in output.inputs] == [(2, 2), (2, 2), (2, 2), (4, 2)]
+
+
+def test_options_of_the_capture_are_keywords_too():
+    model, inputs = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    with pytest.raises(TypeError, match="given twice"):
+        sg.profile(model, inputs, host_reads="finite", options={"host_reads": "finite"})
+    with pytest.raises(TypeError, match="did you mean 'host_reads'"):
+        sg.profile(model, inputs, host_read="finite")
+    with pytest.raises(TypeError, match="did you mean 'guards'"):
+        sg.profile(model, inputs, options={"guard": False})
+    with pytest.raises(TypeError, match="did you mean 'accumulate'"):
+        sg.capture_training_step(model, inputs, accumulated=2)
