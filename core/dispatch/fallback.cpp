@@ -503,7 +503,8 @@ void make_operands_readable(const OperatorInfo& info, const Stack& stack, size_t
   for (const uint16_t position : info.tensor_arguments) {
     const c10::IValue& argument = stack[begin + position];
     if (!argument.isTensor() || !argument.toTensor().defined()) continue;
-    if (c10::isIntegralType(argument.toTensor().scalar_type(), /*includeBool=*/false)) make_readable(argument.toTensor());
+    if (c10::isIntegralType(argument.toTensor().scalar_type(), /*includeBool=*/false))
+      make_readable(argument.toTensor());
   }
 }
 

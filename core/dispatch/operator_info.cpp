@@ -62,7 +62,8 @@ constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
 constexpr std::string_view kNotEvaluable[] = {"aten::record_stream", "aten::_efficientzerotensor"};
 
 // Composites whose decomposition reads operands of integers through a pointer: lengths, places to split at.
-constexpr std::string_view kReadsOperands[] = {"aten::ctc_loss.Tensor", "aten::tensor_split.tensor_indices_or_sections"};
+constexpr std::string_view kReadsOperands[] = {"aten::ctc_loss.Tensor",
+                                               "aten::tensor_split.tensor_indices_or_sections"};
 
 constexpr std::pair<std::string_view, ContentsRule> kContentsRules[] = {
     {"aten::bitwise_and.Tensor", ContentsRule::kAbsorbedByFalse},

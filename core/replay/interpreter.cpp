@@ -99,13 +99,13 @@ c10::Storage copy_of_storage(const at::Tensor& tensor) {
   return copy.storage();
 }
 
-// Operands that are the very tensor of an `out=` without elements get one of their own
-// (ReplayProgram::Step::empty_out).
-void part_from_empty_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
+// Operands that are the very tensor of an `out=` that is not dense, or has no elements, get one of their own
+// (ReplayProgram::Step::loose_out).
+void part_from_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
   for (size_t out = 0; out < stack.size(); ++out) {
     if (!schema.arguments()[out].is_out() || !stack[out].isTensor()) continue;
     const at::Tensor written = stack[out].toTensor();
-    if (written.numel() != 0) continue;
+    if (written.numel() != 0 && written.is_non_overlapping_and_dense()) continue;
     for (size_t i = 0; i < stack.size(); ++i) {
       c10::IValue& operand = stack[i];
       if (schema.arguments()[i].is_out()) continue;
@@ -362,7 +362,7 @@ void Interpreter::run_node(NodeId node) {
   }
   push_arguments(step_);
   if (step.preserved.size != 0) preserve(step_);
-  if (step.empty_out) part_from_empty_outs(step.op->schema(), stack_);
+  if (step.loose_out) part_from_loose_outs(step.op->schema(), stack_);
   if (step.kind == StepKind::kOperator) {
     call_operator(node, *step.op, stack_);
   } else {

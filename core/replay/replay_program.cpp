@@ -318,14 +318,15 @@ class Compiler {
     }
   }
 
-  // Kernels allow an `out=` that shares nothing with an operand, though not the very tensor; the program may have had
-  // two tensors without elements that are one value here.
-  bool has_empty_out() const {
+  // Of an `out=` that has gaps or no elements kernels refuse the very tensor as an operand, though not another one on the
+  // same memory; the program may have had two tensors that are one value here (`.data =`).
+  bool has_loose_out() const {
     const auto& formals = graph_.target(node_).schema().arguments();
     const auto arguments = graph_.arguments(node_);
     for (size_t i = 0; i < arguments.size() && i < formals.size(); ++i) {
-      if (formals[i].is_out() && arguments[i].kind == ArgumentKind::kValue && graph_.numel(arguments[i].ref.value) == 0)
-        return true;
+      if (!formals[i].is_out() || arguments[i].kind != ArgumentKind::kValue) continue;
+      const ValueId out = arguments[i].ref.value;
+      if (graph_.numel(out) == 0 || !is_dense(view_of(graph_, out))) return true;
     }
     return false;
   }
@@ -343,7 +344,7 @@ class Compiler {
       program_->grad_mode |= step.grad_mode;
       if (target.kind() == TargetKind::kOperator) {
         find_operator(step, target, id);
-        step.empty_out = has_empty_out();
+        step.loose_out = has_loose_out();
       } else {
         step.kind = StepKind::kFunction;
         find_function_of(step, target, id);

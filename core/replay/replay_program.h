@@ -29,7 +29,7 @@ struct ReplayProgram {
     StepKind kind = StepKind::kOperator;
     bool grad_mode = false;                        // some kernels ask: oneDNN's LSTM keeps its workspace only then
     bool written = false;                          // placeholder or constant: the program writes its storage
-    bool empty_out = false;                        // an `out=` without elements may be an operand as well
+    bool loose_out = false;                        // an `out=` that is not dense may be an operand as well
     const c10::OperatorHandle* op = nullptr;       // kOperator
     const RegisteredFunction* function = nullptr;  // kFunction
     CallTemplates::Call call;

@@ -283,6 +283,22 @@ TEST(FoundByRandomPrograms, AnEmptyOutMayBeAnOperandAsWell) {
                    }});
 }
 
+// Seed 642051 of PiecesOfPrograms.
+TEST(FoundByRandomPrograms, AnOutWithGapsMayBeAnOperandAsWell) {
+  expect_same({.inputs =
+                   [] {
+                     return Tensors{numbers(4).reshape({2, 2}).slice(1, 0, 1), at::empty({0, 1}), numbers(2)};
+                   },
+               .run =
+                   [](const Tensors& in) {
+                     at::Tensor operand = in[2];
+                     operand.set_data(in[0]);
+                     at::Tensor out = in[0];
+                     at::cat_out(out, {operand, in[1]}, 0);
+                     return Tensors{out};
+                   }});
+}
+
 // A piece that gives an operand and the result of an in-place operator on it, one tensor, of which a later piece
 // changes the geometry.
 TEST(FoundByRandomPrograms, OutputsOfAPieceAreTensorsOfTheirOwn) {
