@@ -208,6 +208,14 @@ _OF_MODE = ("profile", "real_tensors", "data_sizes", "host_reads", "contents_bud
 _OF_CAPTURE = (*_OF_MODE, "saved_tensors", "guards", "source_lines")
 
 
+def _refuse_unknown(what, given, known):
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"unknown {what} {name!r}{hint} There are {', '.join(known)}")
+
+
 def _loop_and_options(keywords, options):
     """What the loop does, and the capture's options, which may be keywords, too: so they stand in messages."""
     options = dict(options or {})
@@ -220,16 +228,8 @@ def _loop_and_options(keywords, options):
         else:
             of_loop[name] = value
     known = [field.name for field in dataclasses.fields(Training)]
-    for name in of_loop:
-        if name not in known:
-            near = difflib.get_close_matches(name, [*known, *_OF_CAPTURE], 1)
-            raise TypeError(f"unexpected keyword argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-                            + f" Of the loop: {', '.join(known)}; of the capture: {', '.join(_OF_CAPTURE)}")  # fmt: skip
-    for name in options:
-        if name not in _OF_CAPTURE:
-            near = difflib.get_close_matches(name, _OF_CAPTURE, 1)
-            raise TypeError(f"unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-                            + f" There are {', '.join(_OF_CAPTURE)}")  # fmt: skip
+    _refuse_unknown("keyword argument", of_loop, [*known, *_OF_CAPTURE])
+    _refuse_unknown("option", options, _OF_CAPTURE)
     return Training(**of_loop), options
 
 
