@@ -119,16 +119,13 @@ void capture_to_file(const CaptureRequest& request, const std::string& output, b
 
 void profile(const ProfileRequest& request) {
   if (request.memory && !request.batches) throw Error("--memory needs a range of batches: --batch 1..512");
+  if (!request.by.empty() && !request.memory) throw Error("--by says which bytes --memory is of: give --memory, too");
   if (request.batches) {
     if (!request.directory.empty()) throw Error("-o writes one graph; leave it out with a range of batches");
-    if (request.measure || !request.spec.empty() || !request.allocator.empty() || request.device_memory ||
-        request.run) {
-      throw Error(
-          "--measure, --spec, --allocator, --device-memory and --run are for one batch, not for a range; 'shadowgraph "
-          "fit' "
-          "finds the largest batch with an allocator's settings");
+    if (request.measure || !request.spec.empty() || request.device_memory || request.run) {
+      throw Error("--measure, --spec, --device-memory and --run are for one batch, not for a range");
     }
-    profile_batches(request.capture, *request.batches, request.memory, request.json);
+    profile_batches(request.capture, {*request.batches, request.memory, request.by, request.allocator, request.json});
     return;
   }
   // Before the work, so that a folder that cannot be made costs nothing.

@@ -21,6 +21,7 @@ struct ProfileRequest {
   int rows = 40;
   std::optional<SizeRange> batches;      // --batch 1..512: a table over these instead
   std::optional<int64_t> memory;         // bytes; with `batches`
+  std::string by;                        // which bytes `memory` is of: live, reserved or device; empty: live
   bool measure = false;                  // calls on the CPU that are not known yet
   std::string spec;                      // name of a device or file with its figures; empty: by the graph's device
   std::string interconnect;              // name or file of links between processes; empty: what is usual around `spec`

@@ -41,7 +41,9 @@ class Fitting {
     options_.top_at_peak = 0;
     // A grown cache leaves free blocks that are a little too small for the next tokens; where they are in the way, the
     // allocator gives them back and tries again, as it does on a device of this memory.
-    if (looks_for_context(request)) options_.memory.capacity = request.memory;
+    if (looks_for_context(request) && request.by != "live") {
+      options_.memory.capacity = request.memory + (request.by == "reserved" ? options_.memory.assumptions.context : 0);
+    }
     if (request.capture.device != "cpu") {
       spec_ = DeviceSpec::named("h100");
       options_.spec = &*spec_;
@@ -99,13 +101,19 @@ class Fitting {
     ++captures;
     const Profile costs = profile(loaded->graph, options_);
     Probe probe{.size = size, .peak = costs.peak.bytes};
-    probe.held = costs.device_memory ? costs.device_memory->footprint() : costs.peak_with_scratch.bytes;
+    probe.held = held(costs);
     probe.fits = probe.held <= request_.memory && costs.out_of_memory.empty();
     for (const auto& [phase, flops] : costs.flops) probe.flops = probe.flops + flops.matmul;
     probe.cache = costs.cache;
     if (costs.time() != nullptr) probe.seconds = costs.time()->seconds();
     if (!probe.fits) limit.clear();
     return probe;
+  }
+
+  int64_t held(const Profile& costs) const {
+    if (request_.by == "live") return costs.peak.bytes;
+    if (!costs.device_memory) return costs.peak_with_scratch.bytes;
+    return request_.by == "reserved" ? costs.device_memory->reserved_peak : costs.device_memory->footprint();
   }
 
   const FitRequest& request_;
@@ -125,13 +133,16 @@ void fit(const FitRequest& request) {
   if (looks_for_context(request) && request.longest_from) {
     throw Error("--mode decode looks for the longest context; it takes no --seq");
   }
+  if (request.by == "reserved" && request.capture.device == "cpu") {
+    throw Error("--by reserved: a CPU has no caching allocator; --by live, or --device cuda");
+  }
   const char* what = name_of_size(request);
   std::vector<std::string> policies{request.capture.checkpoint};
   if (request.capture.train) policies.insert(policies.end(), request.checkpoints.begin(), request.checkpoints.end());
   auto list = nlohmann::json::array();
   if (!request.json) {
-    fmt::print("{:<16} {:>8} {:>12} {:>12} {:>14} {:>14}  {}\n", "CHECKPOINTS", what, "on device", "live peak",
-               "FLOPs a step", "time a step", "");
+    fmt::print("{:<16} {:>8} {:>12} {:>12} {:>14} {:>14}  {}\n", "CHECKPOINTS", what,
+               request.by == "device" ? "on device" : request.by, "live peak", "FLOPs a step", "time a step", "");
   }
   bool any = false;
   for (const std::string& policy : policies) {
@@ -178,6 +189,7 @@ void fit(const FitRequest& request) {
   if (request.json) {
     nlohmann::json answer = list.front();  // without checkpoints, or with those asked for
     answer["memory_bytes"] = request.memory;
+    answer["by"] = request.by;
     answer["with_checkpoints"] = nlohmann::json::array();
     for (size_t i = 1; i < list.size(); ++i) answer["with_checkpoints"].push_back(list[i]);
     print_text(json_text(answer));

@@ -13,6 +13,7 @@ namespace shadowgraph::cli {
 struct FitRequest {
   CaptureRequest capture;
   int64_t memory = 0;                    // bytes
+  std::string by = "device";             // which bytes: live, reserved or device
   std::string allocator;                 // as PYTORCH_ALLOC_CONF takes it
   std::optional<int64_t> longest_from;   // --seq 1k..: the sequence is looked for, from here on, at the batch given
   std::vector<std::string> checkpoints;  // policies tried besides none: "auto", "layers.*"
@@ -20,8 +21,9 @@ struct FitRequest {
 };
 
 // Captures at every size that is tried, at most some thirty; the answer is one of them, so nothing is extrapolated.
-// What counts is what the device holds (reserved bytes of the caching allocator and the assumed context; on the CPU the
-// peak with what is known of scratch). Throws Error if not even the least size fits.
+// What counts is `by`: what the device holds (reserved bytes of the caching allocator and the assumed context), the
+// reserved bytes alone, or live bytes; on the CPU, which reserves nothing, the peak with what is known of scratch, or live
+// bytes. Throws Error if not even the least size fits.
 void fit(const FitRequest& request);
 
 }  // namespace shadowgraph::cli

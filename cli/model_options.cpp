@@ -3,6 +3,13 @@
 #include "cli/option_checks.h"
 
 namespace shadowgraph::cli {
+namespace {
+
+constexpr const char* kBy =
+    "Which bytes --memory is of: live, of tensors; reserved, of PyTorch's caching allocator; device, these with the "
+    "assumed context and NCCL's buffers (default: live with profile, device with fit)";
+
+}  // namespace
 
 void add_mode_option(CLI::App& command, std::string& mode) {
   command
@@ -40,6 +47,7 @@ void add_capture_options(CLI::App& command, CaptureRequest& request, std::string
             "--memory", [profile](const std::string& text) { profile->memory = parse_bytes(text); },
             "With a range of batches: memory of the device, 24GiB; the largest batch within it is named")
         ->check(size_like("24GiB"));
+    command.add_option("--by", profile->by, kBy)->check(CLI::IsMember({"live", "reserved", "device"}));
   }
   command.add_option("--seq", request.seq, "Sequence length of language models")->check(whole_number_from(1));
   add_mode_option(command, mode);
@@ -199,6 +207,7 @@ void add_fit_options(CLI::App& command, FitRequest& request, std::string& mode) 
           "Memory of the device: 80GB, 24GiB")
       ->required()
       ->check(size_like("24GiB"));
+  command.add_option("--by", request.by, kBy)->check(CLI::IsMember({"live", "reserved", "device"}));
   add_capture_options(command, request.capture, mode, nullptr);
   command.remove_option(command.get_option("--seq"));
   command.remove_option(command.get_option("--mode"));

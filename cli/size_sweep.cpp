@@ -35,9 +35,15 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+// Empty if there is no such figure.
+std::optional<int64_t> bytes_of(const SizeCost& cost, const std::string& by) {
+  return by == "reserved" ? cost.reserved_bytes : by == "device" ? cost.footprint_bytes : cost.peak_bytes;
+}
+
 class BatchProfile {
  public:
-  BatchProfile(const CaptureRequest& request, const SizeRange& range) : request_(request), range_(range) {}
+  BatchProfile(const CaptureRequest& request, const SweepRequest& sweep)
+      : request_(request), range_(sweep.range), allocator_(AllocatorSettings::parse(sweep.allocator)) {}
 
   void run() {
     fit();
@@ -75,7 +81,7 @@ class BatchProfile {
     why_captured.clear();
     trusted_ = symbolic->dimensions()[0].largest;
     device_ = symbolic->base().metadata.device;
-    sweep.emplace(*symbolic, device_);
+    sweep.emplace(*symbolic, device_, allocator_);
     const int64_t end = range_.first + (range_.last - range_.first) / range_.step * range_.step;
     if (end > trusted_) {
       if (const auto difference = symbolic->difference_from({{"batch", end}}, capture(end))) {
@@ -94,7 +100,7 @@ class BatchProfile {
       row.cost = sweep->at({{"batch", batch}});
     } else {
       const Graph graph = capture(batch);
-      row.cost = size_cost(profile(graph));
+      row.cost = size_cost(profile(graph, {.memory = {.allocator = allocator_}}));
       row.captured = true;
     }
     row.seconds = watch.seconds();
@@ -103,12 +109,13 @@ class BatchProfile {
 
   const CaptureRequest& request_;
   const SizeRange& range_;
+  AllocatorSettings allocator_;
   std::optional<c10::Device> device_;
   int64_t trusted_ = 0;
 };
 
 nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& request, const Row* largest,
-                       std::optional<int64_t> memory) {
+                       const SweepRequest& sweep) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Row& row : profile.rows) {
     rows.push_back({{"batch", row.batch},
@@ -119,6 +126,10 @@ nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& reques
                     {"saved_bytes", row.cost.saved_bytes},
                     {"seconds", row.seconds},
                     {"captured", row.captured}});
+    if (row.cost.reserved_bytes) {
+      rows.back()["reserved_bytes"] = *row.cost.reserved_bytes;
+      rows.back()["footprint_bytes"] = *row.cost.footprint_bytes;
+    }
   }
   nlohmann::json json{{"model", request.source},
                       {"mode", request.train ? "train" : "infer"},
@@ -135,8 +146,9 @@ nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& reques
     }
     json["flops_polynomials"] = std::move(flops);
   }
-  if (memory) {
-    json["memory_limit"] = *memory;
+  if (sweep.memory) {
+    json["memory_limit"] = *sweep.memory;
+    json["by"] = sweep.by;
     json["largest_batch"] = largest == nullptr ? nlohmann::json() : nlohmann::json(largest->batch);
   }
   return json;
@@ -185,29 +197,34 @@ std::optional<int64_t> parse_bytes(const std::string& text) {
   return static_cast<int64_t>(std::floor(number * factor->second));
 }
 
-void profile_batches(const CaptureRequest& request, const SizeRange& range, std::optional<int64_t> memory, bool json) {
+void profile_batches(const CaptureRequest& request, const SweepRequest& given) {
+  SweepRequest sweep = given;
+  if (sweep.by.empty()) sweep.by = "live";
   if (kind_of_source(request.source) != SourceKind::kModel) {
     throw Error("--batch A..B needs a built-in model: " + request.source +
                 " is a file, whose batch is in its graph or in its --input");
   }
-  BatchProfile profile(request, range);
+  BatchProfile profile(request, sweep);
   {
     const Progress progress("profiling " + request.source + " at several batches");
     profile.run();
   }
   const Row* largest = nullptr;
   for (const Row& row : profile.rows) {
-    if (memory && row.cost.peak_bytes <= *memory) largest = &row;
+    if (!sweep.memory) continue;
+    const auto bytes = bytes_of(row.cost, sweep.by);
+    if (!bytes) throw Error("--by " + sweep.by + ": a CPU has no caching allocator; --by live, or --device cuda");
+    if (*bytes <= *sweep.memory) largest = &row;
   }
-  if (json) {
-    print_text(json_text(to_json(profile, request, largest, memory)));
+  if (sweep.json) {
+    print_text(json_text(to_json(profile, request, largest, sweep)));
     return;
   }
-  fmt::print("{:>8} {:>14} {:>14} {:>14} {:>10}\n", "BATCH", "PEAK", "SAVED", "FLOPS", "TIME");
+  fmt::print("{:>8} {:>14} {:>14} {:>14} {:>14} {:>10}\n", "BATCH", "PEAK", "RESERVED", "SAVED", "FLOPS", "TIME");
   for (const Row& row : profile.rows) {
-    fmt::print("{:>8} {:>14} {:>14} {:>14} {:>7.2f} ms{}\n", row.batch, human_bytes(row.cost.peak_bytes),
-               human_bytes(row.cost.saved_bytes), human_count(row.cost.flops.matmul), row.seconds * 1e3,
-               row.captured ? "  captured" : "");
+    fmt::print("{:>8} {:>14} {:>14} {:>14} {:>14} {:>7.2f} ms{}\n", row.batch, human_bytes(row.cost.peak_bytes),
+               row.cost.reserved_bytes ? human_bytes(*row.cost.reserved_bytes) : "-", human_bytes(row.cost.saved_bytes),
+               human_count(row.cost.flops.matmul), row.seconds * 1e3, row.captured ? "  captured" : "");
   }
   if (profile.sweep) {
     fmt::print("\nFLOPs, as polynomials:");
@@ -221,11 +238,13 @@ void profile_batches(const CaptureRequest& request, const SizeRange& range, std:
   if (!profile.why_captured.empty()) {
     fmt::print("\nNot all batches are one program, so some were captured one by one:\n{}\n", profile.why_captured);
   }
-  if (memory) {
+  if (sweep.memory) {
+    const std::string what = sweep.by == "live" ? "live" : sweep.by == "reserved" ? "reserved" : "on the device";
+    const std::string limit = human_bytes(*sweep.memory);
     fmt::print("{}\n", largest == nullptr
-                           ? "no batch of the range fits into " + human_bytes(*memory)
-                           : fmt::format("largest batch within {}: {}, with {} at the peak", human_bytes(*memory),
-                                         largest->batch, human_bytes(largest->cost.peak_bytes)));
+                           ? "no batch of the range fits into " + limit + " (bytes " + what + ")"
+                           : fmt::format("largest batch within {}: {}, with {} {} at the peak", limit, largest->batch,
+                                         human_bytes(*bytes_of(largest->cost, sweep.by)), what));
   }
 }
 

@@ -19,8 +19,14 @@ std::optional<SizeRange> parse_size_range(const std::string& text);
 std::optional<int64_t> parse_bytes(const std::string& text);
 
 // Captures at a few batches, fits, compares with a capture at the end of the range, and prints a row a batch. What does
-// not fit is captured batch by batch, and says so. `memory`: also the largest batch whose peak is at most this many
-// bytes.
-void profile_batches(const CaptureRequest& request, const SizeRange& range, std::optional<int64_t> memory, bool json);
+// not fit is captured batch by batch, and says so.
+struct SweepRequest {
+  SizeRange range;
+  std::optional<int64_t> memory;  // bytes: also the largest batch that holds at most so many
+  std::string by;                 // which bytes: live, reserved or device; empty: live
+  std::string allocator;          // as PYTORCH_ALLOC_CONF takes it
+  bool json = false;
+};
+void profile_batches(const CaptureRequest& request, const SweepRequest& sweep);
 
 }  // namespace shadowgraph::cli

@@ -1,5 +1,6 @@
 #include "profiler/module_tree.h"
 
+#include <string_view>
 #include <unordered_map>
 
 namespace shadowgraph {
@@ -17,8 +18,8 @@ class Builder {
     by_path_.reserve(names);
   }
 
-  // `inside`: a module that it may be in.
-  uint32_t module_at(const std::string& path, uint32_t inside) {
+  // `path`: of the graph's texts, which outlive this. `inside`: a module that it may be in.
+  uint32_t module_at(std::string_view path, uint32_t inside) {
     if (path.empty()) return 0;
     // Looking for the containers from the top costs a search each.
     const std::string& outer = tree_.modules[inside].path;
@@ -33,7 +34,7 @@ class Builder {
       const auto [entry, added] =
           by_path_.try_emplace(path.substr(0, end), static_cast<uint32_t>(tree_.modules.size()));
       if (added) {
-        tree_.modules.push_back({.path = entry->first, .depth = depth, .parent = at});
+        tree_.modules.push_back({.path = std::string(entry->first), .depth = depth, .parent = at});
         tree_.modules[at].children.push_back(entry->second);
       }
       at = entry->second;
@@ -43,7 +44,7 @@ class Builder {
 
  private:
   ModuleTree& tree_;
-  std::unordered_map<std::string, uint32_t> by_path_;
+  std::unordered_map<std::string_view, uint32_t> by_path_;
 };
 
 }  // namespace
@@ -66,8 +67,7 @@ ModuleTree ModuleTree::of(const Graph& graph) {
         uint32_t& known = by_name[region.name];
         const bool has_parent = region.parent.valid() && region.parent.index < i;
         if (known == Module::kNone) {
-          known = builder.module_at(std::string(graph.text_or_empty(region.name)),
-                                    has_parent ? tree.of_region[region.parent] : 0);
+          known = builder.module_at(graph.text_or_empty(region.name), has_parent ? tree.of_region[region.parent] : 0);
         }
         at = known;
       }

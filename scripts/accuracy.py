@@ -125,7 +125,8 @@ def page(rows, machine):
     out += ["## On a GPU", "",
             "[accuracy-gpu.md](accuracy-gpu.md), by `make accuracy-gpu`. The model of the caching allocator is held "
             "against PyTorch's parser of its settings, its rules (caching_allocator_test.cpp) and the sequences of "
-            "its own tests (allocator_history_test.cpp; its documentation and tests have no recorded snapshots).", ""]
+            "its own tests (allocator_history_test.cpp, allocator_traces.txt; its documentation and tests have no "
+            "recorded snapshots).", ""]
     return "\n".join(out)
 
 

@@ -64,10 +64,12 @@ std::vector<ModuleProfile> modules_of(const ProgramCosts& costs, const MemoryTim
   const std::vector<Module>& tree = costs.modules().tree.modules;
   const auto count = static_cast<uint32_t>(tree.size());
   std::vector<uint32_t> parents;
+  parents.reserve(count);
   for (const Module& module : tree) parents.push_back(module.parent);
   auto figures = group_figures(costs.graph, costs.kinds, costs.flops, costs.modules().of_node, count, parents);
   for (uint32_t i = count; i-- > 1;) figures[parents[i]].add_disjoint(figures[i]);
   std::vector<ModuleProfile> modules;
+  modules.reserve(count);
   for (uint32_t i = 0; i < count; ++i) {
     modules.push_back({tree[i].path, tree[i].class_name, tree[i].calls, tree[i].children, figures[i]});
   }

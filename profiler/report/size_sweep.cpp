@@ -38,9 +38,9 @@ NodeFlops sum_of_phases(const Graph& graph, const Flops& flops) {
   return sum;
 }
 
-void add_memory(SizeCost& cost, const Graph& graph, std::optional<c10::Device> device) {
-  cost.peak_bytes = MemoryTimeline::of(graph, device).peak().bytes;
-  cost.saved_bytes = SavedBytes::of(graph).activations;
+void add(SizeCost& cost, const DeviceMemory& memory) {
+  cost.reserved_bytes = memory.reserved_peak;
+  cost.footprint_bytes = memory.footprint();
 }
 
 }  // namespace
@@ -48,11 +48,13 @@ void add_memory(SizeCost& cost, const Graph& graph, std::optional<c10::Device> d
 SizeCost size_cost(const Profile& profile) {
   SizeCost cost{.peak_bytes = profile.peak.bytes, .saved_bytes = profile.saved.activations};
   for (const auto& [phase, flops] : profile.flops) cost.flops += flops;
+  if (profile.device_memory) add(cost, *profile.device_memory);
   return cost;
 }
 
-SizeSweep::SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> device)
-    : symbolic_(symbolic), instance_(symbolic), device_(main_device(symbolic.base(), device)) {
+SizeSweep::SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> device,
+                     const AllocatorSettings& allocator)
+    : symbolic_(symbolic), instance_(symbolic), device_(main_device(symbolic.base(), device)), allocator_(allocator) {
   const auto points = sample_points(symbolic);
   const PolynomialFit fit(points);
   std::vector<Flops> samples;
@@ -85,7 +87,14 @@ SizeSweep::SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> d
 SizeCost SizeSweep::at(const NamedSizes& sizes) {
   const Graph& graph = instance_.at(sizes);
   SizeCost cost;
-  add_memory(cost, graph, device_);
+  cost.saved_bytes = SavedBytes::of(graph).activations;
+  if (device_->is_cpu()) {
+    cost.peak_bytes = MemoryTimeline::of(graph, device_).peak().bytes;
+  } else {
+    const ProgramCosts costs(graph);
+    cost.peak_bytes = costs.timeline(device_).peak().bytes;
+    add(cost, device_memory(costs, {.device = device_, .allocator = allocator_}));
+  }
   std::vector<int64_t> point;
   for (const auto& [name, size] : sizes) point.push_back(size);
   std::optional<NodeFlops> counted;

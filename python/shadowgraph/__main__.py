@@ -180,6 +180,8 @@ def _parsers():
         if profile:
             command.add_argument("--memory", type=_bytes, help="with a range of batches: memory of the device, 24GiB; "
                                  "the largest batch within it is named")  # fmt: skip
+            command.add_argument("--by", choices=["live", "reserved", "device"], help="which bytes --memory is of: of "
+                                 "tensors (default), of the caching allocator, or these with the context")  # fmt: skip
             command.add_argument("--run", action="store_true", help="also record the first three steps of a training "
                                  "run, and say what each holds")  # fmt: skip
             command.add_argument("--measure", action="store_true", help="run each distinct call once on this machine's "
@@ -245,13 +247,15 @@ def _bytes(text):
 def _check(sg, given):
     if given.command == "profile" and given.memory and not _is_range(given.batch):
         raise sg.Error("--memory needs a range of batches: --batch 1..512")
+    if given.command == "profile" and given.by and not given.memory:
+        raise sg.Error("--by says which bytes --memory is of: give --memory, too")
     if _is_range(given.batch) and given.output:
         raise sg.Error("-o writes one graph; leave it out with a range of batches")
     for_one = given.command == "profile" and (
-        given.measure or given.spec or given.allocator or given.device_memory or given.run
+        given.measure or given.spec or given.device_memory or given.run
     )
     if _is_range(given.batch) and for_one:
-        raise sg.Error("--measure, --spec, --allocator, --device-memory and --run are for one batch, not for a range")
+        raise sg.Error("--measure, --spec, --device-memory and --run are for one batch, not for a range")
 
 
 @contextlib.contextmanager
@@ -312,24 +316,26 @@ def _profile_batches(sg, given):
     if given.checkpoint:
         raise sg.Error("--checkpoint is of one graph; leave it out with a range of batches")
     program, inputs = _source(sg, given)
-    table = sg.sweep(program, inputs, given.batch, options=_options(sg, given), **_how(given))
-    largest = table.largest(given.memory) if given.memory else None
+    table = sg.sweep(program, inputs, given.batch, options=_options(sg, given), allocator=given.allocator, **_how(given))
+    by = given.by or "live"
+    largest = table.largest(given.memory, by) if given.memory else None
     if given.json:
         figures = {"batches": table.dict()}
         if table.symbolic is not None:
             figures["flops_polynomials"] = dict(table.symbolic.flops)
         if given.memory:
-            figures |= {"memory_limit": given.memory, "largest_batch": largest and largest.batch}
+            figures |= {"memory_limit": given.memory, "by": by, "largest_batch": largest and largest.batch}
         print(json.dumps(figures, indent=2))
         return 0
     print(table)
     if given.memory:
         human = sg._shadowgraph.human_bytes
         limit = human(given.memory)
+        said = "on the device" if by == "device" else by
         if largest is None:
-            print(f"no batch of the range fits into {limit}")
+            print(f"no batch of the range fits into {limit} (bytes {said})")
         else:
-            print(f"largest batch within {limit}: {largest.batch}, with {human(largest.peak_bytes)} at the peak")
+            print(f"largest batch within {limit}: {largest.batch}, with {human(largest.bytes(by))} {said} at the peak")
     return 0
 
 

@@ -16,16 +16,33 @@ __all__ = ["Sweep", "SweepRow", "fit", "sweep"]
 # Where captures are made to learn from, as the tool does: small, since ranges begin small; without 1, which is not like
 # others. The second try is for programs that change between those.
 _SAMPLES = ((2, 3, 5, 7), (16, 17, 19, 23))
+# What bytes are compared with a memory, by the tool's names.
+_BY = {"live": "peak_bytes", "reserved": "reserved_bytes", "device": "footprint_bytes"}
 
 
 class SweepRow(NamedTuple):
-    """What one batch costs. Bytes are of whole storages on the device; FLOPs are 2 a multiply-accumulate."""
+    """What one batch costs. Bytes are of whole storages on the device; FLOPs are 2 a multiply-accumulate.
+
+    reserved_bytes: most bytes in the segments of PyTorch's caching allocator in a run; footprint_bytes: these, the
+    assumed context and NCCL's buffers, about what nvidia-smi says. Both None on a CPU.
+    """
 
     batch: int
     peak_bytes: int
     saved_bytes: int
     flops: int
     captured: bool  # False: answered by the polynomials
+    reserved_bytes: int | None = None
+    footprint_bytes: int | None = None
+
+    def bytes(self, by: str = "live") -> int:
+        """The bytes that "live", "reserved" or "device" stands for, as of `Sweep.largest`."""
+        if by not in _BY:
+            raise _C.Error(f"by={by!r}: one of {', '.join(_BY)}")
+        figure: int | None = getattr(self, _BY[by])
+        if figure is None:
+            raise _C.Error(f"by={by!r}: a CPU has no caching allocator; by='live', or device='cuda'")
+        return figure
 
 
 class Sweep:
@@ -44,19 +61,24 @@ class Sweep:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def largest(self, memory: int) -> SweepRow | None:
-        """The row of the largest batch whose peak is at most so many bytes; None if there is none."""
-        fitting = [row for row in self.rows if row.peak_bytes <= memory]
+    def largest(self, memory: int, by: str = "live") -> SweepRow | None:
+        """The row of the largest batch whose peak is at most so many bytes; None if there is none.
+
+        by: which bytes: "live", of tensors; "reserved", of the caching allocator; "device", these with the context.
+        """
+        fitting = [row for row in self.rows if row.bytes(by) <= memory]
         return max(fitting, key=lambda row: row.batch, default=None)
 
-    def dict(self) -> list[dict[str, int | bool]]:
+    def dict(self) -> list[dict[str, int | bool | None]]:
         """The rows as dicts, as pandas.DataFrame takes them."""
         return [row._asdict() for row in self.rows]
 
     def __str__(self) -> str:
-        lines = [f"{'BATCH':>8} {'PEAK':>14} {'SAVED':>14} {'FLOPS':>14}"]
+        lines = [f"{'BATCH':>8} {'PEAK':>14} {'RESERVED':>14} {'SAVED':>14} {'FLOPS':>14}"]
         for row in self.rows:
-            lines.append(f"{row.batch:>8} {_C.human_bytes(row.peak_bytes):>14} {_C.human_bytes(row.saved_bytes):>14} "
+            reserved = "-" if row.reserved_bytes is None else _C.human_bytes(row.reserved_bytes)
+            lines.append(f"{row.batch:>8} {_C.human_bytes(row.peak_bytes):>14} {reserved:>14} "
+                         f"{_C.human_bytes(row.saved_bytes):>14} "
                          f"{_C.human_count(row.flops):>14}" + ("  captured" if row.captured else ""))  # fmt: skip
         if self.symbolic is not None:
             lines.append("FLOPs: " + "; ".join(f"{phase} {text}" for phase, text in self.symbolic.flops.items()))
@@ -73,9 +95,9 @@ class Sweep:
 
 def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, loss: Any = None, optimizer: Any = None,
           device: str | torch.device = "cuda", dtype: torch.dtype | None = None, mode: str | None = None,
-          steady_state: bool = False, options: Mapping[str, Any] | None = None,
+          steady_state: bool = False, options: Mapping[str, Any] | None = None, allocator: str = "",
           progress: bool | None = None, **training: Any) -> Sweep:  # fmt: skip
-    """What a model costs over batch sizes: peak, saved bytes and FLOPs of each, mostly without running it there.
+    """What a model costs over batch sizes: peak, reserved and saved bytes and FLOPs, mostly without running it there.
 
         table = sg.sweep(Net, lambda batch: f"f32[{batch},3,224,224]", batches=range(8, 257, 8), loss=torch.mean)
         print(table, table.largest(24 << 30))
@@ -85,6 +107,7 @@ def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, l
     inputs: a function from a batch size to what `profile` takes as inputs.
     batches: positive ints. More than five are answered from a few captures (`fit`), compared with a capture at the
         largest; batches that the fit does not answer, or all if the program is another one there, are captured.
+    allocator: settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them.
     progress: a bar, if tqdm is installed; None: on a terminal.
 
     Raises Error for arguments that are none, and what the program raises.
@@ -102,22 +125,23 @@ def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, l
     with bar:
         symbolic, trusted, why = None, 0, None
         if len(wanted) > 5:
-            symbolic, trusted, why = _fitted(captured_at, max(wanted), str(device), bar)
+            symbolic, trusted, why = _fitted(captured_at, max(wanted), str(device), allocator, bar)
         rows = []
         for batch in bar.over(wanted):
             captured = symbolic is None or batch > trusted or symbolic.refusal({"batch": batch}) is not None
             if captured or symbolic is None:
-                costs = _C.size_cost(captured_at(batch), str(device))
+                costs = _C.size_cost(captured_at(batch), str(device), allocator)
             else:
                 costs = symbolic.cost({"batch": batch})
-            rows.append(SweepRow(batch, costs["peak_bytes"], costs["saved_bytes"], costs["flops"], captured))
+            rows.append(SweepRow(batch, costs["peak_bytes"], costs["saved_bytes"], costs["flops"], captured,
+                                 costs.get("reserved_bytes"), costs.get("footprint_bytes")))  # fmt: skip
     return Sweep(rows, symbolic, why)
 
 
 def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int]], *, loss: Any = None,
         optimizer: Any = None, device: str | torch.device = "cuda", dtype: torch.dtype | None = None,
         mode: str | None = None, steady_state: bool = False, options: Mapping[str, Any] | None = None,
-        progress: bool | None = None, **training: Any) -> SymbolicGraph:  # fmt: skip
+        allocator: str = "", progress: bool | None = None, **training: Any) -> SymbolicGraph:  # fmt: skip
     """One graph for all sizes: captures at a few, with every number that differs as a polynomial in them.
 
         sizes = [dict(batch=b, seq=s) for b in (2, 3, 5) for s in (64, 128, 192)]
@@ -140,7 +164,7 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
             except TypeError as error:
                 raise _C.Error(f"inputs does not take the sizes {', '.join(point)} by name: {error}") from None
             captures.append((point, _capture.of_model(model, inputs(*given.args, **given.kwargs), **how)[0]))
-    return SymbolicGraph(captures, _whole(device))
+    return SymbolicGraph(captures, _whole(device), allocator)
 
 
 def _whole(device):
@@ -158,13 +182,13 @@ def _batches(batches):
     return wanted
 
 
-def _fitted(captured_at, largest, device, bar):
+def _fitted(captured_at, largest, device, allocator, bar):
     """(symbolic or None, up to which batch it is trusted, why batches are captured instead or None)."""
     why = None
     for samples in _SAMPLES:
         try:
             captures = [({"batch": batch}, captured_at(batch)) for batch in bar.over(samples)]
-            symbolic = SymbolicGraph(captures, _whole(device))
+            symbolic = SymbolicGraph(captures, _whole(device), allocator)
         except _C.SymbolicError as error:
             why = why or str(error)
             continue

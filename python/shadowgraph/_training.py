@@ -15,6 +15,7 @@ OPTIMIZERS = {
     "sgd": functools.partial(torch.optim.SGD, lr=1e-2),
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
+    "adafactor": torch.optim.Adafactor,
 }
 
 

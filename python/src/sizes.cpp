@@ -16,6 +16,10 @@ py::dict to_python(const SizeCost& cost) {
   figures["flops"] = cost.flops.matmul;
   figures["elementwise_flops"] = cost.flops.elementwise;
   figures["transcendental"] = cost.flops.transcendental;
+  if (cost.reserved_bytes) {
+    figures["reserved_bytes"] = *cost.reserved_bytes;
+    figures["footprint_bytes"] = *cost.footprint_bytes;
+  }
   return figures;
 }
 
@@ -23,9 +27,10 @@ py::dict to_python(const SizeCost& cost) {
 class Fit {
  public:
   Fit(const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>& captures,
-      const std::optional<std::string>& device)
+      const std::optional<std::string>& device, const std::string& allocator)
       : symbolic_(SymbolicGraph::fit(copies(captures))),
-        sweep_(symbolic_, device ? std::optional(c10::Device(*device)) : symbolic_.base().metadata.device) {}
+        sweep_(symbolic_, device ? std::optional(c10::Device(*device)) : symbolic_.base().metadata.device,
+               AllocatorSettings::parse(allocator)) {}
 
   const SymbolicGraph& symbolic() const { return symbolic_; }
   py::dict cost(const NamedSizes& sizes) {
@@ -72,16 +77,18 @@ void bind_sizes(py::module_& m) {
                            "Captures that do not align, numbers that no polynomial fits, sizes that are not answered.");
   m.def(
       "size_cost",
-      [](const Graph& graph, const std::optional<std::string>& device) {
+      [](const Graph& graph, const std::optional<std::string>& device, const std::string& allocator) {
         ProfileOptions options;
         if (device) options.device = c10::Device(*device);
+        options.memory.allocator = AllocatorSettings::parse(allocator);
         begin_cost_rules();
         const SizeCost cost = size_cost(profile(graph, options));
         end_cost_rules();
         return to_python(cost);
       },
-      py::arg("graph"), py::arg("device") = std::nullopt,
-      "peak_bytes, saved_bytes, flops, elementwise_flops and transcendental of a graph as it is.");
+      py::arg("graph"), py::arg("device") = std::nullopt, py::arg("allocator") = "",
+      "peak_bytes, saved_bytes, flops, elementwise_flops and transcendental of a graph as it is; on a device with a "
+      "caching allocator reserved_bytes and footprint_bytes.");
   m.def(
       "human_bytes", [](int64_t bytes) { return human_bytes(bytes); }, py::arg("bytes"),
       "\"1.04 GiB\": powers of 1024.");
@@ -91,13 +98,13 @@ void bind_sizes(py::module_& m) {
                   "One program at all sizes: what a few captures have in common, with every number that differs as a "
                   "polynomial in the sizes. Made by shadowgraph.fit.")
       .def(py::init([](const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>& captures,
-                       const std::optional<std::string>& device) {
+                       const std::optional<std::string>& device, const std::string& allocator) {
              begin_cost_rules();
-             auto fit = std::make_unique<Fit>(captures, device);
+             auto fit = std::make_unique<Fit>(captures, device, allocator);
              end_cost_rules();
              return fit;
            }),
-           py::arg("captures"), py::arg("device") = std::nullopt, py::call_guard<CppCall>(),
+           py::arg("captures"), py::arg("device") = std::nullopt, py::arg("allocator") = "", py::call_guard<CppCall>(),
            "captures: (sizes by name, graph), at least three values of each size that varies, and two more than names. "
            "device: whose memory `cost` counts. Raises SymbolicError that names what does not align or fit.")
       .def_property_readonly(
@@ -128,8 +135,8 @@ void bind_sizes(py::module_& m) {
           py::arg("sizes"), py::arg("capture"), "How a capture at these sizes differs from what is foretold; or None.")
       .def("cost", &Fit::cost, py::arg("sizes"), py::call_guard<CppCall>(),
            "peak_bytes, saved_bytes (bytes), flops (2 a multiply-accumulate), elementwise_flops, transcendental at "
-           "these "
-           "sizes. Raises SymbolicError.")
+           "these sizes; on a device with a caching allocator reserved_bytes and footprint_bytes. Raises "
+           "SymbolicError.")
       .def_property_readonly("flops", &Fit::flops, "FLOPs of each phase that has any, as polynomials in the sizes.")
       .def_property_readonly("polynomials", &Fit::polynomials, "The different polynomials among all numbers.")
       .def("__str__", [](const Fit& fit) { return fit.symbolic().to_text(); })

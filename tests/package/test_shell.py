@@ -124,6 +124,10 @@ def test_options_do_what_they_do_in_the_tool(tmp_path, capsys):
     table = ran("profile", *net, "--batch", "4..8:2", "--memory", "1GiB").out
     assert [line.split()[0] for line in table.splitlines()[:4]] == ["BATCH", "4", "6", "8"]
     assert "largest batch within 1.00 GiB: 8" in table
+    by = ran("profile", *net, "--batch", "4..5", "--memory", "3MiB", "--by", "device").out
+    assert "no batch of the range fits into 3.00 MiB (bytes on the device)" in by
+    reserved = json.loads(ran("profile", *net, "--batch", "4..5", "--memory", "1GiB", "--by", "reserved", "--json").out)
+    assert reserved["by"] == "reserved" and reserved["batches"][0]["reserved_bytes"] % (2 << 20) == 0
     figures = json.loads(ran("profile", *net, "--batch", "4..5", "--memory", "1", "--json").out)
     assert [row["batch"] for row in figures["batches"]] == [4, 5] and figures["largest_batch"] is None
     by_operator = ran("profile", *net, "--group", "operator", "--rows", "0").out

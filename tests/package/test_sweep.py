@@ -22,8 +22,16 @@ def test_many_batches_from_a_few_captures():
         assert (row.peak_bytes, row.flops) == figures_of(row.batch)
     limit = table.rows[40].peak_bytes
     assert table.largest(limit).batch == 41 and table.largest(1) is None
+    for row in (table.rows[0], table.rows[63]):
+        memory = sg.profile(Net, f"f32[{row.batch},16]", **STEP).dict()["device_memory"]
+        assert (row.reserved_bytes, row.footprint_bytes) == (memory["reserved_peak_bytes"], memory["footprint_bytes"])
+        assert row.bytes("reserved") == row.reserved_bytes > row.peak_bytes
+    assert table.largest(table.rows[40].footprint_bytes, by="device").batch >= 41
+    assert table.largest(table.rows[0].reserved_bytes - 1, by="reserved") is None
+    with pytest.raises(sg.Error, match="one of live, reserved, device"):
+        table.largest(limit, by="peak")
     text = str(table)
-    assert "PEAK" in text and "batch" in text.split("FLOPs:")[1] and "<pre>" in table._repr_html_()
+    assert "RESERVED" in text and "PEAK" in text and "batch" in text.split("FLOPs:")[1] and "<pre>" in table._repr_html_()
     assert table.dict()[3]["batch"] == 4
 
 
@@ -31,6 +39,20 @@ def test_few_batches_are_captured():
     table = sg.sweep(Net, lambda batch: f"f32[{batch},16]", [8, 4], progress=True, **STEP)
     assert [(row.batch, row.captured) for row in table] == [(8, True), (4, True)] and table.symbolic is None
     assert [(row.peak_bytes, row.flops) for row in table] == [figures_of(8), figures_of(4)]
+
+
+def test_settings_of_the_allocator_and_the_cpu():
+    def wide(**how):
+        return sg.sweep(lambda: torch.nn.Linear(1024, 4096), lambda batch: f"f32[{batch},1024]", range(60, 100),
+                        progress=False, **how)  # fmt: skip
+
+    plain, growing = wide(), wide(allocator="expandable_segments:True")
+    assert [row.peak_bytes for row in plain] == [row.peak_bytes for row in growing]
+    assert [row.reserved_bytes for row in plain] != [row.reserved_bytes for row in growing]
+    on_cpu = wide(device="cpu")
+    assert on_cpu.rows[0].reserved_bytes is None and "-" in str(on_cpu).splitlines()[1]
+    with pytest.raises(sg.Error, match="no caching allocator"):
+        on_cpu.largest(1 << 30, by="reserved")
 
 
 def test_a_program_that_changes_with_the_size_is_captured_there():

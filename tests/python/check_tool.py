@@ -354,14 +354,39 @@ def batches(folder):
         for key, value in whole.items():
             if row[key] != value:
                 failures.append(f"batch {row['batch']}: {key} is {row[key]} by the fit, {value} by a capture")
-    expect(0, "profile", "resnet18", "--batch", "1..3", prints=("BATCH", "captured", "polynomials"))
+    expect(0, "profile", "resnet18", "--batch", "1..3", prints=("BATCH", "RESERVED", "captured", "polynomials"))
     expect(0, "profile", "resnet18", "--batch", "2..3", "--memory", "1KiB", prints=("no batch of the range fits",))
     expect(0, "profile", "resnet18", "--batch", "2..3", "--memory", "1TiB", prints=("3",))
     for wrong in ("8..1", "1..x", "0..4", "1..", "..4", "1..8:0", "1...8", "1..99999999999999999999"):
         expect(2, "profile", "resnet18", "--batch", wrong, says=("--batch",))
     expect(2, "profile", "resnet18", "--batch", "1..4", "--memory", "banana", says=("24GiB",))
+    sweep_by_reserved_bytes()
     expect(2, "capture", "resnet18", "--batch", "1..4", "-o", "/dev/null")
     expect(1, "profile", "no_such_net", "--batch", "1..4", says=("llama3_8b",))
+
+
+def sweep_by_reserved_bytes():
+    """The batch that a sweep names by bytes on the device is the one that fit finds, and the allocator's settings tell."""
+    step = ("resnet18", "--mode", "train", "--memory", "1GiB")
+    sweep = (*step, "--batch", "4..20", "--json")
+    by_device = json.loads(expect(0, "profile", *sweep, "--by", "device"))
+    fitted = json.loads(expect(0, "fit", "resnet18", "--memory", "1GiB", "--json"))
+    held = {row["batch"]: row["footprint_bytes"] for row in by_device["batches"]}
+    if by_device["largest_batch"] != fitted["batch"] or held[fitted["batch"]] != fitted["bytes"]:
+        failures.append(f"profile --by device says {by_device['largest_batch']}, fit {fitted}")
+    reserved = json.loads(expect(0, "fit", "resnet18", "--memory", "600MiB", "--by", "reserved", "--json"))
+    by_live = json.loads(expect(0, "fit", "resnet18", "--memory", "600MiB", "--by", "live", "--json"))
+    if not (reserved["bytes"] <= 600 << 20 and by_live["bytes"] == by_live["peak_bytes"] <= 600 << 20):
+        failures.append(f"fit --by: {reserved}, {by_live}")
+    if (fitted["by"], reserved["by"]) != ("device", "reserved") or reserved["batch"] > by_live["batch"]:
+        failures.append(f"fit --by says {fitted['by']}, {reserved['by']}; {reserved['batch']}, {by_live['batch']}")
+    grows = json.loads(expect(0, "profile", *sweep, "--allocator", "expandable_segments:True"))
+    if grows["by"] != "live" or grows["batches"] == by_device["batches"]:
+        failures.append("the allocator's settings change nothing in a sweep")
+    expect(1, "profile", "resnet18", "--batch", "2..3", "--by", "reserved", says=("--memory",))
+    for wrong in (("profile", "--batch", "2..3"), ("fit",)):
+        expect(1, wrong[0], "resnet18", *wrong[1:], "--device", "cpu", "--memory", "9GiB", "--by", "reserved",
+               says=("no caching allocator",))
 
 
 def kernels(folder):

@@ -5,8 +5,8 @@
 //     sweep.flops_text(Graph::kForward);        // "4089184256*batch"
 //
 // FLOPs are polynomials in the sizes, as exact as the sizes are; peak and saved bytes come from the memory timeline of
-// the graph at each size, since which step is the peak depends on it. A node whose FLOPs no polynomial fits makes its
-// phase be counted at each size instead. About 0.2 us a node and size.
+// the graph at each size, since which step is the peak depends on it, and reserved bytes from PyTorch's caching allocator
+// over the graph at each size. A node whose FLOPs no polynomial fits makes its phase be counted at each size instead.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -19,6 +19,7 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/profile/device_memory.h"
 #include "shadowgraph/profile/flops.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
@@ -29,6 +30,10 @@ struct SizeCost {
   int64_t peak_bytes = 0;   // of the device asked for, as Profile's
   int64_t saved_bytes = 0;  // activations saved for backward, as Profile's
   NodeFlops flops;          // all phases
+  // Of a run, as Profile::device_memory: most bytes in the caching allocator's segments, and these with the context and
+  // NCCL's buffers. Empty on a CPU, which has no such allocator.
+  std::optional<int64_t> reserved_bytes;
+  std::optional<int64_t> footprint_bytes;
 };
 
 // The same figures of a graph as it is.
@@ -37,7 +42,8 @@ SizeCost size_cost(const Profile& profile);
 class SizeSweep {
  public:
   // `symbolic` must outlive this. Counts FLOPs at a few sizes and fits them.
-  explicit SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> device = std::nullopt);
+  explicit SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> device = std::nullopt,
+                     const AllocatorSettings& allocator = {});
 
   // Throws SymbolicError for sizes that are not answered.
   SizeCost at(const NamedSizes& sizes);
@@ -51,6 +57,7 @@ class SizeSweep {
   const SymbolicGraph& symbolic_;
   SymbolicGraph::Instance instance_;
   std::optional<c10::Device> device_;
+  AllocatorSettings allocator_;
   IdMap<NodeId, std::optional<Polynomial>> by_node_;
   IdMap<PhaseId, std::optional<Polynomial>> by_phase_;
   std::array<std::optional<Polynomial>, 4> total_;  // matmul, elementwise, transcendental, beyond_pytorch
