@@ -6,6 +6,7 @@
 #include <map>
 
 #include "profiler/module_tree.h"
+#include "shadowgraph/analysis.h"
 #include "shadowgraph/sharding/plan.h"
 
 namespace shadowgraph {
@@ -76,6 +77,7 @@ std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const Shardi
   const bool tensor = plan == HandPlan::kTensorParallel || plan == HandPlan::kDataTensorParallel ||
                       plan == HandPlan::kFullyShardedTensor;
   const bool cut_parameters = plan == HandPlan::kFullySharded || plan == HandPlan::kFullyShardedTensor;
+  const Effects effects = Effects::of(graph);
   std::vector<ShardingPin> pins;
   for (const NodeId node : graph.nodes()) {
     if (!graph.is_placeholder(node)) break;
@@ -83,7 +85,11 @@ std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const Shardi
     const bool input = graph.node(node).target == target_of(Builtin::kInput);
     const bool parameter = graph.node(node).target == target_of(Builtin::kParameter);
     if (name.empty() || (!input && !parameter)) continue;
-    const size_t rank = graph.sizes(graph.results(node)[0].ref.value).size();
+    const ValueId value = graph.results(node)[0].ref.value;
+    // An input that the step writes to is state (an optimizer's moments), which has no batch to cut: it lies as what
+    // updates it wants, with a fused optimizer as the parameter does.
+    if (input && effects.final_version(graph.value(value).storage) > 0) continue;
+    const size_t rank = graph.sizes(value).size();
     const std::vector<Layout> possible = problem.layouts_of(node);
     const auto can = [&](const Layout& layout) { return std::ranges::find(possible, layout) != possible.end(); };
     Layout layout(axes);

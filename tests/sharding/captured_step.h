@@ -6,6 +6,8 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,17 +31,22 @@ struct CapturedStep {
   std::vector<at::Tensor> inputs;  // whole, in order of placeholders
 };
 
-enum class StepOptimizer { kSgd, kAdamW, kFusedAdamW };
+enum class StepOptimizer { kSgd, kAdamW, kFusedAdamW, kFusedAdam, kFusedSgd, kForeachAdamW };
 
-// What Python's AdamW(fused=True) calls: one operator for all parameters, which the C++ frontend has none for.
-class FusedAdamW : public torch::optim::AdamW {
+// What Python's optimizers call with fused=True, one operator for all parameters, and with foreach=True, a few; the C++
+// frontend has none of them. SGD's momentum is what AdamW calls its average.
+class ListOptimizer : public torch::optim::AdamW {
  public:
-  using torch::optim::AdamW::AdamW;
+  ListOptimizer(const std::vector<at::Tensor>& parameters, StepOptimizer kind)
+      : torch::optim::AdamW(parameters, torch::optim::AdamWOptions(1e-3)), kind_(kind) {}
+
   at::Tensor step(LossClosure = nullptr) override {
     const at::NoGradGuard no_grad;
     for (torch::optim::OptimizerParamGroup& group : param_groups()) {
       const auto& options = static_cast<torch::optim::AdamWOptions&>(group.options());
+      const auto [beta1, beta2] = options.betas();
       std::vector<at::Tensor> parameters, gradients, averages, squares, steps;
+      int64_t taken = 0;
       for (at::Tensor& parameter : group.params()) {
         if (!parameter.grad().defined()) continue;
         auto& state = state_[parameter.unsafeGetTensorImpl()];
@@ -51,17 +58,39 @@ class FusedAdamW : public torch::optim::AdamW {
         }
         auto& moments = static_cast<torch::optim::AdamWParamState&>(*state);
         moments.step(moments.step() + 1);
+        taken = moments.step();
         parameters.push_back(parameter);
         gradients.push_back(parameter.grad());
         averages.push_back(moments.exp_avg());
         squares.push_back(moments.exp_avg_sq());
-        steps.push_back(at::full({}, static_cast<double>(moments.step()), at::kFloat));
+        steps.push_back(at::full({}, static_cast<double>(taken), at::kFloat));
       }
-      at::_fused_adamw_(parameters, gradients, averages, squares, {}, steps, options.lr(), std::get<0>(options.betas()),
-                        std::get<1>(options.betas()), options.weight_decay(), options.eps(), false, false);
+      if (kind_ == StepOptimizer::kFusedAdamW) {
+        at::_fused_adamw_(parameters, gradients, averages, squares, {}, steps, options.lr(), beta1, beta2,
+                          options.weight_decay(), options.eps(), false, false);
+      } else if (kind_ == StepOptimizer::kFusedAdam) {
+        at::_fused_adam_(parameters, gradients, averages, squares, {}, steps, options.lr(), beta1, beta2,
+                         options.weight_decay(), options.eps(), false, false);
+      } else if (kind_ == StepOptimizer::kFusedSgd) {
+        at::_fused_sgd_(parameters, gradients, averages, 0.0, 0.9, options.lr(), 0.0, false, false, false);
+      } else {  // _multi_tensor_adamw of torch/optim/adam.py
+        at::_foreach_mul_(parameters, 1 - options.lr() * options.weight_decay());
+        at::_foreach_lerp_(averages, gradients, 1 - beta1);
+        at::_foreach_mul_(squares, beta2);
+        at::_foreach_addcmul_(squares, gradients, gradients, 1 - beta2);
+        const std::vector<at::Scalar> sizes(parameters.size(), -options.lr() / (1 - std::pow(beta1, taken)));
+        const std::vector<at::Scalar> corrections(parameters.size(), std::sqrt(1 - std::pow(beta2, taken)));
+        const std::vector<at::Tensor> roots = at::_foreach_sqrt(squares);
+        at::_foreach_div_(roots, corrections);
+        at::_foreach_add_(roots, options.eps());
+        at::_foreach_addcdiv_(parameters, averages, roots, sizes);
+      }
     }
     return {};
   }
+
+ private:
+  StepOptimizer kind_;
 };
 
 // Models that compute some things in single precision do so in doubles: what is compared is the program, not its
@@ -77,29 +106,29 @@ inline void compute_in_doubles(Graph& graph) {
   if (changed) shape_prop(graph, {});
 }
 
-// The second step, which finds the optimizer's state.
-inline CapturedStep capture_step(const std::string& name, StepOptimizer kind, int64_t batch, int64_t seq = 0) {
-  models::ModelOptions options{.batch = batch, .seq = seq, .dtype = at::kDouble, .tiny = true, .dropout = 0.0};
+// The second step, which finds the optimizer's state; with warmup_steps 0 the first, which makes it.
+inline CapturedStep capture_step(const std::function<models::BuiltModel()>& build, StepOptimizer kind,
+                                 int warmup_steps = 1) {
   CapturedStep step;
   {
     const FakeTensorMode mode;
-    const models::BuiltModel model = models::build(name, options);
+    const models::BuiltModel model = build();
     std::unique_ptr<torch::optim::Optimizer> optimizer;
     if (kind == StepOptimizer::kSgd) {
       optimizer =
           std::make_unique<torch::optim::SGD>(model.module->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    } else if (kind == StepOptimizer::kFusedAdamW) {
-      optimizer = std::make_unique<FusedAdamW>(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-    } else {
+    } else if (kind == StepOptimizer::kAdamW) {
       optimizer = std::make_unique<torch::optim::AdamW>(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
+    } else {
+      optimizer = std::make_unique<ListOptimizer>(model.module->parameters(), kind);
     }
     ProgramToCapture program = models::program_of(model, optimizer.get());
-    program.warmup_steps = 1;
+    program.warmup_steps = warmup_steps;
     step.graph = capture_training_step(program).graph;
     compute_in_doubles(step.graph);
   }
   at::manual_seed(2026);
-  const models::BuiltModel real = models::build(name, options);
+  const models::BuiltModel real = build();
   std::map<std::string, at::Tensor> known;
   for (const auto& entry : real.module->named_parameters()) known[entry.key()] = entry.value().detach();
   for (const auto& entry : real.module->named_buffers()) known[entry.key()] = entry.value();
@@ -117,6 +146,12 @@ inline CapturedStep capture_step(const std::string& name, StepOptimizer kind, in
         at::rand(c10::IntArrayRef(sizes.data(), sizes.size()), at::TensorOptions(step.graph.value(value).dtype)));
   }
   return step;
+}
+
+inline CapturedStep capture_step(const std::string& name, StepOptimizer kind, int64_t batch, int64_t seq = 0,
+                                 int warmup_steps = 1) {
+  const models::ModelOptions options{.batch = batch, .seq = seq, .dtype = at::kDouble, .tiny = true, .dropout = 0.0};
+  return capture_step([&] { return models::build(name, options); }, kind, warmup_steps);
 }
 
 // What one device alone makes of it.

@@ -3,6 +3,7 @@
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
+#include "models/llama.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
 #include "tests/sharding/random_plan.h"
@@ -60,6 +61,85 @@ CapturedStep step_with(at::Reduction::Reduction reduction, bool weighted) {
                                                                      : at::rand(shape, at::kDouble) + 0.5);
   }
   return step;
+}
+
+// The most elements of one tensor of which a dimension is the whole vocabulary.
+int64_t largest_with(int64_t vocabulary, const Graph& graph) {
+  int64_t largest = 0;
+  for (const NodeId node : graph.nodes()) {
+    graph.for_each_output(node, [&](ValueId v) {
+      if (graph.value(v).kind != ValueKind::kTensor) return;
+      const auto sizes = graph.sizes(v);
+      if (std::ranges::find(sizes, vocabulary) == sizes.end()) return;
+      largest = std::max(largest, c10::multiply_integers(sizes));
+    });
+  }
+  return largest;
+}
+
+// A language model whose embedding and head are cut along the vocabulary: nothing on a device has all of it, so neither
+// has what a collective gives. Without log_softmax taken apart the logits are gathered.
+TEST(CutVocabulary, GathersNoLogitsOfALanguageModel) {
+  constexpr int64_t vocabulary = 104;  // no other dimension is as large
+  for (const bool split : {true, false}) {
+    models::LlamaConfig config = models::tiny(models::llama3_8b_config());
+    config.vocab = vocabulary;
+    const auto build = [&] {
+      models::BuiltModel model = models::build_llama(config, {.batch = 4, .seq = 16, .dtype = at::kDouble});
+      for (at::Tensor& parameter : model.module->parameters()) parameter.set_data(parameter.to(at::kDouble));
+      return model;
+    };
+    CapturedStep step = capture_step(build, StepOptimizer::kSgd);
+    split_mean_losses(step.graph);
+    const WholeRun whole = run_whole(step);
+    if (split) {
+      EXPECT_GE(split_log_softmaxes(step.graph), 1);
+      compute_in_doubles(step.graph);  // taken apart, its gradient says in which type it is
+    }
+    PlanMaker maker(step.graph);
+    // Whatever has the vocabulary is cut there if it can be; the rest lies as it comes.
+    const ShardingPlan plan = maker.make(
+        DeviceMesh::parse("tp=2"),
+        [&](NodeId node, size_t, const NodeStrategies& strategies, const std::vector<Placement>& now) {
+          std::vector<ValueId> tensors;
+          const auto add = [&](ValueId v) {
+            if (step.graph.value(v).kind == ValueKind::kTensor) tensors.push_back(v);
+          };
+          step.graph.for_each_input(node, add);
+          step.graph.for_each_output(node, add);
+          std::vector<size_t> order;
+          for (size_t i = 0; i < strategies.axis.size(); ++i) {
+            const AxisStrategy& one = strategies.axis[i];
+            bool any = false, all = true;
+            for (size_t t = 0; t < tensors.size(); ++t) {
+              const auto sizes = step.graph.sizes(tensors[t]);
+              const auto at = std::ranges::find(sizes, vocabulary);
+              if (at == sizes.end()) continue;
+              any = true;
+              const Placement& lies = t < one.operands.size() ? one.operands[t] : one.results[t - one.operands.size()];
+              all &= lies == Placement::shard(at - sizes.begin());
+            }
+            if (any && all) order.push_back(i);
+          }
+          for (size_t i = 0; i < strategies.axis.size(); ++i) {
+            if (strategies.axis[i].operands == now) order.push_back(i);
+          }
+          return order;
+        });
+    const std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
+    worst_difference(whole, simulate(ranks, step.inputs));
+    const int64_t whole_logits = largest_with(vocabulary, step.graph);
+    ASSERT_GT(whole_logits, 0);
+    if (split) {
+      EXPECT_EQ(largest_with(vocabulary, ranks[0].graph), 0);
+      for (const NodeId node : nodes_calling(ranks[0].graph, "_c10d_functional::all_gather_into_tensor")) {
+        const ValueId gathered = ranks[0].graph.results(node)[0].ref.value;
+        EXPECT_LT(c10::multiply_integers(ranks[0].graph.sizes(gathered)), whole_logits);
+      }
+    } else {
+      EXPECT_EQ(largest_with(vocabulary, ranks[0].graph), whole_logits);
+    }
+  }
 }
 
 struct Case {
