@@ -316,7 +316,8 @@ def _profile_batches(sg, given):
     if given.checkpoint:
         raise sg.Error("--checkpoint is of one graph; leave it out with a range of batches")
     program, inputs = _source(sg, given)
-    table = sg.sweep(program, inputs, given.batch, options=_options(sg, given), allocator=given.allocator, **_how(given))
+    how = dict(options=_options(sg, given), allocator=given.allocator, **_how(given))
+    table = sg.sweep(program, inputs, given.batch, **how)
     by = given.by or "live"
     largest = table.largest(given.memory, by) if given.memory else None
     if given.json:

@@ -249,8 +249,14 @@ def test_optimizers_by_name(name):
     assert captured(name).difference(captured(kind)) is None
 
 
-@pytest.mark.parametrize("wrong, words", [("lion", "no optimizer 'lion': sgd, adam, adamw, adafactor"), (3, "optimizer is int"),
-                                          (lambda p: p, "optimizer gave list")])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        ("lion", "no optimizer 'lion': sgd, adam, adamw, adafactor"),
+        (3, "optimizer is int"),
+        (lambda p: p, "optimizer gave list"),
+    ],
+)
 def test_what_is_no_optimizer(wrong, words):
     with pytest.raises(sg.Error, match=words):
         sg.capture_training_step(torch.nn.Linear(4, 4), "f32[2,4]", loss=lambda y: y.sum(), optimizer=wrong)

@@ -163,7 +163,8 @@ def profiles(folder):
             failures.append(f"{what}: the static plan is below its bound")
     output("profile", "resnet18", *train, "-o", folder / "out", cache=folder)
     expect_valid("profile", json.loads((folder / "out" / "profile.json").read_text()), "profile -o")
-    for arguments in (("--batch", "1..3", "--memory", "1KiB", "--by", "device"), ("--batch", "2..3", "--mode", "train")):
+    by_device = ("--batch", "1..3", "--memory", "1KiB", "--by", "device")
+    for arguments in (by_device, ("--batch", "2..3", "--mode", "train")):
         rows = output("profile", "resnet18", *arguments, "--json", cache=folder)
         expect_valid("profile", rows, f"profile resnet18 {' '.join(arguments)}")
         for what, damaged in damages(rows):

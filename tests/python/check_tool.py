@@ -366,7 +366,7 @@ def batches(folder):
 
 
 def sweep_by_reserved_bytes():
-    """The batch that a sweep names by bytes on the device is the one that fit finds, and the allocator's settings tell."""
+    """The batch that a sweep names by bytes on the device is the one that fit finds; the allocator's settings tell."""
     step = ("resnet18", "--mode", "train", "--memory", "1GiB")
     sweep = (*step, "--batch", "4..20", "--json")
     by_device = json.loads(expect(0, "profile", *sweep, "--by", "device"))

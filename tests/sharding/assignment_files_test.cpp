@@ -126,7 +126,9 @@ TEST(AssignmentFiles, MpsSaysTheSame) {
     }
     const AssignmentCost cost = evaluate(problem, choice);
     EXPECT_EQ(holds, cost.feasible() && !pinned_elsewhere) << "seed " << seed;
-    if (holds) EXPECT_EQ(sums["cost"], static_cast<int64_t>(cost.cost)) << "seed " << seed;
+    if (holds) {
+      EXPECT_EQ(sums["cost"], static_cast<int64_t>(cost.cost)) << "seed " << seed;
+    }
     ++(holds ? allowed : refused);
   }
   EXPECT_GT(allowed, 20);
