@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import functools
 import gc
+import inspect
 import threading
 import time
 
@@ -204,15 +205,18 @@ def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mo
                 run_steps=run_steps)  # fmt: skip
 
 
-_OF_MODE = ("profile", "real_tensors", "data_sizes", "host_reads", "contents_budget")
-_OF_CAPTURE = (*_OF_MODE, "saved_tensors", "guards", "source_lines")
+# By keyword: of a mode, and of a capture, which has those too.
+_OF_MODE, _OF_CAPTURE = (
+    [name for name, given in inspect.signature(kind).parameters.items() if given.kind is given.KEYWORD_ONLY]
+    for kind in (fake, Capture)
+)
 
 
 def _refuse_unknown(what, given, known):
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise TypeError(f"unknown {what} {name!r}{hint} There are {', '.join(known)}")
 
 
@@ -229,7 +233,6 @@ def _loop_and_options(keywords, options):
             of_loop[name] = value
     known = [field.name for field in dataclasses.fields(Training)]
     _refuse_unknown("keyword argument", of_loop, [*known, *_OF_CAPTURE])
-    _refuse_unknown("option", options, _OF_CAPTURE)
     return Training(**of_loop), options
 
 
@@ -240,6 +243,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
     is_model = isinstance(program, torch.nn.Module) or step or train is not None
     # The module, the optimizer and what steps before the recorded one leave are made in a mode around the capture.
     options = dict(options or {})
+    _refuse_unknown("option", options, _OF_CAPTURE)
     around = {name: options[name] for name in _OF_MODE if name in options}
     with fake(device, **around) as mode, contextlib.ExitStack() as stack:
         module = None
