@@ -21,7 +21,6 @@ ProgramCosts::ProgramCosts(const Graph& program, const MeasuredCalls* measured)
       nodes(in_order(program)),
       order(program_order(program)),
       kinds(storage_kinds(program, order)),
-      flops(Flops::of(program)),
       custom(CustomOperators::of(program)),
       scratch(Scratch::of(program, measured)) {}
 
@@ -33,6 +32,11 @@ const NodeModules& ProgramCosts::modules() const {
     for (const NodeId node : nodes) modules_.of_node[node] = modules_.tree.of_node(graph, node);
   });
   return modules_;
+}
+
+const Flops& ProgramCosts::flops() const {
+  std::call_once(flops_once_, [&] { flops_ = Flops::of(graph); });
+  return *flops_;
 }
 
 const Traffic& ProgramCosts::traffic() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "profiler/module_tree.h"
@@ -38,10 +39,10 @@ class ProgramCosts {
   const std::vector<NodeId> nodes;            // in program order
   const IdMap<NodeId, uint32_t> order;        // place in `nodes`
   const IdMap<StorageId, StorageKind> kinds;  // of every storage
-  const Flops flops;
   const CustomOperators custom;
   const Scratch scratch;
   // Worked out when first asked for; from several threads, too.
+  const Flops& flops() const;
   const Traffic& traffic() const;
   const NodeBytes& node_bytes() const;
   const NodeModules& modules() const;
@@ -51,7 +52,8 @@ class ProgramCosts {
   SummaryTable summary(const SummaryOptions& options) const;
 
  private:
-  mutable std::once_flag traffic_once_, node_bytes_once_, modules_once_;
+  mutable std::once_flag flops_once_, traffic_once_, node_bytes_once_, modules_once_;
+  mutable std::optional<Flops> flops_;
   mutable NodeBytes node_bytes_;
   mutable Traffic traffic_;
   mutable NodeModules modules_;

@@ -66,7 +66,7 @@ std::vector<ModuleProfile> modules_of(const ProgramCosts& costs, const MemoryTim
   std::vector<uint32_t> parents;
   parents.reserve(count);
   for (const Module& module : tree) parents.push_back(module.parent);
-  auto figures = group_figures(costs.graph, costs.kinds, costs.flops, costs.modules().of_node, count, parents);
+  auto figures = group_figures(costs.graph, costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
   for (uint32_t i = count; i-- > 1;) figures[parents[i]].add_disjoint(figures[i]);
   std::vector<ModuleProfile> modules;
   modules.reserve(count);
@@ -289,10 +289,10 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
     }
   }
 
-  profile.uncovered = costs.flops.uncovered();
+  profile.uncovered = costs.flops().uncovered();
   profile.custom_operators = costs.custom.by_operator();
   for (uint32_t i = 0; i < graph.phase_count(); ++i) {
-    const NodeFlops& phase = costs.flops.of_phase(PhaseId(i));
+    const NodeFlops& phase = costs.flops().of_phase(PhaseId(i));
     if (i <= Graph::kOptimizer.index || phase != NodeFlops()) profile.flops[graph.phase_name(PhaseId(i))] = phase;
   }
 
@@ -355,7 +355,7 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
 }
 
 MemoryTimeline Profile::timeline(c10::Device other) const { return costs_->timeline(other); }
-const Flops& Profile::node_flops() const { return costs_->flops; }
+const Flops& Profile::node_flops() const { return costs_->flops(); }
 const NodeScratch& Profile::scratch(NodeId node) const { return costs_->scratch.of(node); }
 MemoryPlan Profile::plan(const PlanOptions& options) const {
   const PlanOptions usual;

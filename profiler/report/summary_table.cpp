@@ -36,10 +36,10 @@ class ModuleRows {
       if (!fold || costs.graph.target(node).kind() == TargetKind::kBuiltin) continue;
       for (uint32_t at = module_of_[node]; at != 0; at = tree_.modules[at].parent) nodes_[at].push_back(node);
     }
-    own_ = group_figures(costs.graph, costs.kinds, costs.flops, costs.modules().of_node, count);
+    own_ = group_figures(costs.graph, costs.kinds, costs.flops(), costs.modules().of_node, count);
     std::vector<uint32_t> parents;
     for (const Module& module : tree_.modules) parents.push_back(module.parent);
-    inclusive_ = group_figures(costs.graph, costs.kinds, costs.flops, costs.modules().of_node, count, parents);
+    inclusive_ = group_figures(costs.graph, costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
     for (uint32_t i = count; i-- > 1;) {
       inclusive_[tree_.modules[i].parent].add_disjoint(inclusive_[i]);
       deepest_ = std::max(deepest_, tree_.modules[i].depth);
@@ -183,7 +183,8 @@ std::vector<SummaryRow> call_rows(const ProgramCosts& costs, bool by_name) {
     }
     row_of_node[id] = row;
   }
-  const auto figures = group_figures(graph, costs.kinds, costs.flops, row_of_node, static_cast<uint32_t>(rows.size()));
+  const auto figures =
+      group_figures(graph, costs.kinds, costs.flops(), row_of_node, static_cast<uint32_t>(rows.size()));
   for (size_t i = 0; i < rows.size(); ++i) rows[i].figures = figures[i];
   return rows;
 }

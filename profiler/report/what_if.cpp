@@ -524,7 +524,7 @@ WhatIfAnswer what_if(const Graph& graph, const WhatIf& change) {
   const Question before(graph, change);
   answer.peak_before = most_of(before.recorded()).bytes;
   answer.held_before = held_at_end(before.recorded());
-  answer.flops_before = flops_of(graph, before.costs().flops);
+  answer.flops_before = flops_of(graph, before.costs().flops());
   if (change.dtype && !before.has_float32_parameters()) {
     throw Error("what_if: no parameter of this step is float32, so there is nothing to convert");
   }
@@ -539,7 +539,7 @@ WhatIfAnswer what_if(const Graph& graph, const WhatIf& change) {
   std::optional<Question> after;
   if (rewritten) after.emplace(*rewritten, change);
   const Question& question = after ? *after : before;
-  answer.flops = flops_of(rewritten ? *rewritten : graph, question.costs().flops);
+  answer.flops = flops_of(rewritten ? *rewritten : graph, question.costs().flops());
 
   const auto asked = [&](std::optional<bool> steady) {
     Lives first = question.recorded();

@@ -28,7 +28,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   time.by_node_.reserve(costs.graph.node_capacity());
   time.spec_ = spec.title.empty() ? spec.name : spec.title;
   const Graph& graph = costs.graph;
-  const Flops& flops = costs.flops;
+  const Flops& flops = costs.flops();
   const Traffic& traffic = costs.traffic();
   KernelClasses classes(graph);
   // Seconds of this machine's kernels say nothing of another device.
