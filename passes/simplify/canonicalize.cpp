@@ -137,7 +137,8 @@ class Canonicalizer {
       const ValueId result = only_result(graph_, n);
       if (result.valid() && is_pure_call(n)) {
         if (is_view(n, result)) {
-          shorten_chain(n, result);
+          // Again, where the middle could not be shortened itself and what it is made of is a view of this kind.
+          while (shorten_chain(n, result)) ++done_.view_chains;
           replace_by_same_view(n, result);
         } else {
           replace_exact_copy(n, result);
@@ -249,31 +250,31 @@ class Canonicalizer {
     return order;
   }
 
-  void shorten_chain(NodeId n, ValueId result) {
+  bool shorten_chain(NodeId n, ValueId result) {
     const Form form = notes(n).form;
-    if (form != Form::kPermutation && form != Form::kView) return;
+    if (form != Form::kPermutation && form != Form::kView) return false;
     const ValueId middle = tensor_argument(n, 0);
-    if (!middle.valid() || !is_plain(middle) || !is_plain(result)) return;
+    if (!middle.valid() || !is_plain(middle) || !is_plain(result)) return false;
     const NodeId inner = graph_.value(middle).producer;
-    if (notes(inner).form != form || !is_pure_call(inner)) return;
+    if (notes(inner).form != form || !is_pure_call(inner)) return false;
     const ValueId base = tensor_argument(inner, 0);
-    if (!base.valid() || !is_plain(base) || graph_.value(base).storage != graph_.value(result).storage) return;
+    if (!base.valid() || !is_plain(base) || graph_.value(base).storage != graph_.value(result).storage) return false;
     if (form == Form::kView) {
       const auto strides =
           at::detail::computeStride(graph_.sizes(base), graph_.strides(base), c10::IntArrayRef(graph_.sizes(result)));
-      if (!strides || !std::ranges::equal(*strides, graph_.strides(result))) return;
+      if (!strides || !std::ranges::equal(*strides, graph_.strides(result))) return false;
       graph_.set_argument(n, 0, Argument::of_value(base));
     } else {
       const auto rank = static_cast<int64_t>(graph_.value(base).rank);
       const std::vector<int64_t> first = permutation(inner, rank);
       const std::vector<int64_t> second = permutation(n, rank);
-      if (first.empty() || second.empty()) return;
+      if (first.empty() || second.empty()) return false;
       std::vector<int64_t> both;
       for (const int64_t d : second) both.push_back(first[static_cast<size_t>(d)]);
       static const c10::OperatorHandle permute = c10::Dispatcher::singleton().findSchemaOrThrow("aten::permute", "");
       graph_.set_call(n, graph_.intern_operator(permute), std::array{Argument::of_value(base), graph_.int_list(both)});
     }
-    ++done_.view_chains;
+    return true;
   }
 
   // ---- exact-copy
