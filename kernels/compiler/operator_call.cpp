@@ -142,7 +142,7 @@ Typed OperatorCall::tensor(size_t i) const {
   switch (a.kind) {
     case ArgumentKind::kValue:
       if (graph_.value(a.ref.value).kind != ValueKind::kTensor) throw KernelError("a number that another node gives");
-      return content_(a.ref.value);
+      return content_(a.ref.value, nullptr);
     case ArgumentKind::kInt:
       return build.scalar(a.i, i);
     case ArgumentKind::kBool:
@@ -229,8 +229,7 @@ Typed OperatorCall::operand(size_t i, ScalarType dtype) const {
 Typed OperatorCall::along(size_t i, const std::vector<int64_t>& dims) const {
   const Argument& a = argument(i);
   if (a.kind != ArgumentKind::kValue) throw KernelError("argument " + std::to_string(i) + " is no tensor");
-  place_(a.ref.value, dims);
-  return content_(a.ref.value);
+  return content_(a.ref.value, &dims);
 }
 
 Typed OperatorCall::in_range(size_t i, int64_t dim, Typed index) const {
@@ -243,7 +242,7 @@ Typed OperatorCall::gathered(size_t i, const std::vector<int64_t>& dims, Typed i
   const ValueId v = argument(i).ref.value;
   const auto dim = static_cast<size_t>(std::ranges::find(dims, -1) - dims.begin());
   const Typed stride = build.fixed(graph_.strides(v)[dim]);
-  return build.gather(place_(v, dims), graph_.value(v).dtype, in_range(i, static_cast<int64_t>(dim), index), stride);
+  return build.gather(source_(v, dims), graph_.value(v).dtype, in_range(i, static_cast<int64_t>(dim), index), stride);
 }
 
 ScalarType OperatorCall::result_dtype(size_t i) const { return graph_.value(graph_.results(node_)[i].ref.value).dtype; }

@@ -57,12 +57,13 @@ c10::ScalarType computed_as(c10::ScalarType dtype);
 
 class OperatorCall {
  public:
-  // Where a tensor's dimensions lie in the space that is run through, -1 for one that is gathered from. Gives its operand.
-  using Place = std::function<uint32_t(ValueId, const std::vector<int64_t>& dims)>;
+  // The elements of a tensor, whose dimensions are those `dims` of what is computed; nullptr: the last ones.
+  using Content = std::function<Typed(ValueId, const std::vector<int64_t>* dims)>;
+  // The operand of a tensor that is gathered from, along the dimension that `dims` has as -1.
+  using Source = std::function<uint32_t(ValueId, const std::vector<int64_t>& dims)>;
 
-  OperatorCall(const Graph& graph, NodeId node, ExpressionBuilder& build, std::function<Typed(ValueId)> content,
-               Place place)
-      : build(build), graph_(graph), node_(node), content_(std::move(content)), place_(std::move(place)) {}
+  OperatorCall(const Graph& graph, NodeId node, ExpressionBuilder& build, Content content, Source source)
+      : build(build), graph_(graph), node_(node), content_(std::move(content)), source_(std::move(source)) {}
 
   ExpressionBuilder& build;
 
@@ -103,8 +104,8 @@ class OperatorCall {
   void decide_by(size_t i) const { decisive_ |= uint64_t{1} << i; }
   const Graph& graph_;
   NodeId node_;
-  std::function<Typed(ValueId)> content_;
-  Place place_;
+  Content content_;
+  Source source_;
   mutable uint64_t decisive_ = 0;
 };
 

@@ -1,6 +1,13 @@
 // A kernel from nodes of a graph: what each node computes by the operator table, one iteration space for all, operands by
 // where they lie.
 //
+// The space has the sizes of what is reduced, or without reductions of the results. All reductions are of the same
+// dimensions. A node computes elements of the space, or of what a reduction leaves: with those dimensions of size 1, or
+// without them. So the dimensions of a tensor lie along some of the space, the same ones for all who read it:
+//
+//     x [8, 16]    m = mean(x, 1) [8]     y = m * scale [8]     z = amax(x, 1, keepdim) [8, 1]     x - z [8, 16]
+//     0, 1         0                      0                     0, -                               0, 1
+//
 // What a tensor holds is known by its place (storage, offset, geometry), not by its value: after x.add_(y) the older value
 // of x reads the sum. So a place has one current expression, and a storage that is written has one place only.
 #include <fmt/format.h>
@@ -26,8 +33,9 @@ struct PlacePlan {
   bool used = false;  // an operand
   bool written = false;
   bool known = false;  // `content` is
-  bool of_row = false;
-  std::vector<int64_t> dims;  // of the space, if they are not the last ones; -1: gathered from
+  bool gathered = false;
+  // Of the space, for each of its own; -1: of size 1, or gathered from. Empty before the first use.
+  std::optional<Dims> dims;
   Typed content;
   uint32_t operand = 0;
 };
@@ -39,6 +47,7 @@ class Planner {
       : graph_(graph), nodes_(nodes), options_(options), escapes_(escapes), part_(part), build_(plan_.program) {}
 
   KernelPlan run() {
+    find_space();
     for (const NodeId node : nodes_) add(node);
     store();
     arrange();
@@ -73,26 +82,56 @@ class Planner {
     return order_[it->second];
   }
 
-  Typed content(ValueId v) {
+  // See OperatorCall::Content.
+  Typed content(ValueId v, const Dims* dims) {
     PlacePlan& place = place_of(v);
+    if (place.gathered) throw KernelError("a tensor that is gathered from and read otherwise");
+    lie(place, dims == nullptr ? along(sizes_of(v), lying_) : placed(sizes_of(v), *dims));
     if (!place.known) {
       check_unwritten(v, place);
       use(place);
       place.content = build_.load(place.operand, graph_.value(v).dtype);
       place.known = true;
     }
-    if (place.of_row) throw KernelError("a result of a reduction that is read as a tensor");
     return place.content;
   }
 
-  uint32_t lie_along(ValueId v, const std::vector<int64_t>& dims) {
-    if (nodes_.size() != 1) throw KernelError("a gather among other nodes");
+  // See OperatorCall::Source.
+  uint32_t source(ValueId v, const Dims& dims) {
     PlacePlan& place = place_of(v);
-    if (place.used && place.dims != dims) throw KernelError("a tensor that is read in two ways");
+    if (place.written || place.known) throw KernelError("a gather from what is read or computed otherwise");
+    place.gathered = true;
+    lie(place, placed(sizes_of(v), dims));
     check_unwritten(v, place);
     use(place);
-    place.dims = dims;
     return place.operand;
+  }
+
+  // Of the space, the dimensions that are `dims` of the result at hand; -1 for -1.
+  Dims placed(const Dims& sizes, const Dims& dims) const {
+    Dims out(dims.size(), -1);
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d] >= 0 && sizes[d] != 1) out[d] = lying_[static_cast<size_t>(dims[d])];
+    }
+    return out;
+  }
+
+  // Of the space, the dimensions along which sizes lie that are broadcast to what lies along `to`.
+  Dims along(const Dims& sizes, const Dims& to) const {
+    if (sizes.size() > to.size()) throw KernelError("an operand of higher rank");
+    const size_t shift = to.size() - sizes.size();
+    Dims out(sizes.size(), -1);
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      if (sizes[d] == 1) continue;
+      out[d] = to[d + shift];
+      if (space_[static_cast<size_t>(out[d])] != sizes[d]) throw KernelError("an operand that does not fit");
+    }
+    return out;
+  }
+
+  static void lie(PlacePlan& place, Dims dims) {
+    if (place.dims && *place.dims != dims) throw KernelError("a tensor that is read in two ways");
+    place.dims = std::move(dims);
   }
 
   // A read of what a write of another place of the storage may have changed.
@@ -110,90 +149,124 @@ class Planner {
     plan_.program.operands.push_back({.dtype = graph_.value(place.value).dtype});
   }
 
-  void add(NodeId node) {
+  const OperatorRow& row_of(NodeId node) const {
     const Target& target = graph_.target(node);
     const OperatorRow* row = target.kind() == TargetKind::kOperator ? find_operator_row(target.name()) : nullptr;
     if (row == nullptr) throw KernelError("no kernel is made of " + target.name());
     if (row->inexact && options_.exact) throw KernelError(target.name() + " is inexact");
+    if (row->make_second != nullptr && !part_) throw KernelError("results of several programs");
+    return *row;
+  }
+  bool is_second() const { return part_ == size_t{1}; }
+  ReducedDimensions reduced_by(const OperatorRow& row) const { return is_second() ? row.reduced_second : row.reduced; }
+
+  OperatorCall call_of(NodeId node) {
+    return OperatorCall(
+        graph_, node, build_, [this](ValueId v, const Dims* dims) { return content(v, dims); },
+        [this](ValueId v, const Dims& dims) { return source(v, dims); });
+  }
+
+  // A tensor whose elements a node computes one by one.
+  ValueId shape_of(NodeId node, const OperatorRow& row) const {
+    const Argument* shape = row.writes.empty() ? graph_.results(node).data() : &graph_.arguments(node)[row.writes[0]];
+    if (reduced_by(row) != nullptr) shape = &graph_.arguments(node)[row.input];
+    if (shape == nullptr || shape->kind != ArgumentKind::kValue) throw KernelError("no result");
+    return shape->ref.value;
+  }
+
+  // The iteration space: sizes of what is reduced, or of the first result.
+  void find_space() {
+    std::optional<Dims> reduced;
+    for (const NodeId node : nodes_) {
+      const OperatorRow& row = row_of(node);
+      if (reduced_by(row) == nullptr) continue;
+      const OperatorCall call = call_of(node);
+      Dims dims = reduced_by(row)(call);
+      plan_.decisive |= call.decisive();
+      const ValueId input = shape_of(node, row);
+      if (graph_.numel(input) == 0) throw KernelError("a reduction of nothing");
+      if (reduced && (*reduced != dims || space_ != sizes_of(input))) throw KernelError("reductions of several kinds");
+      space_ = sizes_of(input);
+      reduced = std::move(dims);
+    }
+    reduces_ = reduced.has_value();
+    if (!reduces_) space_ = sizes_of(shape_of(nodes_[0], row_of(nodes_[0])));
+    is_reduced_.assign(space_.size(), false);
+    for (const int64_t dim : reduced.value_or(Dims())) is_reduced_[static_cast<size_t>(dim)] = true;
+    for (size_t d = 0; d < space_.size(); ++d) {
+      all_.push_back(static_cast<int64_t>(d));
+      kept_sizes_.push_back(is_reduced_[d] ? 1 : space_[d]);
+      if (is_reduced_[d]) continue;
+      others_.push_back(static_cast<int64_t>(d));
+      other_sizes_.push_back(space_[d]);
+    }
+  }
+
+  // The dimensions of the space that a result of these sizes has.
+  const Dims& lying(const Dims& sizes) const {
+    if (sizes == space_ || (reduces_ && sizes == kept_sizes_)) return all_;
+    if (reduces_ && sizes == other_sizes_) return others_;
+    throw KernelError("nodes of several shapes");
+  }
+
+  void add(NodeId node) {
+    const OperatorRow& row = row_of(node);
     for (const Argument& argument : graph_.arguments(node)) {
       if (argument.kind == ArgumentKind::kConstant) throw KernelError("a tensor that the graph holds");
       if (argument.kind == ArgumentKind::kComplex) throw KernelError("complex numbers");
     }
-    const OperatorCall call(
-        graph_, node, build_, [this](ValueId v) { return content(v); },
-        [this](ValueId v, const std::vector<int64_t>& dims) { return lie_along(v, dims); });
+    const OperatorCall call = call_of(node);
     // What an in-place operator writes is its self, also if it does not read it (fill_): the result is not there yet.
     if (graph_.facts(node).is_in_place && !graph_.arguments(node).empty() &&
         graph_.arguments(node)[0].kind == ArgumentKind::kValue) {
       place_of(graph_.arguments(node)[0].ref.value);
     }
-    if (row->make_second != nullptr && !part_) throw KernelError("results of several programs");
-    const bool second = part_ == size_t{1};
-    const ReducedDimensions reduced = second ? row->reduced_second : row->reduced;
-    space(node, *row, reduced, call);
+    const Dims shape = sizes_of(shape_of(node, row));
+    lying_ = lying(shape);
     const size_t before = plan_.program.expressions.size();
-    const std::vector<Typed> made = second ? row->make_second(call) : row->make(call);
-    if (options_.exact) refuse_roots(before);
+    const std::vector<Typed> made = is_second() ? row.make_second(call) : row.make(call);
+    const std::span expressions = std::span(plan_.program.expressions).subspan(before);
+    if (options_.exact) refuse_roots(expressions);
+    if (shape != space_ && uses(expressions, KernelOperation::kColumn)) throw KernelError("columns of another row");
     plan_.decisive |= call.decisive();
-    for (size_t i = 0; i < row->writes.size() && i < made.size(); ++i) {
-      const Argument& written = graph_.arguments(node)[row->writes[i]];
-      if (written.kind == ArgumentKind::kValue) finish(node, written.ref.value, made[i], false);
+    const bool reducing = reduced_by(row) != nullptr;
+    for (size_t i = 0; i < row.writes.size() && i < made.size(); ++i) {
+      const Argument& written = graph_.arguments(node)[row.writes[i]];
+      if (written.kind == ArgumentKind::kValue) finish(node, written.ref.value, made[i], shape, reducing);
     }
     const auto results = graph_.results(node);
-    const size_t from = second ? row->second_results : 0;
-    const size_t to = row->make_second != nullptr && !second ? row->second_results : results.size();
+    const size_t from = is_second() ? row.second_results : 0;
+    const size_t to = row.make_second != nullptr && !is_second() ? row.second_results : results.size();
     for (size_t i = from; i < to && i - from < made.size(); ++i) {
       if (results[i].kind != ArgumentKind::kValue) continue;
-      finish(node, results[i].ref.value, made[i - from], reduced != nullptr);
+      finish(node, results[i].ref.value, made[i - from], shape, reducing);
     }
+  }
+
+  static bool uses(std::span<const KernelExpression> expressions, KernelOperation operation) {
+    return std::ranges::find(expressions, operation, &KernelExpression::operation) != expressions.end();
   }
 
   // Roots here are IEEE 754's, libtorch's (MKL's) up to an ulp off.
-  void refuse_roots(size_t first) const {
-    const std::span made = std::span(plan_.program.expressions).subspan(first);
-    if (std::ranges::find(made, KernelOperation::kSquareRoot, &KernelExpression::operation) != made.end()) {
-      throw KernelError("square roots are inexact");
-    }
+  static void refuse_roots(std::span<const KernelExpression> expressions) {
+    if (uses(expressions, KernelOperation::kSquareRoot)) throw KernelError("square roots are inexact");
   }
 
-  // The iteration space: sizes of the first result, or of the operand that is reduced.
-  void space(NodeId node, const OperatorRow& row, ReducedDimensions reduced, const OperatorCall& call) {
-    const auto arguments = graph_.arguments(node);
-    const Argument* shape = row.writes.empty() ? graph_.results(node).data() : &arguments[row.writes[0]];
-    std::vector<int64_t> dims;
-    if (reduced != nullptr) {
-      if (nodes_.size() != 1) throw KernelError("a reduction among other nodes");
-      dims = reduced(call);
-      shape = &arguments[row.input];
-    }
-    if (shape == nullptr || shape->kind != ArgumentKind::kValue) throw KernelError("no result");
-    if (reduced != nullptr && graph_.numel(shape->ref.value) == 0) throw KernelError("a reduction of nothing");
-    const Dims sizes = sizes_of(shape->ref.value);
-    if (!has_space_) {
-      has_space_ = true;
-      space_ = sizes;
-      reduces_ = reduced != nullptr;
-      is_reduced_.assign(sizes.size(), false);
-      for (const int64_t dim : dims) is_reduced_[static_cast<size_t>(dim)] = true;
-    } else if (space_ != sizes) {
-      throw KernelError("nodes of several shapes");
-    }
-  }
-
-  void finish(NodeId node, ValueId result, Typed made, bool reducing) {
+  void finish(NodeId node, ValueId result, Typed made, const Dims& shape, bool reducing) {
     const Value& value = graph_.value(result);
     const bool fresh = value.storage.valid() && graph_.storage(value.storage).born == node;
-    const bool full = sizes_of(result) == space_;
+    const Dims sizes = sizes_of(result);
     PlacePlan& place = place_of(result);
     const bool in_place = graph_.facts(node).is_in_place || graph_.results(node).empty();
     if (!fresh && !in_place) throw KernelError("a result that is a view");
-    if (!full && !reducing) throw KernelError("an in-place operator whose self is broadcast");
+    if (sizes != shape && !reducing) throw KernelError("an in-place operator whose self is broadcast");
+    if (place.gathered) throw KernelError("a write to what is gathered from");
+    lie(place, along(sizes, lying(sizes)));
     if (fresh) {
       place.fresh = true;
     } else if (!place.fresh) {
       use(place);
     }
-    place.of_row = reducing && !full;
     place.written = true;
     place.content = build_.convert(made, value.dtype);
     place.known = true;
@@ -232,33 +305,19 @@ class Planner {
     const Dims sizes = sizes_of(place.value);
     const Dims strides = strides_of(place.value);
     Dims out(space_.size(), 0);
-    if (!place.dims.empty()) {
-      for (size_t d = 0; d < sizes.size(); ++d) {
-        if (place.dims[d] >= 0 && sizes[d] != 1) out[static_cast<size_t>(place.dims[d])] = strides[d];
-      }
-      return out;
-    }
-    // What a reduction leaves has the other dimensions, those that it reduced between them (of size 1) or not.
-    const auto reduced = static_cast<size_t>(std::ranges::count(is_reduced_, true));
-    if (place.of_row && sizes.size() + reduced == space_.size()) {
-      size_t own = 0;
-      for (size_t d = 0; d < space_.size(); ++d) {
-        if (!is_reduced_[d]) out[d] = strides[own++];
-      }
-      return out;
-    }
-    if (sizes.size() > space_.size()) throw KernelError("an operand of higher rank");
-    const size_t shift = space_.size() - sizes.size();
     for (size_t d = 0; d < sizes.size(); ++d) {
-      if (sizes[d] == space_[d + shift]) {
-        out[d + shift] = sizes[d] == 1 ? 0 : strides[d];
-      } else if (sizes[d] != 1) {
-        throw KernelError("an operand that does not fit");
-      }
-      if (place.written && !place.of_row && sizes[d] > 1 && strides[d] == 0)
-        throw KernelError("a write to an expanded tensor");
+      if (place.written && sizes[d] > 1 && strides[d] == 0) throw KernelError("a write to an expanded tensor");
+      if ((*place.dims)[d] >= 0) out[static_cast<size_t>((*place.dims)[d])] = strides[d];
     }
     return out;
+  }
+
+  // Along what is reduced it does not vary.
+  bool is_of_row(const Dims& strides) const {
+    for (size_t d = 0; d < space_.size(); ++d) {
+      if (is_reduced_[d] && space_[d] != 1 && strides[d] != 0) return false;
+    }
+    return reduces_;
   }
 
   void arrange() {
@@ -268,9 +327,11 @@ class Planner {
     }
     std::ranges::sort(used, {}, &PlacePlan::operand);
     std::vector<Dims> strides;
-    for (const PlacePlan* place : used) strides.push_back(strides_in_space(*place));
-
     KernelProgram& program = plan_.program;
+    for (const PlacePlan* place : used) {
+      strides.push_back(strides_in_space(*place));
+      program.operands[place->operand].of_row = is_of_row(strides.back());
+    }
     Dims sizes = space_;
     std::vector<uint32_t> dims;  // of more than one element
     std::vector<uint32_t> reduced;
@@ -298,9 +359,10 @@ class Planner {
       row = {of_rows.back()};
       of_rows.pop_back();
     }
-    const bool counts = std::ranges::find(program.expressions, KernelOperation::kColumn,
-                                          &KernelExpression::operation) != program.expressions.end();
-    if (counts && (row.empty() || row[0] + 1 != space_.size())) throw KernelError("columns that are not the row's");
+    const bool counts = uses(program.expressions, KernelOperation::kColumn);
+    if (counts && (program.columns || row.empty() || row[0] + 1 != space_.size())) {
+      throw KernelError("columns that are not the row's");
+    }
     program.outer_rank = static_cast<uint32_t>(dims.size());
     program.reduced_rank = static_cast<uint32_t>(reduced.size());
     dims.insert(dims.end(), reduced.begin(), reduced.end());
@@ -308,13 +370,12 @@ class Planner {
     plan_.sizes.push_back(row.empty() ? 1 : sizes[row[0]]);
     for (size_t k = 0; k < used.size(); ++k) {
       for (const uint32_t d : dims) plan_.strides.push_back(strides[k][d]);
-      const int64_t along = row.empty() ? 1 : strides[k][row[0]];
+      const int64_t single = reduces_ ? 0 : 1;  // the row is one element
+      const int64_t along = row.empty() ? single : strides[k][row[0]];
       plan_.strides.push_back(along);
-      KernelOperand& operand = program.operands[used[k]->operand];
-      const bool single = used[k]->of_row && !program.columns;
-      operand.layout = single || along == 0 ? KernelLayout::kBroadcast
-                       : along == 1         ? KernelLayout::kContiguous
-                                            : KernelLayout::kStrided;
+      program.operands[used[k]->operand].layout = along == 0   ? KernelLayout::kBroadcast
+                                                  : along == 1 ? KernelLayout::kContiguous
+                                                               : KernelLayout::kStrided;
     }
     int64_t rows = 1;
     for (uint32_t d = 0; d < program.outer_rank; ++d) rows *= plan_.sizes[d];
@@ -350,10 +411,12 @@ class Planner {
   KernelPlan plan_;
   ExpressionBuilder build_;
   std::optional<c10::Device> device_;
-  bool has_space_ = false;
   bool reduces_ = false;
   Dims space_;
   std::vector<bool> is_reduced_;
+  Dims all_, others_;              // dimensions of the space, and those that are not reduced
+  Dims kept_sizes_, other_sizes_;  // of what a reduction leaves, with dimensions of size 1 and without
+  Dims lying_;                     // of the node at hand
   std::deque<PlacePlan> order_;
   std::map<PlaceKey, uint32_t> places_;
   std::map<uint32_t, std::vector<uint32_t>> in_storage_;
@@ -367,7 +430,10 @@ std::optional<KernelPlan> plan_kernel(const Graph& graph, std::span<const NodeId
                                       const std::function<bool(ValueId)>& escapes, std::string* reason) {
   try {
     KernelPlan plan = Planner(graph, nodes, options, escapes, std::nullopt).run();
-    if (plan.program.has_checks()) throw KernelError("indices that must be checked");
+    // An index that is out of range is found when elements before it are done: then nothing may have changed.
+    const bool writes = std::ranges::any_of(std::span(plan.program.operands).first(plan.inputs.size()),
+                                            [](const KernelOperand& operand) { return operand.written; });
+    if (plan.program.has_checks() && writes) throw KernelError("indices that must be checked beside writes in place");
     return plan;
   } catch (const KernelError& error) {
     if (reason != nullptr) *reason = error.what();

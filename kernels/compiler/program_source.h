@@ -9,11 +9,11 @@
 namespace shadowgraph {
 
 // Changes with whatever changes the code that comes out: part of every key.
-constexpr int kGeneratorVersion = 3;
+constexpr int kGeneratorVersion = 4;
 constexpr const char* kKernelSymbol = "shadowgraph_kernel";
 
 // One translation unit that includes nothing and defines kKernelSymbol (KernelFunction). Linear, but for reductions:
-// expressions that several of them need are computed again after each.
+// cheap expressions that several of them need are computed again after each.
 std::string program_source(const KernelProgram& program);
 
 // What it is compiled with: optimisation, processor, and how it computes.

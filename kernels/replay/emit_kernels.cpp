@@ -19,6 +19,7 @@ constexpr const char* kCalls = R"(#pragma once
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -43,6 +44,10 @@ inline void apart(const at::Tensor& a, int64_t bytes_of_a, const at::Tensor& b, 
   if (x < y + bytes_of_b && y < x + bytes_of_a) {{
     throw std::invalid_argument("{0}: tensors overlap that did not when the graph was captured");
   }}
+}}
+
+inline void in_range(int64_t wrong) {{
+  TORCH_CHECK_INDEX(wrong == 0, "{0}: index out of range");
 }}
 
 inline void run(Loop* loop, void* const* data, const int64_t* sizes, const int64_t* strides, const int64_t* scalars,
@@ -163,9 +168,14 @@ class KernelWriter {
                           c10::toString(graph_.value(v).dtype), list(graph_.sizes(v)), list(graph_.strides(v)));
       data.push_back(fmt::format("written({})", names[v]));
     }
+    if (plan.program.has_checks()) {
+      body += "  int64_t wrong = 0;\n";
+      data.emplace_back("&wrong");
+    }
     body += fmt::format("  void* const data[] = {{{}}};\n", fmt::join(data, ", "));
     body += fmt::format("  run({}, data, sizes, strides, scalars, {}, {});\n", loop_of(plan.program), plan.range,
                         plan.row_work);
+    if (plan.program.has_checks()) body += "  in_range(wrong);\n";
     std::vector<std::string> results;
     for (const ValueId output : boundary.outputs) {
       const auto same = std::ranges::find(plan.same_tensor, output, &KernelPlan::SameTensor::result);

@@ -16,6 +16,7 @@
 
 #include <algorithm>
 
+#include "kernels/replay/launch.h"
 #include "shadowgraph/analysis.h"
 
 namespace shadowgraph {
@@ -69,9 +70,15 @@ class Grouper {
   }
 
   bool is_kernel(std::span<const NodeId> nodes) const {
-    return plan_kernel(
-               graph_, nodes, options_.kernels, [](ValueId) { return true; }, nullptr)
-        .has_value();
+    const auto plan = plan_kernel(
+        graph_, nodes, options_.kernels, [](ValueId) { return true; }, nullptr);
+    return plan && (nodes.size() == 1 || keeps_threads_busy(*plan));
+  }
+
+  // A reduction to a few numbers would leave all that joins it to as many threads.
+  static bool keeps_threads_busy(const KernelPlan& plan) {
+    const int64_t shares = plan.range * plan.row_work / kElementsOfAThread;
+    return plan.range >= std::min<int64_t>(shares, at::get_num_threads());
   }
 
   // Worth asking plan_kernel.

@@ -138,7 +138,10 @@ class Groups final : public KernelGroups {
       group.node_runs.fetch_add(1, std::memory_order_relaxed);
       return false;
     }
-    launch_group(group, function, values);
+    if (!launch_group(group, function, values)) {
+      group.node_runs.fetch_add(1, std::memory_order_relaxed);
+      return false;
+    }
     if (measured) trial.took(way, trial.now() - begin);
     group.kernel_runs.fetch_add(1, std::memory_order_relaxed);
     return true;
@@ -262,7 +265,8 @@ class Groups final : public KernelGroups {
     return *trial;
   }
 
-  static void launch_group(const PreparedGroup& group, KernelFunction function, std::span<c10::IValue> values) {
+  // False if an index is out of range: the nodes say so.
+  static bool launch_group(const PreparedGroup& group, KernelFunction function, std::span<c10::IValue> values) {
     c10::SmallVector<void*, 16> data;
     for (const GroupInput& input : group.inputs) {
       const at::Tensor& tensor = values[input.value.index].toTensor();
@@ -273,12 +277,16 @@ class Groups final : public KernelGroups {
       fresh.push_back(allocate(output));
       data.push_back(fresh.back().mutable_data_ptr());
     }
+    int64_t wrong = 0;
+    data.push_back(&wrong);
     launch(function, group.plan, data.data(), group.plan.scalars.data());
+    if (wrong != 0) return false;
     for (const ResultSource& result : group.results) {
       const size_t inputs = group.inputs.size();
       values[result.value.index] =
           result.operand < inputs ? values[group.inputs[result.operand].value.index] : fresh[result.operand - inputs];
     }
+    return true;
   }
 
   static State state_of(const PreparedGroup& group) {

@@ -14,6 +14,9 @@ namespace {
 constexpr std::string_view kKernelWord = "kernel";
 constexpr std::string_view kOriginalWord = "original";
 
+// The kernel must be faster by this part of its time.
+constexpr int64_t kMargin = 32;
+
 // "kernel 1200 3400": the way, and the best nanoseconds of both.
 std::string text_of(Trial::Way way, int64_t kernel, int64_t original) {
   return fmt::format("{} {} {}", way == Trial::Way::kKernel ? kKernelWord : kOriginalWord, kernel, original);
@@ -56,7 +59,9 @@ void Trial::took(Way way, int64_t nanoseconds) {
     best = samples++ == 0 ? nanoseconds : std::min(best, nanoseconds);
     const int64_t wanted = std::max(options_.samples, 1);
     if (verdict() != Way::kUnknown || kernel_samples_ < wanted || original_samples_ < wanted) return;
-    const Way faster = kernel_best_ <= original_best_ ? Way::kKernel : Way::kOriginal;
+    // A few samples do not tell ways apart that are alike: then nothing is changed.
+    const bool pays = kernel_best_ + kernel_best_ / kMargin < original_best_;
+    const Way faster = pays ? Way::kKernel : Way::kOriginal;
     decided = text_of(faster, kernel_best_, original_best_);
     verdict_.store(faster, std::memory_order_release);
   }
