@@ -18,6 +18,7 @@
 #include <optional>
 #include <tuple>
 
+#include "kernels/compiler/loop_order.h"
 #include "kernels/compiler/operator_table.h"
 #include "kernels/compiler/plan_parts.h"
 #include "shadowgraph/kernels/kernel.h"
@@ -243,10 +244,6 @@ class Planner {
     }
   }
 
-  static bool uses(std::span<const KernelExpression> expressions, KernelOperation operation) {
-    return std::ranges::find(expressions, operation, &KernelExpression::operation) != expressions.end();
-  }
-
   // Roots here are IEEE 754's, libtorch's (MKL's) up to an ulp off.
   static void refuse_roots(std::span<const KernelExpression> expressions) {
     if (uses(expressions, KernelOperation::kSquareRoot)) throw KernelError("square roots are inexact");
@@ -298,8 +295,6 @@ class Planner {
     }
   }
 
-  // ---- Dimensions
-
   // Strides along the iteration space; 0 where an operand is broadcast.
   Dims strides_in_space(const PlacePlan& place) const {
     const Dims sizes = sizes_of(place.value);
@@ -312,95 +307,18 @@ class Planner {
     return out;
   }
 
-  // Along what is reduced it does not vary.
-  bool is_of_row(const Dims& strides) const {
-    for (size_t d = 0; d < space_.size(); ++d) {
-      if (is_reduced_[d] && space_[d] != 1 && strides[d] != 0) return false;
-    }
-    return reduces_;
-  }
-
   void arrange() {
     std::vector<const PlacePlan*> used;
     for (const PlacePlan& place : order_) {
       if (place.used) used.push_back(&place);
     }
     std::ranges::sort(used, {}, &PlacePlan::operand);
-    std::vector<Dims> strides;
-    KernelProgram& program = plan_.program;
+    IterationSpace space{.sizes = space_, .is_reduced = is_reduced_, .reduces = reduces_};
     for (const PlacePlan* place : used) {
-      strides.push_back(strides_in_space(*place));
-      program.operands[place->operand].of_row = is_of_row(strides.back());
+      space.strides.push_back(strides_in_space(*place));
+      space.is_whole.push_back(sizes_of(place->value) == space_);
     }
-    Dims sizes = space_;
-    std::vector<uint32_t> dims;  // of more than one element
-    std::vector<uint32_t> reduced;
-    for (uint32_t d = 0; d < space_.size(); ++d) {
-      if (sizes[d] != 1) (is_reduced_[d] ? reduced : dims).push_back(d);
-    }
-    if (!reduces_) {
-      // The dimension along which results are dense is the row.
-      const Dims& lead = strides[program.stores[0].operand];
-      std::ranges::stable_sort(dims, std::greater(), [&](uint32_t d) { return lead[d]; });
-    }
-    merge(dims, sizes, strides);
-    merge(reduced, sizes, strides);
-    // The row is reduced if what is read lies along it, or if nothing else is left.
-    const auto dense = [&](const std::vector<uint32_t>& of) {
-      for (size_t k = 0; k < used.size(); ++k) {
-        if (!of.empty() && strides[k][of.back()] == 1 && sizes_of(used[k]->value) == space_) return true;
-      }
-      return false;
-    };
-    program.columns = !reduced.empty() && !dims.empty() && !dense(reduced) && dense(dims);
-    std::vector<uint32_t> row;
-    auto& of_rows = reduces_ && !program.columns ? reduced : dims;
-    if (!of_rows.empty()) {
-      row = {of_rows.back()};
-      of_rows.pop_back();
-    }
-    const bool counts = uses(program.expressions, KernelOperation::kColumn);
-    if (counts && (program.columns || row.empty() || row[0] + 1 != space_.size())) {
-      throw KernelError("columns that are not the row's");
-    }
-    program.outer_rank = static_cast<uint32_t>(dims.size());
-    program.reduced_rank = static_cast<uint32_t>(reduced.size());
-    dims.insert(dims.end(), reduced.begin(), reduced.end());
-    for (const uint32_t d : dims) plan_.sizes.push_back(sizes[d]);
-    plan_.sizes.push_back(row.empty() ? 1 : sizes[row[0]]);
-    for (size_t k = 0; k < used.size(); ++k) {
-      for (const uint32_t d : dims) plan_.strides.push_back(strides[k][d]);
-      const int64_t single = reduces_ ? 0 : 1;  // the row is one element
-      const int64_t along = row.empty() ? single : strides[k][row[0]];
-      plan_.strides.push_back(along);
-      program.operands[used[k]->operand].layout = along == 0   ? KernelLayout::kBroadcast
-                                                  : along == 1 ? KernelLayout::kContiguous
-                                                               : KernelLayout::kStrided;
-    }
-    int64_t rows = 1;
-    for (uint32_t d = 0; d < program.outer_rank; ++d) rows *= plan_.sizes[d];
-    int64_t work = 1;  // of an element of the row
-    for (uint32_t d = program.outer_rank; d < dims.size(); ++d) work *= plan_.sizes[d];
-    const bool by_elements = program.runs_by_elements();
-    plan_.range = by_elements ? plan_.sizes.back() : rows;
-    plan_.row_work = by_elements ? work : work * std::max<int64_t>(plan_.sizes.back(), 1);
-    if (plan_.sizes.back() == 0) plan_.range = 0;
-  }
-
-  // Neighbours along which all operands step as along one dimension.
-  static void merge(std::vector<uint32_t>& dims, Dims& sizes, std::vector<Dims>& strides) {
-    std::vector<uint32_t> out;
-    for (const uint32_t d : dims) {
-      const bool fits =
-          !out.empty() && std::ranges::all_of(strides, [&](const Dims& s) { return s[out.back()] == s[d] * sizes[d]; });
-      if (!fits) {
-        out.push_back(d);
-        continue;
-      }
-      sizes[out.back()] *= sizes[d];
-      for (Dims& s : strides) s[out.back()] = s[d];
-    }
-    dims = std::move(out);
+    arrange_loops(std::move(space), plan_);
   }
 
   const Graph& graph_;
