@@ -11,8 +11,7 @@ Everything else is asked of that graph.
 """
 
 import torch as _torch
-
-TORCH_VERSION = "2.13.0"
+from _shadowgraph_tool import TORCH_VERSION
 
 if _torch.__version__.split("+")[0] != TORCH_VERSION:
     raise ImportError(

@@ -4,7 +4,8 @@
     shadowgraph profile some.module:factory --input f32[8,16]       a function or class that makes a torch.nn.Module
     shadowgraph profile hf:CONFIG.json --batch 4 --seq 512          a transformers configuration
 
-`python -m shadowgraph` is the same. Exit codes: 0 done, 1 the input's fault, 2 usage, 3 ours.
+`python -m shadowgraph` is the same; the command itself begins in _shadowgraph_tool.py.
+Exit codes: 0 done, 1 the input's fault, 2 usage, 3 ours.
 """
 
 import argparse
@@ -17,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
+
+import _shadowgraph_tool
 
 from . import _shard_tool
 from ._training import OPTIMIZERS
@@ -101,24 +104,18 @@ def _is_for_python(arguments):
         if word in takes_value:
             next(rest, None)
         elif not word.startswith("-"):
-            made_here = re.fullmatch(r"hf:.*|[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*", word) is not None
-            return made_here and not os.path.exists(word)
+            return bool(_shadowgraph_tool.MADE_IN_PYTHON.fullmatch(word)) and not os.path.exists(word)
     return False
 
 
 def _run_tool(arguments, replace):
     """The exit code of the C++ tool. replace: it takes this process over, and this does not return."""
-    import torch
-
-    folder = os.path.dirname(os.path.abspath(__file__))
-    tool = os.path.join(folder, "bin", "shadowgraph")
-    if not os.path.exists(tool):
+    tool = _shadowgraph_tool.path()
+    if tool is None:
         print("shadowgraph: this package was built without the tool (SHADOWGRAPH_BUILD_TOOL=OFF); it knows models in "
               "Python alone: profile or capture of some.module:factory or hf:CONFIG.json", file=sys.stderr)  # fmt: skip
         return 2
-    libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
-    paths = [libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
+    environment = _shadowgraph_tool.environment(_shadowgraph_tool.folder_of("torch"))
     is_help = not arguments or (arguments[-1] in ("-h", "--help") and (len(arguments) == 1 or arguments[0] in COMMANDS))
     if replace and not is_help:
         sys.stdout.flush()

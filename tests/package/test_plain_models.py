@@ -51,7 +51,7 @@ def test_is_the_same_program(name, mode):
                         loss=(lambda loss: loss) if trains else None,
                         optimizer={"sgd": measure_gpu.Sgd, "adamw": measure_gpu.AdamW}[mode] if trains else None,
                         device="cuda", spec="h100")
-    command = [sys.executable, "-m", "shadowgraph", "profile", name, "--batch", str(size), "--dtype", dtype,
+    command = [sys.executable, "-m", "_shadowgraph_tool", "profile", name, "--batch", str(size), "--dtype", dtype,
                "--device", "cuda", "--spec", "h100", "--json"]
     command += ["--seq", str(sequence)] if sequence else []
     command += ["--mode", "train", "--optimizer", mode] if trains else []

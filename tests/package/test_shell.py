@@ -1,4 +1,4 @@
-"""python -m shadowgraph from outside: the tool itself, and its commands for models in Python."""
+"""The command shadowgraph from outside: the tool itself, and its commands for models in Python."""
 
 import json
 import os
@@ -26,11 +26,23 @@ sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torc
 """
 
 
-def run(*arguments, cwd=None, first=None):
+def run(*arguments, cwd=None, first=None, python=("-m", "_shadowgraph_tool")):
     paths = ([str(first)] if first else []) + [path for path in sys.path if path] + [os.path.dirname(__file__)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.run([sys.executable, "-m", "shadowgraph", *arguments], capture_output=True, text=True, cwd=cwd,
-                          env=environment)  # fmt: skip
+    return subprocess.run([sys.executable, *python, *arguments], capture_output=True, text=True, cwd=cwd,
+                          env=environment)
+
+
+def test_torch_is_imported_for_models_in_python_alone():
+    done = run("models", "--json", python=("-X", "importtime", "-m", "_shadowgraph_tool"))
+    assert done.returncode == 0 and "llama3_8b" in done.stdout, done.stderr
+    assert "importlib" in done.stderr and "torch" not in done.stderr and "shadowgraph" not in done.stderr
+    package = run("models", "--json", python=("-m", "shadowgraph"))
+    assert package.returncode == 0 and package.stdout == done.stdout
+    for arguments in ([], ["--help"], ["profile", "--help"]):
+        said = run(*arguments), run(*arguments, python=("-m", "shadowgraph"))
+        assert said[0].stdout == said[1].stdout and said[0].returncode == said[1].returncode
+        assert "some.module:factory" in said[0].stdout + said[0].stderr
 
 
 def test_a_factory_of_a_module(tmp_path):

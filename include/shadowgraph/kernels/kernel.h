@@ -6,7 +6,7 @@
 //       default: op.redispatchBoxed(keys, &stack);         // the stack is as it was
 //     }
 //
-// What is made: pointwise operators with broadcasting and type promotion, and reductions over trailing dimensions
+// What is made: pointwise operators with broadcasting and type promotion, reductions over any dimensions, gathers
 // (docs/kernels.md lists them). All else is unsupported, with the reason. Exactly rounded operations are bit for bit
 // those of eager mode; transcendental ones within the ulps that docs/kernels.md states, sums in another order.
 #pragma once

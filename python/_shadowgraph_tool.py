@@ -1,0 +1,58 @@
+"""The command `shadowgraph`: the C++ tool at once, or shadowgraph.__main__ where Python is needed.
+
+Not in the package, whose import takes torch and two seconds, ten times what the tool does.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+
+TORCH_VERSION = "2.13.0"
+MADE_IN_PYTHON = re.compile(r"hf:.*|[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*")
+
+
+def main():
+    arguments = sys.argv[1:]
+    asks_python = not arguments or any(
+        word in ("-h", "--help") or word.startswith("--emit-python") or MADE_IN_PYTHON.fullmatch(word)
+        for word in arguments
+    )
+    tool, torch = None if asks_python else path(), folder_of("torch")
+    if tool is None or torch is None or not is_torch_right():
+        from shadowgraph.__main__ import main as main_of_package
+
+        return main_of_package()
+    sys.stdout.flush()
+    os.execve(tool, [tool, *arguments], environment(torch))
+
+
+def is_torch_right():
+    try:
+        return importlib.metadata.version("torch").split("+")[0] == TORCH_VERSION
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def folder_of(package):
+    """Where a package lies, without importing it; None if it is not installed."""
+    spec = importlib.util.find_spec(package)
+    return None if spec is None or spec.origin is None else os.path.dirname(os.path.abspath(spec.origin))
+
+
+def path():
+    """Of the C++ tool; None if the package was built without it."""
+    package = folder_of("shadowgraph")
+    tool = None if package is None else os.path.join(package, "bin", "shadowgraph")
+    return tool if tool is not None and os.path.exists(tool) else None
+
+
+def environment(torch):
+    """What the tool runs in, so that it finds libtorch in the folder of torch."""
+    paths = [os.path.join(torch, "lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
