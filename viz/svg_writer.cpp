@@ -168,12 +168,12 @@ struct GraphDeleter {
 };
 
 // One layout, freed before its graph and context.
-struct Layout {
+struct GraphLayout {
   GVC_t* context;
   Agraph_t* graph;
   bool done;
-  Layout(GVC_t* c, Agraph_t* g) : context(c), graph(g), done(graphviz().gvLayout(c, g, "dot") == 0) {}
-  ~Layout() { graphviz().gvFreeLayout(context, graph); }
+  GraphLayout(GVC_t* c, Agraph_t* g) : context(c), graph(g), done(graphviz().gvLayout(c, g, "dot") == 0) {}
+  ~GraphLayout() { graphviz().gvFreeLayout(context, graph); }
 };
 
 }  // namespace
@@ -189,7 +189,7 @@ std::string render_svg(const std::string& dot) {
   if (!context) fail("Graphviz could not be started");
   std::unique_ptr<Agraph_t, GraphDeleter> graph(parse(dot));
   if (!graph) fail("not a graph in the DOT language");
-  const Layout layout(context.get(), graph.get());
+  const GraphLayout layout(context.get(), graph.get());
   if (!layout.done) {
     fail(
         "Graphviz could not lay the graph out; if it has no layout engine 'dot', install its plugins "

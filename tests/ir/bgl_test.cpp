@@ -23,13 +23,13 @@ BOOST_CONCEPT_ASSERT((boost::ReadablePropertyMapConcept<PositionMap, NodeId>));
 BOOST_CONCEPT_ASSERT((boost::ReadWritePropertyMapConcept<IdPropertyMap<NodeId, int>, NodeId>));
 BOOST_CONCEPT_ASSERT((boost::LvaluePropertyMapConcept<IdPropertyMap<NodeId, int>, NodeId>));
 
-const char* const kHead =
+const char* const kDiamondHead =
     "operator aten::relu(Tensor self) -> Tensor\n"
     "operator aten::mul.Tensor(Tensor self, Tensor other) -> Tensor\n"
     "s0 = 8 cpu input\ns1 = 8 cpu temporary\ns2 = 8 cpu temporary\ns3 = 8 cpu temporary\ns4 = 8 cpu temporary\n"
     "s5 = 8 cpu input\ns6 = 8 cpu temporary\n";
 // x -> a -> (b, c) -> d; y -> e
-const std::string kDiamond = std::string(kHead) +
+const std::string kDiamond = std::string(kDiamondHead) +
                              "%0 = sg::input(name=\"x\") : f32[2] @s0\n%1 = sg::input(name=\"y\") : f32[2] @s5\n"
                              "%2 = aten::relu(self=%0) : f32[2] @s1\n%3 = aten::relu(self=%2) : f32[2] @s2\n"
                              "%4 = aten::relu(self=%2) : f32[2] @s3\n"

@@ -9,7 +9,7 @@
 namespace shadowgraph {
 namespace {
 
-const char* const kHead =
+const char* const kCallHead =
     "operator aten::mul.Tensor(Tensor self, Tensor other) -> Tensor\n"
     "operator aten::relu(Tensor self) -> Tensor\n"
     "operator aten::relu_(Tensor(a!) self) -> Tensor(a!)\n"
@@ -22,7 +22,7 @@ const char* const kHead =
     "r1\n"
     "%0 = sg::input(name=\"x\") : f32[2,2] @s0\n";
 
-Graph graph_of(const std::string& nodes) { return samples::graph_of(kHead + nodes); }
+Graph graph_of(const std::string& nodes) { return samples::graph_of(kCallHead + nodes); }
 
 const std::string kChain =
     "%1 = aten::mul.Tensor(self=%0, other=%0) : f32[2,2] @s1 | r2 saved(self)\n"
@@ -50,7 +50,7 @@ TEST(IrGroupCall, ReplacesAndInlinesAgain) {
 // A group with a collective is one: its schema names a process group, and it keeps its place among collectives.
 TEST(IrGroupCall, CollectivesShowInTheSchema) {
   Graph graph =
-      samples::graph_of("operator c10d::barrier_like(Tensor x) -> Tensor\n" + std::string(kHead) +
+      samples::graph_of("operator c10d::barrier_like(Tensor x) -> Tensor\n" + std::string(kCallHead) +
                         "%1 = c10d::barrier_like(x=%0) : f32[2,2] @s1\n%2 = aten::relu(self=%1) : f32[2,2] @s2\n"
                         "%3 = c10d::barrier_like(x=%0) : f32[2,2] @s3\nsg::output(values=[%2, %3])\n");
   const std::vector<NodeId> nodes{NodeId(1), NodeId(2)};

@@ -8,7 +8,7 @@
 namespace shadowgraph {
 namespace {
 
-const char* const kHead =
+const char* const kLinesBefore =
     "operator aten::relu(Tensor self) -> Tensor\n"
     "operator aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)\n"
     "operator aten::bernoulli(Tensor self, *, Generator? generator=None) -> Tensor\n"
@@ -25,7 +25,7 @@ std::vector<uint32_t> before(const Graph& graph, uint32_t n) {
 }
 
 TEST(IrDependences, ReadsAndWritesOfAStorage) {
-  const Graph graph = samples::graph_of(std::string(kHead) +
+  const Graph graph = samples::graph_of(std::string(kLinesBefore) +
                                         "%1 = aten::relu(self=%0) : f32[4] @s1\n"                   // n1 reads
                                         "%2 = aten::add_.Tensor(self=%0, other=%0) : f32[4] @s0\n"  // n2 writes
                                         "%3 = aten::relu(self=%0) : f32[4] @s2\n"                   // n3 reads that
@@ -52,7 +52,7 @@ TEST(IrDependences, ReadsAndWritesOfAStorage) {
 TEST(IrDependences, ViewsAreIndependentOfContents) {
   const Graph graph = samples::graph_of(
       "operator aten::t(Tensor(a) self) -> Tensor(a)\noperator aten::t_(Tensor(a!) self) -> Tensor(a!)\n" +
-      std::string(kHead) +
+      std::string(kLinesBefore) +
       "%1 = aten::add_.Tensor(self=%0, other=%0) : f32[4] @s0\n"  // n1 writes
       "%2 = aten::t(self=%0) : f32[4] @s0\n"                      // n2 views
       "%3 = aten::add_.Tensor(self=%0, other=%0) : f32[4] @s0\n"  // n3 writes
@@ -65,7 +65,7 @@ TEST(IrDependences, ViewsAreIndependentOfContents) {
 }
 
 TEST(IrDependences, RandomHostAndUnknownNodesStayInOrder) {
-  const Graph graph = samples::graph_of(std::string(kHead) +
+  const Graph graph = samples::graph_of(std::string(kLinesBefore) +
                                         "%1 = aten::bernoulli(self=%0) : f32[4] @s1\n"
                                         "%2 = aten::_local_scalar_dense(self=%0) : float\n"
                                         "%3 = aten::bernoulli(self=%0) : f32[4] @s2\n"
@@ -77,7 +77,7 @@ TEST(IrDependences, RandomHostAndUnknownNodesStayInOrder) {
 }
 
 TEST(IrTopology, SortsWhatWasPutInTheWrongPlace) {
-  Graph graph = samples::graph_of(std::string(kHead) +
+  Graph graph = samples::graph_of(std::string(kLinesBefore) +
                                   "%1 = aten::relu(self=%0) : f32[4] @s1\n%2 = aten::relu(self=%1) : f32[4] @s2\n"
                                   "sg::output(values=[%2])\n");
   EXPECT_FALSE(sort_topologically(graph));
@@ -93,7 +93,7 @@ TEST(IrTopology, SortsWhatWasPutInTheWrongPlace) {
 }
 
 TEST(IrTopology, GroupsComeTogetherOrAreRefused) {
-  Graph graph = samples::graph_of(std::string(kHead) +
+  Graph graph = samples::graph_of(std::string(kLinesBefore) +
                                   "%1 = aten::relu(self=%0) : f32[4] @s1\n%2 = aten::relu(self=%0) : f32[4] @s2\n"
                                   "%3 = aten::relu(self=%1) : f32[4] @s3\n");
   const auto d = Dependences::of(graph);

@@ -321,7 +321,7 @@ TEST_P(RandomReductionGroups, DoAsTheNodesDo) {
       std::make_shared<KernelCache>(KernelCacheOptions{.directory = folder.path(), .background = false},
                                     compiler_backend({.flags = {"-O1", "-march=native", "-fopenmp-simd"}}));
   int joined = 0;
-  const int programs = shadowgraph::testing::random_program_count(60);
+  const int programs = shadowgraph::testing::random_program_count(40);
   for (int i = GetParam(); i < programs; i += kShards) {
     Choice choose{std::mt19937(static_cast<uint32_t>(40000 + i))};
     const Shapes of = shapes(choose);
