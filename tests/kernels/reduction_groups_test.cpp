@@ -354,7 +354,7 @@ TEST_P(RandomReductionGroups, DoAsTheNodesDo) {
       if (reduces && report.operators.size() > 2) ++joined;
     }
   }
-  EXPECT_GT(joined, programs / kShards / 2);
+  EXPECT_GT(joined, programs / kShards / 4);
 }
 INSTANTIATE_TEST_SUITE_P(Shard, RandomReductionGroups, ::testing::Range(0, 2));
 

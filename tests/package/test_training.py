@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import statistics
 
 import pytest
 import torch
@@ -114,7 +115,8 @@ def test_the_steady_state_peaks_where_the_real_one_does(name):
     loop = RealLoop(setting)
     loop.step()
     loop.step()
-    real = loop.peak_of_step()
+    # Now and then the profiler's clock has two events of a step in the wrong order.
+    real = statistics.median(loop.peak_of_step() for _ in range(5))
 
     def adamw(parameters):
         return torch.optim.AdamW(parameters, foreach=False)

@@ -4,7 +4,8 @@
     check_emitted_build.py CMAKE CXX FOLDER     FOLDER as make_fixtures (tests/passes/codegen/fixtures) left it
 
 FOLDER/project is the emitted folder of the program `literals`; FOLDER/literals_case.pt has what goes in and comes out,
-and what is left in what went in. FOLDER/kernels_project: a step of gpt2 with kernels in it, of the case gpt2_step.
+and what is left in what went in. FOLDER/kernels_project: a step of gpt2 with kernels in it, of the case gpt2_step;
+its embeddings are gathers of kernels, which refuse an index out of range.
 """
 
 import pathlib
@@ -65,7 +66,7 @@ int main(int, char** argv) {
 """
 
 
-def check(cmake, compiler, project, name, case):
+def check(cmake, compiler, project, name, case, bad_case=None):
     constants = project / f"{name}_constants.pt"
     load = f"{name}::load_constants(argv[2])" if constants.exists() else "{}"
     with tempfile.TemporaryDirectory() as folder:
@@ -85,12 +86,26 @@ def check(cmake, compiler, project, name, case):
                 print(*command, "\n", done.stdout, done.stderr)
                 sys.exit(1)
         print(done.stdout)
+        if bad_case is not None:
+            torch.save(bad_case, folder / "bad.pt")
+            done = subprocess.run([build / "caller", folder / "bad.pt", constants], capture_output=True, text=True,
+                                  check=False)  # fmt: skip
+            if done.returncode == 0 or "index out of range" not in done.stderr:
+                print("an index out of range is not refused:", done.returncode, done.stdout, done.stderr)
+                sys.exit(1)
+
+
+def indices_out_of_range(case):
+    """The case with integers that are no row of any table."""
+    return {name: torch.full_like(value, 1 << 20) if name.startswith("in.") and value.dtype == torch.int64 else value
+            for name, value in torch.load(case).items()}  # fmt: skip
 
 
 def main():
     cmake, compiler, fixtures = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]).resolve()
     check(cmake, compiler, fixtures / "project", "literals", fixtures / "literals_case.pt")
-    check(cmake, compiler, fixtures / "kernels_project", "step_with_kernels", fixtures / "gpt2_step_case.pt")
+    step = fixtures / "gpt2_step_case.pt"
+    check(cmake, compiler, fixtures / "kernels_project", "step_with_kernels", step, indices_out_of_range(step))
 
 
 if __name__ == "__main__":
