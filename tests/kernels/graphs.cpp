@@ -11,6 +11,20 @@
 
 namespace shadowgraph::kernel_tests {
 
+at::Tensor numbers(at::IntArrayRef sizes, uint64_t seed, at::ScalarType dtype) {
+  at::manual_seed(seed);
+  return at::randn(sizes).to(dtype);
+}
+
+std::vector<Names> names(const KernelGroups& groups) {
+  std::vector<Names> out;
+  for (const auto& report : groups.report()) {
+    out.emplace_back();
+    for (const std::string& name : report.operators) out.back().push_back(name.substr(6, name.find('.') - 6));
+  }
+  return out;
+}
+
 Graph graph_of(const Function& function, const Tensors& inputs) {
   const c10::NoGradGuard no_grad;
   CaptureSession session({.guards = false});

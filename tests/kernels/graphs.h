@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "shadowgraph/kernels/replay.h"
@@ -13,6 +14,12 @@ namespace shadowgraph::kernel_tests {
 
 using Tensors = std::vector<at::Tensor>;
 using Function = std::function<Tensors(const Tensors&)>;
+using Names = std::vector<std::string>;
+
+at::Tensor numbers(at::IntArrayRef sizes, uint64_t seed, at::ScalarType dtype = at::kFloat);
+
+// Nodes of each group, without namespace and overload.
+std::vector<Names> names(const KernelGroups& groups);
 
 // The function on fakes of `inputs`, named "x0", "x1", ...; without gradients.
 Graph graph_of(const Function& function, const Tensors& inputs);

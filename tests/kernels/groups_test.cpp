@@ -14,22 +14,6 @@ namespace shadowgraph::kernel_tests {
 namespace {
 
 using ::testing::UnorderedElementsAre;
-using Names = std::vector<std::string>;
-
-at::Tensor numbers(at::IntArrayRef sizes, uint64_t seed, at::ScalarType dtype = at::kFloat) {
-  at::manual_seed(seed);
-  return at::randn(sizes).to(dtype);
-}
-
-// Nodes of each group, without namespace and overload.
-std::vector<Names> names(const KernelGroups& groups) {
-  std::vector<Names> out;
-  for (const auto& report : groups.report()) {
-    out.emplace_back();
-    for (const std::string& name : report.operators) out.back().push_back(name.substr(6, name.find('.') - 6));
-  }
-  return out;
-}
 
 TEST(KernelGroups, AChainIsOneCallAndStoresWhatIsReadOutside) {
   const auto groups = expect_same(

@@ -16,26 +16,11 @@ namespace shadowgraph::kernel_tests {
 namespace {
 
 using ::testing::UnorderedElementsAre;
-using Names = std::vector<std::string>;
-
-at::Tensor numbers(at::IntArrayRef sizes, uint64_t seed, at::ScalarType dtype = at::kFloat) {
-  at::manual_seed(seed);
-  return at::randn(sizes).to(dtype);
-}
 
 // Sums of these are exact in any order.
 at::Tensor whole_numbers(at::IntArrayRef sizes, uint64_t seed, at::ScalarType dtype = at::kFloat) {
   at::manual_seed(seed);
   return at::randint(-4, 5, sizes).to(dtype);
-}
-
-std::vector<Names> names(const KernelGroups& groups) {
-  std::vector<Names> out;
-  for (const auto& report : groups.report()) {
-    out.emplace_back();
-    for (const std::string& name : report.operators) out.back().push_back(name.substr(6, name.find('.') - 6));
-  }
-  return out;
 }
 
 TEST(ReductionGroups, AttentionWeights) {
