@@ -19,7 +19,7 @@ help: ## this list
 setup: ## install what is missing: Debian packages (as root), libtorch into .venv
 	@scripts/setup.sh
 
-build: setup ## the library, build/bin/shadowgraph, the tests, the benchmarks in build/bench/
+build: setup ## the library, build/bin/shadowgraph, the tests
 	@$(CONFIGURE)
 	@cmake --build $(BUILD) -j $(JOBS)
 
@@ -71,7 +71,9 @@ accuracy-gpu: build ## predictions for a GPU, beside what MEASUREMENTS=file has 
 	@.venv/bin/python scripts/accuracy_gpu.py $(BUILD) --page docs/accuracy-gpu.md \
 	  $(if $(MEASUREMENTS),--measurements "$(MEASUREMENTS)") $(if $(SPEC),--spec "$(SPEC)")
 
-bench: build ## run the benchmarks
+bench: setup ## build and run the benchmarks, in build/bench/
+	@$(CONFIGURE)
+	@cmake --build $(BUILD) -j $(JOBS) --target benchmarks
 	@for program in $$(find $(BUILD)/bench -maxdepth 1 -type f -executable | sort); do \
 	  echo "== $$program"; $$program $(BENCH_FLAGS) || exit 1; done
 

@@ -20,13 +20,13 @@
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/chain.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/profile/flops.h"
-#include "shadowgraph/profile/units.h"
 #include "shadowgraph/text.h"
+#include "shadowgraph/units.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <benchmark/benchmark.h>
 
 #include "bench/growth.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_memory.h"
@@ -20,13 +20,10 @@ using namespace shadowgraph;
 
 Graph generate(int64_t nodes) {
   Graph graph;
-  const auto target = [&](const char* name, const char* overload) {
-    return graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
-  };
-  const TargetId mul = target("aten::mul", "Tensor");
-  const TargetId add = target("aten::add", "Tensor");
-  const TargetId relu = target("aten::relu_", "");
-  const TargetId view = target("aten::view", "");
+  const TargetId mul = graph.intern_operator("aten::mul.Tensor");
+  const TargetId add = graph.intern_operator("aten::add.Tensor");
+  const TargetId relu = graph.intern_operator("aten::relu_");
+  const TargetId view = graph.intern_operator("aten::view");
   const int64_t sizes[] = {8, 16};
   const int64_t strides[] = {16, 1};
   const int64_t flat[] = {128};

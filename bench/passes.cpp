@@ -16,7 +16,7 @@
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/text.h"

@@ -10,9 +10,10 @@
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/decompose.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/shape_propagation.h"
+#include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/profile.h"
 
 namespace {

@@ -7,7 +7,7 @@
 
 #include "cli/output.h"
 #include "cli/progress.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/recompute.h"

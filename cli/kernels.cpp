@@ -11,7 +11,7 @@
 #include "cli/output.h"
 #include "shadowgraph/kernels/backend.h"
 #include "shadowgraph/kernels/cache.h"
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph::cli {
 namespace {

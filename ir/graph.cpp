@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "ir/operators/operator_facts.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/insertion_point.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
 
@@ -134,14 +135,11 @@ TargetId Graph::intern_target(Target target) {
   return entry->second;
 }
 
-TargetId Graph::intern_operator(const c10::OperatorHandle& op) {
-  return intern_target(Target(TargetKind::kOperator, op.schema()));
-}
+ConstantId Graph::share_constant(const Graph& other, ConstantId id) { return add_constant(other.constant(id)); }
 
-ConstantId Graph::add_constant(at::Tensor tensor) {
-  constants_.push_back(std::move(tensor));
-  return ConstantId(static_cast<uint32_t>(constants_.size() - 1));
-}
+const at::Tensor& Graph::constant(ConstantId id) const { return constants_[id.index]; }
+
+uint32_t Graph::constant_count() const { return static_cast<uint32_t>(constants_.size()); }
 
 int64_t Graph::numel(ValueId id) const {
   int64_t count = 1;
@@ -162,10 +160,10 @@ int64_t Graph::logical_bytes(ValueId id) const {
 }
 
 const Argument* Graph::find_argument(NodeId id, std::string_view name) const {
-  const auto& formal = target(id).schema().arguments();
+  const auto& formal = target(id).signature().arguments;
   const auto actual = arguments(id);
   for (size_t i = 0; i < formal.size() && i < actual.size(); ++i) {
-    if (formal[i].name() == name) return &actual[i];
+    if (formal[i].name == name) return &actual[i];
   }
   return nullptr;
 }

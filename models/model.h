@@ -6,7 +6,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <functional>
@@ -16,6 +15,10 @@
 #include <vector>
 
 #include "models/key_value_cache.h"
+
+namespace torch::nn {
+class Module;
+}
 
 namespace shadowgraph::models {
 

@@ -12,27 +12,13 @@
 #include <filesystem>
 #include <optional>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
+#include "support/edit_distance.h"
 
 namespace shadowgraph {
 namespace {
-
-// How many letters must be put in, left out or replaced to make one word of the other.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
 
 // "; did you mean dce or cse?", or all there are if none is near.
 std::string suggestion(std::string_view word, std::vector<std::string> known, std::string_view what) {

@@ -9,7 +9,7 @@
 #include "shadowgraph/passes/functional.h"
 #include "shadowgraph/passes/pass.h"
 #include "shadowgraph/passes/rewrite.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/passes/simplify.h"
 #include "shadowgraph/passes/structure.h"
 

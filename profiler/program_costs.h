@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_memory.h"
 #include "shadowgraph/profile/time.h"

@@ -1,7 +1,6 @@
 // Values of nodes from a file: JSON or CSV, keyed by node.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -11,6 +10,7 @@
 #include "shadowgraph/draw.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/text.h"
+#include "support/json.h"
 #include "viz/node_colors.h"
 
 namespace shadowgraph {
@@ -37,7 +37,7 @@ std::optional<double> number_of(std::string_view text) {
 }
 
 GivenValues read_json(const std::string& text, const std::string& name) {
-  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json object = try_parse_json(text).value_or(json());
   if (!object.is_object()) throw Error(name + ": not a JSON object of values by node");
   GivenValues given;
   const bool wrapped = object.contains("nodes") && object["nodes"].is_object();
@@ -48,7 +48,7 @@ GivenValues read_json(const std::string& text, const std::string& name) {
     if (!value.is_number() && !value.is_string()) {
       throw Error(fmt::format("{}: the value of '{}' is neither a number nor a word", name, key));
     }
-    given.values.push_back({key, value.is_string() ? value.get<std::string>() : value.dump(), "key"});
+    given.values.push_back({key, value.is_string() ? value.get<std::string>() : json_text(value), "key"});
   }
   return given;
 }

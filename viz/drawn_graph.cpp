@@ -7,8 +7,8 @@
 #include <map>
 #include <unordered_map>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
-#include "profiler/module_tree.h"
 #include "viz/graph_part.h"
 #include "viz/merged_graph.h"
 

@@ -1,5 +1,5 @@
 // Finding equal layers: sibling modules, numbered or called repeatedly, that do the same by the rule of
-// passes/structure/blocks.h, which summaries and find-repeats go by, too.
+// ir/analysis/blocks.h, which summaries and find-repeats go by, too.
 //
 // A module's block is its drawn nodes; they must lie in equal places below the module, and an operand that is a view
 // that is not drawn counts as what it shows. Each node is hashed once for every numbered module around it, so the work
@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "passes/structure/blocks.h"
-#include "passes/structure/structure.h"
+#include "ir/analysis/blocks.h"
+#include "support/hash_index.h"
 #include "viz/drawn_graph.h"
 
 namespace shadowgraph {

@@ -6,8 +6,8 @@
 #include <charconv>
 #include <map>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/operators/operator_name.h"
-#include "profiler/module_tree.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/text.h"
 

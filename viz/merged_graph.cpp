@@ -1,7 +1,9 @@
 #include "viz/merged_graph.h"
 
+#include <tuple>
+
 #include "ir/records.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/verify.h"
 
 namespace shadowgraph {
@@ -190,7 +192,7 @@ class Merger {
         return graph().complex_argument(parts[0], parts[1]);
       }
       case ArgumentKind::kConstant:
-        return Argument::of_constant(graph().add_constant(before_.constant(argument.constant)));
+        return Argument::of_constant(graph().share_constant(before_, argument.constant));
       case ArgumentKind::kList: {
         std::vector<Argument> elements;
         for (const Argument& element : before_.list(argument)) elements.push_back(copied(element));

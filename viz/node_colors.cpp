@@ -7,8 +7,8 @@
 #include <array>
 #include <cmath>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
-#include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/error.h"
 

@@ -1,17 +1,17 @@
 #include "viz/page_data.h"
 
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
 #include "profiler/memory/device_run.h"
-#include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/text.h"
+#include "support/json.h"
 #include "viz/constant_text.h"
 #include "viz/node_colors.h"
 #include "viz/page_columns.h"
@@ -74,7 +74,7 @@ class PageData {
     const Target& target = graph_.target(id);
     const OperatorFacts& facts = graph_.facts(id);
     json names = json::array();
-    for (const auto& formal : target.schema().arguments()) names.push_back(formal.name());
+    for (const auto& formal : target.signature().arguments) names.push_back(formal.name);
     json entry{{"name", target.name()},
                {"schema", target.schema_text()},
                {"arguments", std::move(names)},
@@ -351,7 +351,7 @@ class PageData {
     header_["region_kinds"] = std::move(regions);
 
     header_["columns"] = columns_.entries();
-    const std::string head = header_.dump(-1, ' ', false, json::error_handler_t::replace);
+    const std::string head = json_text(header_);
     std::string all = "SGPD";
     for (int i = 0; i < 4; ++i) all += static_cast<char>(head.size() >> (8 * i) & 0xFF);
     all += head;

@@ -2,15 +2,18 @@
 //
 // What comes from the captured program stands in the page compressed and in base64, so that no name in it can end a script
 // or open a tag; the title alone is text, and is escaped.
-#include <nlohmann/json.hpp>
 
-#include "profiler/embedded_files.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/verify.h"
+#include "support/embedded_file.h"
+#include "support/json.h"
 #include "viz/page_data.h"
 
 namespace shadowgraph {
+
+std::span<const EmbeddedFile> page_files();  // viz/page/dist/, by cmake/embed.cmake
+
 namespace {
 
 std::string_view bundled(std::string_view name) {
@@ -63,8 +66,9 @@ void add_data(std::string& html, const char* id, const std::string& text) {
 // A saved profile as the page reads it (viz/page/src/differences.ts): its JSON without what a comparison leaves alone.
 std::string saved_profile(const HtmlOptions& options) {
   using nlohmann::json;
-  json profile = json::parse(options.before_json, nullptr, /*allow_exceptions=*/false);
-  if (profile.is_discarded()) throw Error("the profile to compare with is not JSON");
+  std::optional<json> parsed = try_parse_json(options.before_json);
+  if (!parsed) throw Error("the profile to compare with is not JSON");
+  json& profile = *parsed;
   const auto has = [&](const char* key, const char* inner) {
     return profile.is_object() && profile.contains(key) && profile[key].is_object() && profile[key].contains(inner);
   };
@@ -81,7 +85,7 @@ std::string saved_profile(const HtmlOptions& options) {
   profile["title"] = !options.before_title.empty() ? options.before_title
                      : named                       ? profile["model"].get<std::string>()
                                                    : "a saved profile";
-  return profile.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json_text(profile);
 }
 
 }  // namespace

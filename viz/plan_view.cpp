@@ -1,10 +1,11 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "shadowgraph/draw_plan.h"
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 #include "viz/node_colors.h"
 
 namespace shadowgraph {

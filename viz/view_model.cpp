@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/operators/operator_name.h"
-#include "profiler/module_tree.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
 #include "viz/box_labels.h"

@@ -86,7 +86,8 @@ Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& o
   CaptureSession session(completed(program, options));
   name_tensors(session, program);
   const Tensors outputs = [&] {
-    const AutocastScope autocast(state_of(session.mode()).options.device->type(), program.autocast);
+    std::optional<AutocastScope> autocast;
+    enter_autocast(autocast, state_of(session.mode()).options.device->type(), program.autocast);
     return program.forward(program.inputs);
   }();
   Graph graph = session.finish(outputs);

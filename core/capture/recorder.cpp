@@ -1,7 +1,6 @@
 #include "core/capture/recorder.h"
 
 #include <ATen/SequenceNumber.h>
-#include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -11,6 +10,7 @@
 
 #include "core/capture/call_record.h"
 #include "core/dispatch/operator_info.h"
+#include "core/fake/autocast.h"
 #include "core/fake/converter.h"
 #include "core/fake/kernel_depth.h"
 #include "core/fake/process_groups.h"
@@ -341,8 +341,8 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   Node& n = mutable_node(graph_, node);
   n.flags.grad_mode = c10::GradMode::is_enabled();
   n.flags.inference_mode = c10::InferenceMode::is_enabled();
-  n.flags.autocast_cpu = at::autocast::is_autocast_enabled(at::kCPU);
-  n.flags.autocast_cuda = at::autocast::is_autocast_enabled(at::kCUDA);
+  n.flags.autocast_cpu = is_autocast_enabled(at::kCPU);
+  n.flags.autocast_cuda = is_autocast_enabled(at::kCUDA);
   n.phase = Graph::kForward;
   n.region = Graph::kRootRegion;
   if (recomputations_.empty()) {

@@ -7,7 +7,7 @@
 #include "core/fake/converter.h"
 #include "core/fake/kernel_depth.h"
 #include "ir/records.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/recompute_regions.h"
 
 namespace shadowgraph {
 namespace {

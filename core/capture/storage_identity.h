@@ -9,6 +9,7 @@
 #include <c10/core/Storage.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/fake/autocast.h"
 #include "shadowgraph/capture.h"
 
 namespace shadowgraph {
@@ -57,20 +58,7 @@ class TrainingLoop {
 // Each parameter of the program once, by its first name.
 std::vector<std::pair<std::string, at::Tensor>> parameters_of(const ProgramToCapture& program);
 
-// torch.autocast while it lives; nothing without a type.
-class AutocastScope {
- public:
-  AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> dtype);
-  ~AutocastScope();
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
-
- private:
-  c10::DeviceType device_;
-  bool entered_;
-  bool was_enabled_ = false;
-  bool was_cached_ = false;
-  c10::ScalarType was_ = c10::ScalarType::Undefined;
-};
+// Enters autocast; nothing happens without a dtype. Throws Error if there is no autocast of that dtype on the device.
+void enter_autocast(std::optional<AutocastScope>& scope, c10::DeviceType device, std::optional<c10::ScalarType> dtype);
 
 }  // namespace shadowgraph

@@ -8,7 +8,6 @@
 #include "core/deferred/piece.h"
 #include "core/deferred/record.h"
 #include "core/fake/known_contents.h"
-#include "ir/operators/formals.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"

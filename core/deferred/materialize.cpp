@@ -3,6 +3,8 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 
+#include <unordered_map>
+
 #include "core/deferred/record.h"
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/known_contents.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/deferred/recipe.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 
 namespace shadowgraph {
 

@@ -11,10 +11,10 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 
 #include "core/deferred/mt19937_jump.h"
 #include "core/fake/known_contents.h"
-#include "ir/operators/formals.h"
 
 namespace shadowgraph {
 namespace {

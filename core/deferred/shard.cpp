@@ -17,6 +17,7 @@
 #include "core/fake/known_contents.h"
 #include "shadowgraph/deferred.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/replay.h"
 
 namespace shadowgraph {
@@ -28,7 +29,7 @@ constexpr int64_t kShardWindow = int64_t{1} << 18;  // elements
 bool is_even_factory(const Target& target) {
   const OperatorFacts& facts = target.facts();
   if (!facts.written.empty() || !(facts.uninitialised || facts.fills)) return false;
-  return facts.geometry_only || target.schema().argumentIndexWithName("size").has_value();
+  return facts.geometry_only || target.signature().position_of("size").has_value();
 }
 
 bool is_whole(const Graph& graph, ValueId value, int64_t numel) {
@@ -128,30 +129,30 @@ class WindowReplay final : public Interpreter {
     const Value& result = graph().value(graph().results(node)[0].ref.value);
     at::Tensor piece = at::empty({count}, at::TensorOptions().dtype(result.dtype));
     const Target& target = graph().target(node);
-    const auto& schema = target.schema();
+    const Signature& signature = target.signature();
     const auto number = [&](std::string_view name, double otherwise) {
-      for (size_t i = 0; i < schema.arguments().size(); ++i) {
-        if (schema.arguments()[i].name() == name && arguments[i].isScalar()) return arguments[i].toScalar().toDouble();
+      for (size_t i = 0; i < signature.arguments.size(); ++i) {
+        if (signature.arguments[i].name == name && arguments[i].isScalar()) return arguments[i].toScalar().toDouble();
       }
       return otherwise;
     };
     if (facts_of(node).is_in_place) {
       torch::jit::Stack stack = arguments;
       stack[0] = piece;
-      for (size_t i = 0; i < schema.arguments().size(); ++i) {
-        if (schema.arguments()[i].name() == "generator") stack[i] = generator;
+      for (size_t i = 0; i < signature.arguments.size(); ++i) {
+        if (signature.arguments[i].name == "generator") stack[i] = generator;
       }
-      target.find_operator()->callBoxed(stack);
+      find_operator(target)->callBoxed(stack);
       return piece;
     }
-    const std::string name = schema.name();
+    const std::string& name = signature.name;
     if (name == "aten::rand" || name == "aten::rand_like") return piece.uniform_(0, 1, generator);
     if (name.starts_with("aten::randint")) {
       int64_t low = 0;
       int64_t high = 0;
-      for (size_t i = 0; i < schema.arguments().size(); ++i) {
-        if (schema.arguments()[i].name() == "low") low = arguments[i].toInt();
-        if (schema.arguments()[i].name() == "high") high = arguments[i].toInt();
+      for (size_t i = 0; i < signature.arguments.size(); ++i) {
+        if (signature.arguments[i].name == "low") low = arguments[i].toInt();
+        if (signature.arguments[i].name == "high") high = arguments[i].toInt();
       }
       return piece.random_(low, high, generator);
     }

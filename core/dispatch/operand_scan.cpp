@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <mutex>
 #include <typeinfo>
 
 #include "core/fake/converter.h"

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <unordered_map>
 
 #include "core/dispatch/operand_copies.h"
 #include "core/fake/dispatch_keys.h"

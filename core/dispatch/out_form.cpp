@@ -39,12 +39,12 @@ void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack&
 
 const FreshForm* form_of_tensors(const Target& op) {
   size_t results = 0;
-  for (const c10::Argument& argument : op.schema().arguments()) {
-    if (!argument.is_out()) continue;
-    if (argument.type()->kind() != c10::TypeKind::TensorType) return nullptr;
+  for (const Formal& argument : op.signature().arguments) {
+    if (!argument.out) continue;
+    if (argument.type.type != TypeClass::kTensor || argument.type.optional) return nullptr;
     ++results;
   }
-  return results != 0 && results == op.schema().returns().size() ? fresh_form(op) : nullptr;
+  return results != 0 && results == op.signature().returns.size() ? fresh_form(op) : nullptr;
 }
 
 void run_out_form(const c10::OperatorHandle& out_form, const FreshForm& fresh, torch::jit::Stack* stack) {

@@ -15,6 +15,8 @@
 #include <ATen/ops/to_ops.h>
 #include <torch/library.h>
 
+#include <atomic>
+
 #include "core/dispatch/call.h"
 #include "core/dispatch/fallback.h"
 #include "core/dispatch/operand_copies.h"

@@ -1,6 +1,5 @@
 #include "core/exported/archive.h"
 
-#include <nlohmann/json.hpp>
 #include <torch/csrc/export/pt2_archive_constants.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <string_view>
 
 #include "shadowgraph/error.h"
+#include "support/json.h"
 
 namespace shadowgraph {
 namespace {
@@ -145,9 +145,9 @@ std::string ExportArchive::bytes_of(const std::string& record) const {
 }
 
 nlohmann::json ExportArchive::json_of(const std::string& record) const {
-  nlohmann::json json = nlohmann::json::parse(bytes_of(record), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) refuse("is damaged: the record " + record + " is not JSON");
-  return json;
+  std::optional<nlohmann::json> json = try_parse_json(bytes_of(record));
+  if (!json) refuse("is damaged: the record " + record + " is not JSON");
+  return std::move(*json);
 }
 
 }  // namespace shadowgraph

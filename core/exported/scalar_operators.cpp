@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 
 #include "shadowgraph/error.h"

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "core/fake/error_translation.h"

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <set>
@@ -371,9 +372,9 @@ std::string process_group_of(const Graph& graph, NodeId node) {
   if (target.name() == process_group_target().name()) return {};
   const auto arguments = graph.arguments(node);
   for (const char* name : {"group_name", "process_group"}) {
-    const auto position = target.schema().argumentIndexWithName(name);
-    if (position && static_cast<size_t>(*position) < arguments.size()) {
-      return text_of(graph, arguments[static_cast<size_t>(*position)]);
+    const auto position = target.signature().position_of(name);
+    if (position && *position < arguments.size()) {
+      return text_of(graph, arguments[*position]);
     }
   }
   return {};

@@ -31,9 +31,9 @@ void part(std::vector<at::Tensor>& outputs) {
   }
 }
 
-size_t tensors_in(const std::vector<c10::Argument>& arguments) {
+size_t tensors_in(const std::vector<Formal>& arguments) {
   return static_cast<size_t>(std::ranges::count_if(
-      arguments, [](const c10::Argument& a) { return a.type()->kind() == c10::TypeKind::TensorType; }));
+      arguments, [](const Formal& a) { return a.type.type == TypeClass::kTensor && !a.type.optional; }));
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target,
     if (graph.node(node).target == target_of(Builtin::kOutput)) outputs = graph.list(graph.arguments(node)[0]).size();
     last = node;
   }
-  if (inputs != tensors_in(target.schema().arguments()) || outputs != target.schema().returns().size()) {
+  if (inputs != tensors_in(target.signature().arguments) || outputs != target.signature().returns.size()) {
     throw ReplayError("the body of " + target.name() + " takes " + std::to_string(inputs) + " tensors and gives " +
                           std::to_string(outputs) + ", unlike " + target.schema_text(),
                       NodeId());

@@ -9,9 +9,12 @@
 #include <memory>
 #include <string_view>
 
-#include "shadowgraph/replay.h"
+#include "shadowgraph/graph/target.h"
 
 namespace shadowgraph {
+
+struct SHADOWGRAPH_API InterpreterOptions;
+struct SHADOWGRAPH_API RegisteredFunction;
 
 constexpr std::string_view kBodyNote = "body";
 

@@ -4,6 +4,7 @@
 #include <ATen/ScalarOps.h>
 
 #include "core/fake/process_groups.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
 namespace {
@@ -92,7 +93,7 @@ c10::IValue CallTemplates::ivalue_of(const Argument& argument, TypeClass type, b
   return {};
 }
 
-// Lists nest no deeper than kMaxListDepth (ir/operators/formals.h).
+// Lists nest no deeper than kMaxListDepth (shadowgraph/graph/types.h).
 c10::IValue CallTemplates::list_of(const Argument& argument, const c10::TypePtr& element_type, List* values,
                                    const Options& options) const {
   const bool optional = element_type->kind() == c10::TypeKind::OptionalType;
@@ -119,9 +120,9 @@ c10::IValue CallTemplates::list_of(const Argument& argument, const c10::TypePtr&
   return list;
 }
 
-CallTemplates::Call CallTemplates::add(NodeId node, const TargetFormals& formals, const Options& options) {
+CallTemplates::Call CallTemplates::add(NodeId node, const Signature& formals, const Options& options) {
   const auto arguments = graph_.arguments(node);
-  const c10::FunctionSchema& schema = graph_.target(node).schema();
+  const c10::FunctionSchema& schema = function_schema(graph_.target(node));
   Call call;
   call.arguments = {static_cast<uint32_t>(templates_.size()), static_cast<uint32_t>(arguments.size())};
   call.patches.begin = static_cast<uint32_t>(patches_.size());

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/operators/formals.h"
+#include "shadowgraph/graph/signature.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {
@@ -43,7 +43,7 @@ class CallTemplates {
   explicit CallTemplates(const Graph& graph) : graph_(graph) {}
 
   // One IValue for each of the node's arguments. Only the newest call's templates may be changed, by at().
-  Call add(NodeId node, const TargetFormals& formals, const Options& options);
+  Call add(NodeId node, const Signature& formals, const Options& options);
   // Forgets all calls.
   void clear();
 

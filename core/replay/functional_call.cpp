@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "ir/operators/operator_facts.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
 namespace {
@@ -146,7 +147,7 @@ std::optional<Target> functional_call_of(const Target& op) {
   if (op.kind() != TargetKind::kOperator) return std::nullopt;
   const OperatorFacts& facts = op.facts();
   if (facts.written.empty() || facts.unknown) return std::nullopt;
-  const c10::FunctionSchema& schema = op.schema();
+  const c10::FunctionSchema& schema = function_schema(op);
   std::vector<c10::Argument> arguments;
   for (const c10::Argument& a : schema.arguments()) {
     arguments.emplace_back(a.name(), a.type(), a.real_type(), a.N(), a.default_value(), a.kwarg_only());
@@ -172,7 +173,7 @@ std::optional<Target> functional_call_of(const Target& op) {
 
 std::optional<Target> operator_of_functional_call(const Target& target) {
   if (target.kind() != TargetKind::kFunction) return std::nullopt;
-  const auto op = operator_behind(target.schema());
+  const auto op = operator_behind(function_schema(target));
   if (!op) return std::nullopt;
   Target original(TargetKind::kOperator, op->schema());
   const auto derived = functional_call_of(original);
@@ -183,7 +184,7 @@ std::optional<Target> operator_of_functional_call(const Target& target) {
 std::shared_ptr<const RegisteredFunction> functional_call_function(const Target& target) {
   const auto original = operator_of_functional_call(target);
   if (!original) return nullptr;
-  const auto op = original->find_operator();
+  const auto op = find_operator(*original);
   const OperatorFacts facts = original->facts();
   std::vector<size_t> fresh;
   for (size_t r = 0; r < op->schema().returns().size(); ++r) {

@@ -20,9 +20,10 @@
 #include <string_view>
 
 #include "shadowgraph/graph/target.h"
-#include "shadowgraph/replay.h"
 
 namespace shadowgraph {
+
+struct SHADOWGRAPH_API RegisteredFunction;
 
 constexpr std::string_view kFunctionalCallNamespace = "sg_functional";
 

@@ -54,7 +54,7 @@ std::shared_ptr<const RegisteredFunction> find_function(const std::string& name)
 }
 
 std::shared_ptr<const RegisteredFunction> find_function(const Target& target) {
-  if (target.schema().name().starts_with(kFunctionalCallNamespace)) return functional_call_function(target);
+  if (target.signature().name.starts_with(kFunctionalCallNamespace)) return functional_call_function(target);
   if (auto function = random_state_function(target)) return function;
   if (auto function = process_group_function(target)) return function;
   auto function = find_function(target.name());

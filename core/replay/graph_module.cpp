@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "shadowgraph/error.h"
+#include "shadowgraph/replay.h"
 
 namespace shadowgraph {
 namespace {

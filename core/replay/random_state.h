@@ -7,20 +7,26 @@
 //
 // The generator is the default one of the device. A state is a tensor of bytes on the CPU (at::Generator::get_state;
 // 5056 bytes for the CPU's generator, 16 for a CUDA one), so that it has a lifetime and a size like every other tensor.
-// They are random operators to shadowgraph/analysis.h, so they keep their place among those that draw, and the two that
+// They are random operators to shadowgraph/analysis/effects.h, so they keep their place among those that draw, and the two that
 // set are never dropped.
 //
 // The functions need no registration: find_function (shadowgraph/replay.h) knows them.
 #pragma once
 
-#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
 
 #include <memory>
 #include <string_view>
 
-#include "shadowgraph/replay.h"
+#include "shadowgraph/graph/target.h"
+
+namespace at {
+class Tensor;
+}
 
 namespace shadowgraph {
+
+struct SHADOWGRAPH_API RegisteredFunction;
 
 constexpr std::string_view kRandomStateNamespace = "sg_random";
 

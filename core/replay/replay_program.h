@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "core/replay/call_templates.h"
-#include "shadowgraph/analysis.h"
 #include "shadowgraph/replay.h"
 
 namespace shadowgraph {

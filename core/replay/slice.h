@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 
 namespace shadowgraph {
 

@@ -31,6 +31,11 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/rules.h"

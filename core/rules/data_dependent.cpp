@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"

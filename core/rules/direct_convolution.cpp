@@ -3,6 +3,8 @@
 #include <ATen/native/ConvUtils.h>
 #include <ATen/native/Resize.h>
 
+#include <array>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/rules.h"

@@ -14,6 +14,8 @@
 #include <ATen/native/layer_norm.h>
 #include <c10/core/InferenceMode.h>
 
+#include <array>
+
 #include "core/fake/dispatch_keys.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"

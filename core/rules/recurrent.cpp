@@ -27,6 +27,7 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/rules/families.h"
 #include "core/rules/onednn.h"

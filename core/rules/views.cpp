@@ -16,6 +16,8 @@
 #include <ATen/ops/view_ops.h>
 #include <c10/core/WrapDimMinimal.h>
 
+#include <limits>
+
 #include "core/fake/converter.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/meta_kernel.h"

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <shadowgraph/capture.h>
 #include <shadowgraph/operators.h>
+#include <shadowgraph/profile/operator_costs.h>
 #include <shadowgraph/profile.h>
 #include <torch/library.h>
 

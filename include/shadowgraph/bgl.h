@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "shadowgraph/analysis.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
 
@@ -31,7 +30,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 // with capacities.
 //
 // The view holds the graph by reference and 8 bytes a node; edits of the graph invalidate it. Edges follow values only:
-// writes to storages order nodes too, see shadowgraph/analysis.h.
+// writes to storages order nodes too, see shadowgraph/analysis/dependences.h.
 
 // One argument that reads a value. `use` names the edge, Graph::use(use) the value.
 struct DefUseEdge {
@@ -255,7 +254,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // DefUseGraph models the concepts directly, so anything else in Boost.Graph can be called on it. Linear, or nearly, but
 // for max-flow (fast in practice, cubic at worst). Safe on millions of nodes: Boost's searches keep their own stack,
-// and where one recurses (dominators) it gets a large one. Orders that keep effects are in shadowgraph/analysis.h, by
+// and where one recurses (dominators) it gets a large one. Orders that keep effects are in shadowgraph/analysis/dependences.h, by
 // Boost's search.
 
 // The node over which every way from the placeholders to a node leads last; invalid for nodes that no single node

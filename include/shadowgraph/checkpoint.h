@@ -15,7 +15,7 @@
 // are with Python's checkpoint; nothing here can know better. The pass `checkpoint` does), and the thread: backward of
 // CUDA tensors runs on a thread of the engine's. The function lives until the last of its saved tensors dies.
 //
-// In a capture this is a region of kind checkpoint, and the second run is part of backward: shadowgraph/analysis.h.
+// In a capture this is a region of kind checkpoint, and the second run is part of backward: shadowgraph/analysis/recompute_regions.h.
 //
 // The idea is torch.utils.checkpoint's with use_reentrant=False; the C++ frontend has none. A program whose autograd
 // engine is Python's cannot use it (EnvironmentError): use Python's own there. Costs the second run and about 20 us a

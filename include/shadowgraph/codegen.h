@@ -2,63 +2,17 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
 
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "shadowgraph/codegen/options.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
-
-// ---------------------------------------------------------------------------------------------------------------------
-// What a graph is written as code for, and what came out. The languages: emit_cpp, emit_python.
-
-struct CodegenOptions {
-  // The namespace, and the name of the files; made an identifier.
-  std::string name = "graph";
-  // What these values need, and return them, named by `only_names` if that has as many; empty: the whole graph.
-  std::vector<ValueId> only;
-  std::vector<std::string> only_names;
-  // Every device in the graph means this one: a capture on fake CUDA as code for the CPU.
-  std::optional<c10::Device> device;
-  // What functions of the user's own are in the code, by name: {"my::add_relu", {"my_library::add_relu",
-  // "my/add_relu.h"}}. `from` is the header that declares it; in Python the module, of which `callee` is a member:
-  // {"add_relu", "my.kernels"}. It is called with the arguments that the schema has, in their order: tensors as
-  // at::Tensor, lists of them as at::TensorList, numbers as int64_t, double, bool or at::Scalar; several results are a
-  // std::tuple.
-  struct Function {
-    std::string callee;
-    std::string from;
-  };
-  std::map<std::string, Function> functions;
-  // Forward graphs: code that autograd differentiates, with checkpoint regions recomputed in backward. Otherwise the
-  // code runs below autograd, where it was recorded.
-  bool autograd = false;
-  // Modules with fewer operators are not functions of their own.
-  int min_function_nodes = 6;
-  // A function with more statements is cut in parts.
-  int max_function_items = 250;
-  // Constants of more elements go to the side file.
-  int64_t max_embedded_elements = 32;
-};
-
-// A graph that cannot be written as code: names the node and what to do.
-class CodegenError : public Error {
- public:
-  explicit CodegenError(const std::string& message, NodeId node = NodeId()) : Error(message), node_(node) {}
-  NodeId node() const { return node_; }  // invalid if it is about none
-
- private:
-  NodeId node_;
-};
-
-// Throws CodegenError with the node's text.
-[[noreturn]] void refuse_node(const Graph& graph, NodeId node, const std::string& what);
 
 struct GeneratedCode {
   std::map<std::string, std::string> files;                   // name -> text

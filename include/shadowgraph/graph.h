@@ -11,17 +11,16 @@
 //
 // Creation functions check nothing beyond bounds; shadowgraph/verify.h states and checks every invariant. Edits keep
 // them: a graph that verifies does so after each, or the edit throws GraphEditError and has changed nothing. What an
-// edit cannot know is whether the program still computes the same: see shadowgraph/analysis.h. New nodes go in through
-// an InsertionPoint (shadowgraph/edit.h).
+// edit cannot know is whether the program still computes the same: see shadowgraph/analysis/effects.h. New nodes go in through
+// an InsertionPoint (shadowgraph/edit/insertion_point.h).
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +35,10 @@
 #include "shadowgraph/graph/node_range.h"
 #include "shadowgraph/graph/target.h"
 #include "shadowgraph/graph/types.h"
+
+namespace at {
+class Tensor;
+}
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -58,7 +61,7 @@ class Graph {
   // What was moved from is an empty graph, good for use. Not while an InsertionPoint stands in it.
   Graph(Graph&& other) noexcept;
   Graph& operator=(Graph&& other) noexcept;
-  Graph(const Graph&) = delete;  // shadowgraph/edit.h
+  Graph(const Graph&) = delete;  // shadowgraph/edit/copy.h
   Graph& operator=(const Graph&) = delete;
 
   Metadata metadata;
@@ -82,7 +85,8 @@ class Graph {
   uint32_t phase_count() const { return static_cast<uint32_t>(phases_.size()); }
 
   TargetId intern_target(Target target);
-  TargetId intern_operator(const c10::OperatorHandle& op);
+  // An operator of this process by its full name, "aten::add.Tensor". Throws Error if there is none of that name.
+  TargetId intern_operator(std::string_view name);
   const Target& target(TargetId id) const { return targets_[id.index]; }
   const Target& target(NodeId id) const { return targets_[node(id).target.index]; }
   // What a target does to its arguments, cached with it.
@@ -91,8 +95,13 @@ class Graph {
   uint32_t target_count() const { return static_cast<uint32_t>(targets_.size()); }
 
   ConstantId add_constant(at::Tensor tensor);
-  const at::Tensor& constant(ConstantId id) const { return constants_[id.index]; }
-  uint32_t constant_count() const { return static_cast<uint32_t>(constants_.size()); }
+  // The same tensor as one of another graph.
+  ConstantId share_constant(const Graph& other, ConstantId id);
+  const at::Tensor& constant(ConstantId id) const;
+  // What is known of it without libtorch: no storage of this graph; empty for an undefined tensor. Sizes and strides lie
+  // in the tensor.
+  std::optional<TensorMeta> constant_meta(ConstantId id) const;
+  uint32_t constant_count() const;
 
   // ---- Reading
   const Node& node(NodeId id) const { return nodes_[id.index]; }

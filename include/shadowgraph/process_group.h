@@ -11,6 +11,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/mesh.h"
 
 namespace c10d {
 class ProcessGroup;  // torch/csrc/distributed/c10d/ProcessGroup.hpp
@@ -33,11 +34,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 // On fake tensors a collective is its shape rule: results have the sizes, dtype and aliasing that NCCL would give, and a
 // Work is complete at once. Real tensors are refused: there is nobody to send them to. Sizes that do not fit the group are
 // refused as c10d refuses them (both c10::Error).
-
-struct MeshAxis {
-  std::string name;
-  int64_t size = 1;
-};
 
 class FakeMesh {
  public:
@@ -65,9 +61,6 @@ class FakeMesh {
   int64_t rank_ = 0;
   std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups_;  // of the axes, then the world
 };
-
-// Axes as people write them, "dp=8,tp=4". Throws Error.
-std::vector<MeshAxis> parse_mesh(std::string_view text);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // One group, registered under `name` until unregister_fake_process_group. Throws Error if `rank` is not in 0 ... size - 1,

@@ -12,17 +12,16 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/process_group.h"
+#include "shadowgraph/mesh.h"
 #include "shadowgraph/profile/device_memory.h"
 #include "shadowgraph/profile/findings.h"
 #include "shadowgraph/profile/flops.h"
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/profile/scratch.h"
 #include "shadowgraph/profile/summary.h"
-#include "shadowgraph/profile/sweep.h"
 #include "shadowgraph/profile/timeline.h"
 #include "shadowgraph/profile/training_run.h"
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 

@@ -1,18 +1,25 @@
-// All of shadowgraph, but for bgl.h, which needs Boost. Programs that need one concept include its header alone.
+// All of shadowgraph but two headers: bgl.h needs Boost, graph_module.h brings torch::nn::Module. Programs that need one
+// concept include its header alone.
 #pragma once
 
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/aliases.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/analysis/recompute_regions.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/checkpoint.h"
 #include "shadowgraph/codegen.h"
 #include "shadowgraph/deferred.h"
 #include "shadowgraph/draw.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/group_call.h"
+#include "shadowgraph/edit/insertion_point.h"
+#include "shadowgraph/edit/pattern.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/exported_program.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/graph_module.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/passes.h"
 #include "shadowgraph/process_group.h"
@@ -27,6 +34,7 @@
 #include "shadowgraph/profile/what_if.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/rules.h"
+#include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/sharding/shard.h"
 #include "shadowgraph/sharding/simulate.h"
 #include "shadowgraph/text.h"

@@ -93,7 +93,7 @@ class Numbering {
 // What is left out has one meaning: an argument not named has its schema default, no strides {..} means contiguous, no
 // +offset means 0, no device that of the storage, no region r0, no phase forward. Erased nodes and what only they used
 // vanish, everything else is renumbered (shadowgraph/text.h), so two graphs with the same content give the same bytes.
-// `writes(s4@2)`, the version a node makes, is derived (shadowgraph/analysis.h); the parser checks it.
+// `writes(s4@2)`, the version a node makes, is derived (shadowgraph/analysis/effects.h); the parser checks it.
 //
 // About 1 us and 150 bytes a node.
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <optional>
 
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/aliases.h"
 
 namespace shadowgraph {
 namespace {

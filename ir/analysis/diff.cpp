@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "ir/operators/formals.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 

@@ -2,10 +2,9 @@
 #include <string_view>
 
 #include "ir/analysis/written_arguments.h"
-#include "ir/operators/formals.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 
 namespace shadowgraph {
 namespace {
@@ -73,12 +72,12 @@ bool writes_argument(const Graph& graph, NodeId node, size_t position) {
   if (target.kind() != TargetKind::kOperator) return true;
   for (const WrittenIfGiven& row : kWrittenIfGiven) {
     if (!stands_for(row.name, target.name())) continue;
-    const c10::FunctionSchema& schema = target.schema();
-    if (position >= schema.arguments().size() || schema.arguments()[position].name() != row.argument) continue;
-    const std::optional<int> given = schema.argumentIndexWithName(row.given);
+    const Signature& signature = target.signature();
+    if (position >= signature.arguments.size() || signature.arguments[position].name != row.argument) continue;
+    const std::optional<size_t> given = signature.position_of(row.given);
     const std::span<const Argument> here = graph.arguments(node);
-    if (given && static_cast<size_t>(*given) < here.size()) {
-      return here[static_cast<size_t>(*given)].kind != ArgumentKind::kNone;
+    if (given && *given < here.size()) {
+      return here[*given].kind != ArgumentKind::kNone;
     }
   }
   return true;

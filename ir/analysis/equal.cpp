@@ -2,7 +2,6 @@
 
 #include <bit>
 
-#include "ir/operators/formals.h"
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"

@@ -4,7 +4,7 @@
 //     same_type_and_offset    and the offset                               a view of the one is a view of the other
 //     same_place              and the storage                              one tensor under two names
 //
-// Of memory alone, whatever the dtype means: StridedView (shadowgraph/analysis.h), same_geometry and same_elements of
+// Of memory alone, whatever the dtype means: StridedView (shadowgraph/analysis/aliases.h), same_geometry and same_elements of
 // it.
 #pragma once
 

@@ -8,7 +8,8 @@
 #include <unordered_set>
 
 #include "ir/operators/operator_facts.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "ir/operators/formals.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/text.h"
@@ -63,7 +62,6 @@ class Verifier {
   const Graph& graph_;
   std::vector<Violation> found_;
   std::optional<Numbering> numbering_;
-  Formals formals_;
   std::vector<NodeId> order_;
   std::vector<uint32_t> ordinals_;  // position in program order
   std::vector<bool> broken_;        // by node: a reference out of range
@@ -155,7 +153,7 @@ void Verifier::regions() {
       continue;
     }
     if (region.arguments.size != 0 &&
-        (!region.target.valid() || region.arguments.size != graph_.target(region.target).schema().arguments().size())) {
+        (!region.target.valid() || region.arguments.size != graph_.target(region.target).signature().arguments.size())) {
       report(Rule::kRegions, {}, "r{} has {} arguments, which is not what its operator takes", i,
              region.arguments.size);
     }
@@ -285,7 +283,7 @@ bool Verifier::result_fits(const Argument& a, TypeClass type) const {
 }
 
 void Verifier::signature(NodeId id) {
-  const TargetFormals& formals = formals_.of(graph_, graph_.node(id).target);
+  const Signature& formals = graph_.target(id).signature();
   const auto arguments = graph_.arguments(id);
   const size_t wanted = formals.arguments.size();
   if (formals.variadic_arguments ? arguments.size() < wanted : arguments.size() != wanted) {
@@ -302,7 +300,7 @@ void Verifier::signature(NodeId id) {
     report(Rule::kReturns, id, "{} results, but the schema returns {}", results.size(), formals.returns.size());
   }
   for (size_t i = 0; i < std::min(results.size(), formals.returns.size()); ++i) {
-    const FormalType& type = formals.returns[i];
+    const FormalType& type = formals.returns[i].type;
     bool good = result_fits(results[i], type.type);
     if (good && results[i].kind == ArgumentKind::kList) {
       for (const Argument& element : graph_.list(results[i])) good = good && result_fits(element, type.element);
@@ -373,7 +371,7 @@ void Verifier::aliases(NodeId id) {
     graph_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
       if (!std::binary_search(known.begin(), known.end(), storage_of(v))) {
         report(Rule::kAlias, id, "result {} must share the storage of argument '{}'", alias.result,
-               graph_.target(id).schema().arguments()[alias.argument].name());
+               graph_.target(id).signature().arguments[alias.argument].name);
       }
     });
   }

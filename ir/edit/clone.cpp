@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "ir/operators/operator_facts.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/insertion_point.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -132,7 +135,7 @@ Argument NodeCopier::copy_argument(const Argument& from, bool tolerant) {
     case ArgumentKind::kConstant: {
       if (&from_ == &into_) return from;
       const auto [to, added] = constants_.try_emplace(from.constant);
-      if (added) to->second = into_.add_constant(from_.constant(from.constant));
+      if (added) to->second = into_.share_constant(from_, from.constant);
       return Argument::of_constant(to->second);
     }
     default:

@@ -611,10 +611,10 @@ uint32_t Graph::redirect(ValueId of, ValueId with, const UseFilter* filter) {
 
 void Graph::set_call(NodeId id, TargetId target, std::span<const Argument> arguments) {
   if (target.index >= target_count()) throw GraphEditError("no such target:" + describe(id));
-  const c10::FunctionSchema& schema = this->target(target).schema();
-  if (!schema.is_varret() && schema.returns().size() != results(id).size()) {
+  const Signature& signature = this->target(target).signature();
+  if (!signature.variadic_returns && signature.returns.size() != results(id).size()) {
     throw GraphEditError(fmt::format("{} gives {} results, not the {} of the node that is to call it:{}",
-                                     this->target(target).name(), schema.returns().size(), results(id).size(),
+                                     this->target(target).name(), signature.returns.size(), results(id).size(),
                                      describe(id)));
   }
   const TargetId old = std::exchange(nodes_[id.index].target, target);
@@ -667,9 +667,9 @@ void Graph::set_argument(NodeId id, size_t position, const Argument& argument) {
 }
 
 void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
-  const c10::FunctionSchema& schema = target(id).schema();
-  const size_t wanted = schema.arguments().size();
-  if (schema.is_vararg() ? arguments.size() < wanted : arguments.size() != wanted) {
+  const Signature& signature = target(id).signature();
+  const size_t wanted = signature.arguments.size();
+  if (signature.variadic_arguments ? arguments.size() < wanted : arguments.size() != wanted) {
     throw GraphEditError(fmt::format("{} arguments where {} takes {}", arguments.size(), target(id).name(), wanted));
   }
   check_operands(arguments, id, "set arguments");

@@ -4,12 +4,15 @@
 #include <map>
 #include <numeric>
 #include <unordered_map>
+#include <unordered_set>
 
-#include "ir/operators/formals.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/records.h"
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/group_call.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -92,7 +95,7 @@ Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
   const std::unordered_set<NodeId> inside(planned.nodes.begin(), planned.nodes.end());
   const Boundary boundary = boundary_of(graph, planned.nodes);
   const Target target(TargetKind::kFunction, group.schema);
-  const TargetFormals formals = formals_of(target);
+  const Signature& formals = target.signature();
   const OperatorFacts& facts = target.facts();
   planned.target = graph.intern_target(target);
 

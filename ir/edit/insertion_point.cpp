@@ -1,5 +1,5 @@
 #include "ir/records.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/insertion_point.h"
 
 namespace shadowgraph {
 

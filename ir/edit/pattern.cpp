@@ -5,12 +5,12 @@
 #include <optional>
 #include <unordered_map>
 
-#include "ir/operators/formals.h"
 #include "ir/operators/operator_name.h"
 #include "ir/text/argument_reader.h"
 #include "ir/text/cursor.h"
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/edit/pattern.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -37,8 +37,7 @@ class PatternReader {
   Cursor cursor_;
   const Graph* targets_;
   Pattern pattern_;
-  Formals formals_;
-  ArgumentReader literals_{cursor_, *pattern_.literals, formals_,
+  ArgumentReader literals_{cursor_, *pattern_.literals,
                            [this](bool) -> ValueId { cursor_.fail("a value where a constant is expected"); }};
   std::unordered_map<std::string, uint32_t> values_, arguments_;
   bool returned_ = false;
@@ -110,8 +109,8 @@ TargetId PatternReader::take_target(PatternCall& call) {
       }
     }
   }
-  if (const auto found = c10::Dispatcher::singleton().findSchema(operator_name(call.target))) {
-    return pattern_.literals->intern_operator(*found);
+  if (const auto found = find_operator(call.target)) {
+    return intern_operator(*pattern_.literals, *found);
   }
   cursor_.fail_at(place, "unknown operator '" + call.target + "'", "one with its overload, such as aten::add.Tensor");
 }
@@ -130,7 +129,7 @@ void PatternReader::call_line() {
 }
 
 void PatternReader::take_arguments(PatternCall& call, TargetId target) {
-  const TargetFormals& formals = formals_.of(*pattern_.literals, target);
+  const Signature& formals = pattern_.literals->target(target).signature();
   call.arguments.resize(formals.arguments.size());
   std::vector<bool> stated(call.arguments.size());
   cursor_.expect('(');
@@ -257,7 +256,7 @@ Search::Search(const Graph& graph, const Pattern& pattern, const Dependences& de
     auto& wanted = targets_.emplace_back(graph.target_count());
     for (uint32_t i = 0; i < graph.target_count(); ++i) {
       wanted[i] = graph.target(TargetId(i)).name() == call.target &&
-                  graph.target(TargetId(i)).schema().arguments().size() == call.arguments.size();
+                  graph.target(TargetId(i)).signature().arguments.size() == call.arguments.size();
     }
   }
   plan();

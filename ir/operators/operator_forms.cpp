@@ -12,6 +12,7 @@
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "ir/operators/operator_table.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 constexpr std::string_view kFunctionalSuffix = "_functional";
 
 bool same_target(const Target& a, const Target& b) {
-  return a.kind() == b.kind() && a.name() == b.name() && a.schema() == b.schema();
+  return a.kind() == b.kind() && a.name() == b.name() && function_schema(a) == function_schema(b);
 }
 
 // Of all overloads, or of the one that the name says.
@@ -95,7 +96,7 @@ bool gives(const FunctionalForm& form, const c10::FunctionSchema& schema, const 
 }
 
 std::optional<FunctionalForm> match_functional(const Target& original, const c10::OperatorHandle& op) {
-  auto arguments = match_arguments(original.schema(), op.schema());
+  auto arguments = match_arguments(function_schema(original), op.schema());
   if (!arguments || is_among(*arguments, FreshForm::kOfResult)) return std::nullopt;
   FunctionalForm form{.target = Target(TargetKind::kOperator, op.schema()), .arguments = std::move(*arguments)};
   const OperatorFacts& facts = original.facts();
@@ -104,16 +105,16 @@ std::optional<FunctionalForm> match_functional(const Target& original, const c10
   if (!functional.aliases.empty() && !functional.is_view) return std::nullopt;
   form.written = facts.written;
   std::stable_partition(form.written.begin(), form.written.end(),
-                        [&](uint16_t position) { return original.schema().arguments()[position].is_out(); });
-  for (size_t r = 0; r < original.schema().returns().size(); ++r) {
+                        [&](uint16_t position) { return original.signature().arguments[position].out; });
+  for (size_t r = 0; r < original.signature().returns.size(); ++r) {
     if (!is_result_of_write(facts, r)) form.fresh.push_back(static_cast<uint16_t>(r));
   }
-  if (!gives(form, original.schema(), op.schema())) return std::nullopt;
+  if (!gives(form, function_schema(original), op.schema())) return std::nullopt;
   return form;
 }
 
 std::optional<FreshForm> match_fresh(const Target& original, const c10::OperatorHandle& op) {
-  const auto& schema = original.schema();
+  const auto& schema = function_schema(original);
   const auto& returns = op.schema().returns();
   auto arguments = match_arguments(schema, op.schema());
   if (!arguments || returns.size() != schema.returns().size()) return std::nullopt;
@@ -137,7 +138,7 @@ std::optional<Form> best_form(const Target& target, const std::vector<std::strin
     for (const c10::OperatorHandle& op : operators_named(name)) {
       std::optional<Form> form = match(op);
       if (!form) continue;
-      if (op.schema().overload_name() == target.schema().overload_name() || !overload_of(name).empty()) return form;
+      if (op.schema().overload_name() == target.signature().overload || !overload_of(name).empty()) return form;
       const size_t taken = op.schema().arguments().size();
       if (best && taken >= fewest) continue;
       best = std::move(form);
@@ -150,12 +151,12 @@ std::optional<Form> best_form(const Target& target, const std::vector<std::strin
 // The `out=` operators that PyTorch generates call the functional form and copy its first results: what else they are
 // said to write stays as it was (aten::_fused_adamw.out and its moments).
 bool leaves_the_rest(const Target& target) {
-  const auto op = target.find_operator();
+  const auto op = find_operator(target);
   if (!op || !op->hasTag(at::Tag::generated)) return false;
-  const auto& arguments = target.schema().arguments();
+  const auto& arguments = target.signature().arguments;
   const auto& written = target.facts().written;
   return target.facts().is_out_variant &&
-         std::any_of(written.begin(), written.end(), [&](uint16_t position) { return !arguments[position].is_out(); });
+         std::any_of(written.begin(), written.end(), [&](uint16_t position) { return !arguments[position].out; });
 }
 
 std::optional<FunctionalForm> find_functional_form(const Target& target) {
@@ -166,7 +167,7 @@ std::optional<FunctionalForm> find_functional_form(const Target& target) {
   for (const OperatorRow& row : operator_table()) {
     if (!row.functional.empty() && stands_for(row.name, target.name())) names.emplace_back(row.functional);
   }
-  const std::string& name = target.schema().name();
+  const std::string& name = target.signature().name;
   if (facts.is_out_variant) names.push_back(name);
   if (is_in_place_name(name)) names.emplace_back(without_underscore(name));
   names.push_back(name + std::string(kFunctionalSuffix));
@@ -180,7 +181,7 @@ std::optional<InPlaceForm> find_in_place_form(const Target& target) {
   for (const OperatorRow& row : operator_table()) {
     if (!row.functional.empty() && row.functional == target.name()) names.emplace_back(row.name);
   }
-  const std::string& name = target.schema().name();
+  const std::string& name = target.signature().name;
   names.push_back(name + "_");
   if (name.ends_with(kFunctionalSuffix)) names.push_back(name.substr(0, name.size() - kFunctionalSuffix.size()));
   const auto is_form = [&](const c10::OperatorHandle& op) -> std::optional<InPlaceForm> {
@@ -195,7 +196,7 @@ std::optional<InPlaceForm> find_in_place_form(const Target& target) {
 
 std::optional<FreshForm> find_fresh_form(const Target& target) {
   if (target.kind() != TargetKind::kOperator || !target.facts().is_out_variant) return std::nullopt;
-  return best_form<FreshForm>(target, {target.schema().name()},
+  return best_form<FreshForm>(target, {target.signature().name},
                               [&](const c10::OperatorHandle& op) { return match_fresh(target, op); });
 }
 

@@ -14,6 +14,8 @@
 // good as long as a copy of the target that was asked about. Thread-safe.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include <cstdint>
 #include <vector>
 

@@ -7,7 +7,7 @@
 namespace shadowgraph {
 
 std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool forward_references) {
-  const TargetFormals& formals = formals_.of(graph_, target);
+  const Signature& formals = graph_.target(target).signature();
   arguments_.assign(formals.arguments.size(), Argument());
   stated_.assign(formals.arguments.size(), false);
   cursor_.expect('(');

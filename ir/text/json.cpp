@@ -5,10 +5,9 @@
 
 #include <cmath>
 
-#include "ir/operators/formals.h"
 #include "ir/text/tensor_bytes.h"
 #include "ir/text/words.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -85,7 +84,6 @@ class Exporter {
   const Graph& graph_;
   const Numbering numbering_;
   const Effects effects_;
-  Formals formals_;
 };
 
 json Exporter::argument(const Argument& a, const FormalType& type) const {
@@ -138,7 +136,7 @@ json Exporter::argument(const Argument& a, const FormalType& type) const {
 }
 
 json Exporter::arguments(TargetId target, std::span<const Argument> actual) {
-  const auto& formals = formals_.of(graph_, target).arguments;
+  const auto& formals = graph_.target(target).signature().arguments;
   json result = json::object();
   for (size_t i = 0; i < std::min(actual.size(), formals.size()); ++i) {
     result[formals[i].name] = argument(actual[i], formals[i].type);
@@ -207,7 +205,7 @@ json Exporter::node(NodeId id) {
                  {"arguments", arguments(node.target, graph_.arguments(id))},
                  {"region", node.region.index},
                  {"phase", string_json(graph_.phase_name(node.phase))}};
-  const auto& formals = formals_.of(graph_, node.target).arguments;
+  const auto& formals = graph_.target(node.target).signature().arguments;
   const auto actual = graph_.arguments(id);
   for (size_t i = formals.size(); i < actual.size(); ++i) result["more"].push_back(argument(actual[i], {}));
   if (node.results.size != 0) result["results"] = results(graph_.results(id));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "ir/operators/formals.h"
 #include "ir/text/words.h"
 #include "shadowgraph/text.h"
 

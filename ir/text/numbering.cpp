@@ -1,6 +1,5 @@
 #include <unordered_map>
 
-#include "ir/operators/formals.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

@@ -13,13 +13,13 @@
 #include <optional>
 #include <unordered_map>
 
-#include "ir/operators/formals.h"
 #include "ir/records.h"
 #include "ir/text/argument_reader.h"
 #include "ir/text/cursor.h"
 #include "ir/text/tensor_bytes.h"
 #include "ir/text/words.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -81,8 +81,7 @@ class Parser {
 
   Cursor cursor_;
   Graph graph_;
-  Formals formals_;
-  ArgumentReader arguments_{cursor_, graph_, formals_, [this](bool forward) { return take_value(forward); }};
+  ArgumentReader arguments_{cursor_, graph_, [this](bool forward) { return take_value(forward); }};
   std::unordered_map<std::string, TargetId, NameHash, std::equal_to<>> target_names_;
 
   // Scratch, kept to spare allocations.
@@ -609,7 +608,7 @@ void Parser::take_phase(NodeId node) {
 }
 
 void Parser::take_saved(NodeId node) {
-  const auto& formals = formals_.of(graph_, graph_.node(node).target).arguments;
+  const auto& formals = graph_.target(node).signature().arguments;
   const auto arguments = graph_.arguments(node);
   std::vector<SavedTensor> saved;
   cursor_.expect('(');

@@ -1,11 +1,10 @@
 #include <algorithm>
 #include <ostream>
 
-#include "ir/operators/formals.h"
 #include "ir/operators/operator_name.h"
 #include "ir/text/tensor_bytes.h"
 #include "ir/text/words.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -55,7 +54,6 @@ class Writer {
   const Numbering& numbering_;
   const PrintPreset preset_;
   const Effects* effects_ = nullptr;
-  Formals formals_;
   std::string out_;
   bool sliced_ = false;
   std::vector<uint32_t> slice_numbers_;  // by value index: its number among the slice's values
@@ -243,7 +241,7 @@ void Writer::ints(std::span<const int64_t> list, bool cut, std::string_view sepa
 }
 
 void Writer::arguments(TargetId target, std::span<const Argument> actual) {
-  const TargetFormals& formals = formals_.of(graph_, target);
+  const Signature& formals = graph_.target(target).signature();
   put('(');
   bool first = true;
   for (size_t i = 0; i < actual.size(); ++i) {
@@ -531,7 +529,7 @@ void Writer::saved(NodeId id) {
   const auto arguments = graph_.arguments(id);
   const TargetId target = graph_.node(id).target;
   static const std::vector<Formal> kNoFormals;
-  const auto& formals = target.index < graph_.target_count() ? formals_.of(graph_, target).arguments : kNoFormals;
+  const auto& formals = target.index < graph_.target_count() ? graph_.target(target).signature().arguments : kNoFormals;
   put("saved(");
   bool first = true;
   for (const SavedTensor& saved : graph_.saved(id)) {

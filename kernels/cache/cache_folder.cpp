@@ -2,8 +2,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <tuple>
 #include <unistd.h>
 
 #include "kernels/cache/entry.h"

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <cstdio>
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -14,9 +15,9 @@
 #include <unistd.h>
 
 #include "kernels/cache/entry.h"
-#include "kernels/cache/sha256.h"
 #include "shadowgraph/kernels/cache.h"
 #include "shadowgraph/text.h"
+#include "support/sha256.h"
 
 namespace shadowgraph {
 namespace {

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <cstdio>
 #include <algorithm>
 #include <cstdlib>
 #include <dlfcn.h>

@@ -8,6 +8,7 @@
 
 #include "core/fake/fake_tensor_impl.h"
 #include "core/rules/registry.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/kernels/program.h"
 
 namespace shadowgraph {
@@ -37,7 +38,7 @@ class CallGraphMaker {
     } else {
       call(metas);
     }
-    made_.node = made_.graph.append(made_.graph.intern_operator(op_), own);
+    made_.node = made_.graph.append(intern_operator(made_.graph, op_), own);
     std::vector<Argument> results;
     for (const c10::IValue& result : metas) {
       if (!result.isTensor()) throw KernelError("a result that is no tensor");

@@ -8,7 +8,9 @@
 
 #include "kernels/compiler/program_source.h"
 #include "passes/codegen/identifiers.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/aliases.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/group_call.h"
 #include "shadowgraph/kernels/codegen.h"
 
 namespace shadowgraph {

@@ -17,7 +17,7 @@
 #include <algorithm>
 
 #include "kernels/replay/launch.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/dependences.h"
 
 namespace shadowgraph {
 namespace {

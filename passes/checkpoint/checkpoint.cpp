@@ -53,8 +53,8 @@
 #include "ir/records.h"
 #include "passes/checkpoint/checkpoint_plan.h"
 #include "passes/structure/region_order.h"
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/recompute_regions.h"
+#include "shadowgraph/edit/copy.h"
 
 namespace shadowgraph {
 namespace {
@@ -295,8 +295,7 @@ class Rewrite {
 
   // What `v` is of its storage, of another one.
   ValueId view_like(ValueId v, ValueId of, NodeId position, NodeId born) {
-    const TargetId as_strided =
-        graph_.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow("aten::as_strided", ""));
+    const TargetId as_strided = graph_.intern_operator("aten::as_strided");
     const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
     const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
     const int64_t offset = graph_.value(v).offset;
@@ -314,8 +313,7 @@ class Rewrite {
   }
 
   ValueId copy_to(ValueId v, c10::Device device, NodeId position, NodeId like) {
-    const TargetId to_copy =
-        graph_.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow("aten::_to_copy", ""));
+    const TargetId to_copy = graph_.intern_operator("aten::_to_copy");
     // Waiting for the host makes no sense: what comes after on the same stream comes after the copy.
     const bool asynchronous = graph_.value(v).device() != device;
     const std::array<Argument, 7> arguments{Argument::of_value(v), Argument::none(),

@@ -5,11 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "passes/checkpoint/checkpoint_plan.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/analysis/recompute_regions.h"
 #include "shadowgraph/passes/recompute.h"
 
 namespace shadowgraph {

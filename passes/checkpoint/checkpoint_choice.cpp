@@ -7,9 +7,8 @@
 #include <fnmatch.h>
 #include <unordered_map>
 
-#include "passes/simplify/identity.h"
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/recompute_regions.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/passes/recompute.h"
 

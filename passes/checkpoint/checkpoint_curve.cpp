@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/recompute.h"
 

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 
-#include "passes/simplify/identity.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/aliases.h"
+#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/analysis/recompute_regions.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

@@ -11,7 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/passes/checkpoint.h"
 
 namespace shadowgraph {

@@ -5,7 +5,7 @@
 #include <unordered_set>
 
 #include "core/replay/random_state.h"
-#include "shadowgraph/codegen.h"
+#include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
 namespace {

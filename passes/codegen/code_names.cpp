@@ -29,10 +29,10 @@ std::string BlockNames::wanted(uint32_t variable) const {
   const CodeStep& step = plan_.steps[v.defined];
   const Graph& graph = *plan_.graph;
   std::string name = short_operator_name(graph.target(step.node).name());
-  const auto& returns = graph.target(step.node).schema().returns();
+  const auto& returns = graph.target(step.node).signature().returns;
   if (returns.size() == step.results.size() && returns.size() > 1) {
     for (size_t i = 0; i < returns.size(); ++i) {
-      if (step.results[i] == variable && !returns[i].name().empty()) name += "_" + returns[i].name();
+      if (step.results[i] == variable && !returns[i].name.empty()) name += "_" + returns[i].name;
     }
   }
   for (const CodeStep::Copy& copy : step.copies) {

@@ -4,10 +4,10 @@
 
 #include "core/replay/random_state.h"
 #include "core/replay/replay_program.h"
+#include "ir/analysis/tensor_geometry.h"
 #include "ir/text/tensor_bytes.h"
 #include "passes/codegen/code_blocks.h"
 #include "passes/codegen/function_bodies.h"
-#include "passes/simplify/identity.h"
 #include "shadowgraph/codegen.h"
 
 namespace shadowgraph {
@@ -162,15 +162,15 @@ class CodePlanner {
     for (const uint16_t written : facts.written) {
       if (written < arguments.size()) graph_.for_each_value({&arguments[written], 1}, [&](ValueId v) { note_own(v); });
     }
-    const auto& schema = graph_.target(node).schema().returns();
+    const auto& returns = graph_.target(node).signature().returns;
     for (size_t i = 0; i < results.size(); ++i) {
       const uint32_t same = same_variable(facts, arguments, results[i], i);
       graph_.for_each_value({&results[i], 1}, [&](ValueId value) {
         uint32_t variable = same;
         if (variable == CodePlan::kNoVariable) {
           variable = new_variable(value, number);
-          if (i < schema.size() && plan_.variables[variable].kind != ValueKind::kTensor) {
-            plan_.variables[variable].type = schema[i].type()->kind();
+          if (i < returns.size() && plan_.variables[variable].kind != ValueKind::kTensor) {
+            plan_.variables[variable].type = returns[i].type.type;
           }
         }
         bind(value, variable);

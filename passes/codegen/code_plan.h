@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "ir/operators/operator_facts.h"
-#include "shadowgraph/analysis.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {
@@ -33,7 +32,7 @@ struct CodeVariable {
   uint32_t defined = 0;                            // step; kGiven: before the first
   uint32_t last_use = 0;                           // step; the number of steps: needed at the end
   ValueKind kind = ValueKind::kTensor;             //
-  c10::TypeKind type = c10::TypeKind::TensorType;  // as C++ has it: Number for `item`
+  TypeClass type = TypeClass::kTensor;  // as C++ has it: kNumber for `item`
   uint32_t given = 0;                              // index into CodePlan::given, if defined is kGiven
 };
 
@@ -140,7 +139,7 @@ class CodePlan {
 inline constexpr const char* kNoFunctionText =
     "a function of the user's own whose operators are not known; name the function that the code is to call "
     "(CodegenOptions::functions, --function), keep a body with the call (pass collapse with bodies=keep), or put its "
-    "operators in its place (inline_call of shadowgraph/edit.h, pass rewrite)";
+    "operators in its place (inline_call of shadowgraph/edit/group_call.h, pass rewrite)";
 
 bool in_checkpoint(const Graph& graph, RegionId region);
 

@@ -3,7 +3,7 @@
 
 #include "passes/codegen/cpp_call.h"
 #include "passes/codegen/cpp_literals.h"
-#include "shadowgraph/codegen.h"
+#include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
 
@@ -12,7 +12,7 @@ std::string CppCalls::value(ValueId id, TypeClass wanted) {
   std::string name = (*name_of_)(variable);
   const CodeVariable& v = plan_.variables[variable];
   if (v.kind == ValueKind::kTensor) return name;
-  const bool is_scalar = v.type == c10::TypeKind::NumberType;
+  const bool is_scalar = v.type == TypeClass::kNumber;
   switch (wanted) {
     case TypeClass::kTensor:
       needs_.helpers.insert("number");
@@ -37,7 +37,7 @@ std::string CppCalls::tensor_options(std::span<const Argument> four) {
   return "at::TensorOptions()" + text;
 }
 
-std::string CppCalls::argument(const Argument& a, const FormalType& type, const c10::Argument* formal, bool typed) {
+std::string CppCalls::argument(const Argument& a, const FormalType& type, bool typed) {
   const auto scalar = [&](const std::string& text) {
     if (type.type != TypeClass::kTensor) return text;
     needs_.helpers.insert("number");
@@ -85,18 +85,18 @@ std::string CppCalls::argument(const Argument& a, const FormalType& type, const 
                       "); rewrite the node to operators first");
     case ArgumentKind::kIntList:
     case ArgumentKind::kList:
-      return list(a, type, formal, typed);
+      return list(a, type, typed);
   }
   return {};
 }
 
-std::string CppCalls::list(const Argument& a, const FormalType& type, const c10::Argument* formal, bool typed) {
+std::string CppCalls::list(const Argument& a, const FormalType& type, bool typed) {
   std::vector<std::string> elements;
   const FormalType element{type.element, type.element_optional};
   if (a.kind == ArgumentKind::kIntList) {
     for (const int64_t i : graph_.ints(a)) elements.push_back(cpp::number(i));
   } else {
-    for (const Argument& e : graph_.list(a)) elements.push_back(argument(e, element, nullptr, true));
+    for (const Argument& e : graph_.list(a)) elements.push_back(argument(e, element, true));
   }
   std::string text = fmt::format("{}", fmt::join(elements, ", "));
   const auto as = [&](const std::string& cpp, bool needed) {
@@ -117,7 +117,7 @@ std::string CppCalls::list(const Argument& a, const FormalType& type, const c10:
     case TypeClass::kNumber:
       return as("at::ArrayRef<at::Scalar>", typed || type.optional);
     case TypeClass::kBool:
-      if (formal != nullptr && formal->N()) return fmt::format("std::array<bool, {}>{{{}}}", *formal->N(), text);
+      if (type.length != 0) return fmt::format("std::array<bool, {}>{{{}}}", type.length, text);
       return as("at::ArrayRef<bool>", typed || type.optional);
     default:
       return as("", false);
@@ -135,7 +135,7 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
       break;
     case ArgumentKind::kInt:
       if (type.type == TypeClass::kDtype || type.type == TypeClass::kLayout || type.type == TypeClass::kMemoryFormat) {
-        return argument(a, type, nullptr, true);
+        return argument(a, type, true);
       }
       if (type.type == TypeClass::kTensor || type.type == TypeClass::kFloat) break;
       return fmt::format("int64_t{{{}}}", cpp::number(a.i));
@@ -145,7 +145,7 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
     case ArgumentKind::kValue: {
       const CodeVariable& v = plan_.variables[plan_.variable_of(a.ref.value, step_)];
       std::string text = value(a.ref.value, type.type);
-      return v.kind != ValueKind::kTensor && v.type == c10::TypeKind::NumberType && text.find('.') == std::string::npos
+      return v.kind != ValueKind::kTensor && v.type == TypeClass::kNumber && text.find('.') == std::string::npos
                  ? "c10::IValue(" + text + ")"
                  : text;
     }
@@ -163,7 +163,7 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
           refuse_node(graph_, plan_.steps[step_].node,
                       "lists in lists have no C++ form here; rewrite the node to operators first");
         }
-        elements.push_back(argument(e, element, nullptr, true));
+        elements.push_back(argument(e, element, true));
       }
       const char* of = "int64_t";
       switch (type.element) {
@@ -193,7 +193,7 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
     default:
       break;
   }
-  return argument(a, type, nullptr, true);
+  return argument(a, type, true);
 }
 
 }  // namespace shadowgraph

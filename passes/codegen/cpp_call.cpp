@@ -8,7 +8,7 @@
 #include "ir/operators/operator_facts.h"
 #include "passes/codegen/cpp_literals.h"
 #include "passes/codegen/cpp_operators.h"
-#include "shadowgraph/codegen.h"
+#include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
 namespace {
@@ -42,9 +42,9 @@ std::string CppCalls::constant(ConstantId id) {
   return constant_name(id) + "()";
 }
 
-CppCalls::Returns CppCalls::returns_of(const c10::FunctionSchema& schema) {
-  if (schema.returns().empty()) return Returns::kNothing;
-  return schema.returns().size() == 1 ? Returns::kOne : Returns::kTuple;
+CppCalls::Returns CppCalls::returns_of(const Signature& signature) {
+  if (signature.returns.empty()) return Returns::kNothing;
+  return signature.returns.size() == 1 ? Returns::kOne : Returns::kTuple;
 }
 
 CppCalls::Call CppCalls::call(uint32_t step, const NameOf& name_of) {
@@ -73,9 +73,9 @@ CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
   if (const auto op = operator_of_functional_call(target)) {
     needs_.helpers.insert("functional_call");
     const OperatorFacts& facts = op->facts();
-    return boxed_call(fmt::format("functional_call({}, {}, {{{}}}, {{{}}}, ", cpp::quoted(op->schema().name()),
-                                  cpp::quoted(op->schema().overload_name()), fmt::join(facts.written, ", "),
-                                  fmt::join(fresh_results(facts, op->schema().returns().size()), ", ")),
+    return boxed_call(fmt::format("functional_call({}, {}, {{{}}}, {{{}}}, ", cpp::quoted(op->signature().name),
+                                  cpp::quoted(op->signature().overload), fmt::join(facts.written, ", "),
+                                  fmt::join(fresh_results(facts, op->signature().returns.size()), ", ")),
                       target, step);
   }
   if (target.name() == get_random_state().name()) {
@@ -91,21 +91,20 @@ CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
 
 CppCalls::Call CppCalls::call_by_schema(const std::string& callee, const Target& target) {
   const NodeId node = plan_.steps[step_].node;
-  const TargetFormals& formals = formals_.of(graph_, graph_.node(node).target);
-  const auto& schema = target.schema();
+  const Signature& formals = graph_.target(node).signature();
   if (formals.variadic_arguments || formals.variadic_returns) {
     refuse_node(graph_, node, "a schema with '...' does not say how " + callee + " is to be called");
   }
   const auto arguments = graph_.arguments(node);
   std::string text;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + argument(arguments[i], formals.arguments[i].type, &schema.arguments()[i], true);
+    text += (i == 0 ? "" : ", ") + argument(arguments[i], formals.arguments[i].type, true);
   }
-  return {callee + "(" + text + ")", returns_of(schema)};
+  return {callee + "(" + text + ")", returns_of(formals)};
 }
 
 // A factory that named no device made its tensor on the mode's default one: here that is what the result says.
-std::vector<Argument> CppCalls::arguments_with_device(NodeId node, const TargetFormals& formals) {
+std::vector<Argument> CppCalls::arguments_with_device(NodeId node, const Signature& formals) {
   const auto given = graph_.arguments(node);
   std::vector<Argument> arguments(given.begin(), given.end());
   bool any_tensor = false;
@@ -126,11 +125,9 @@ std::vector<Argument> CppCalls::arguments_with_device(NodeId node, const TargetF
 CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   const NodeId node = plan_.steps[step].node;
   const CppOperator* op = find_cpp_operator(target.name());
-  const TargetFormals& formals = formals_.of(graph_, graph_.node(node).target);
-  const auto& schema = target.schema();
+  const Signature& formals = graph_.target(node).signature();
   // The same name with another schema is another operator: it is not what ATen's header declares.
-  const auto here = c10::Dispatcher::singleton().findSchema(schema.operator_name());
-  if (here && !target.find_operator()) {
+  if (has_another_schema(target)) {
     refuse_node(graph_, node,
                 "this libtorch has the operator with another schema than " + target.schema_text() +
                     "; capture the graph again with this libtorch");
@@ -141,7 +138,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
     }
     needs_.helpers.insert("call_operator");
     return boxed_call(
-        fmt::format("call_operator({}, {}, ", cpp::quoted(schema.name()), cpp::quoted(schema.overload_name())), target,
+        fmt::format("call_operator({}, {}, ", cpp::quoted(formals.name), cpp::quoted(formals.overload)), target,
         step);
   }
   needs_.headers.insert("ATen/ops/" + op->header_name() + ".h");
@@ -167,10 +164,10 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
     }
     const Formal& formal = formals.arguments[i];
     const bool is_default = formal.default_value && formal.default_value->equals(graph_, arguments[i]);
-    std::string text = argument(arguments[i], formal.type, &schema.arguments()[i], typed);
+    std::string text = argument(arguments[i], formal.type, typed);
     if (op->form == 'm' && formal.name == "self") {
       self = std::move(text);
-    } else if (op->form == 'f' && schema.arguments()[i].is_out()) {
+    } else if (op->form == 'f' && formal.out) {
       written.insert(written.begin() + static_cast<ptrdiff_t>(outs++), {std::move(text), false});
     } else {
       written.push_back({std::move(text), is_default});
@@ -184,7 +181,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   }
   std::string text;
   for (size_t i = 0; i < count; ++i) text += (i == 0 ? "" : ", ") + written[i].text;
-  const Returns returns = returns_of(schema);
+  const Returns returns = returns_of(formals);
   switch (op->form) {
     case 'f':
       return {fmt::format("at::{}{}({})", op->function(), outs != 0 ? "_out" : "", text), returns};
@@ -197,7 +194,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
 
 CppCalls::Call CppCalls::boxed_call(const std::string& callee, const Target& target, uint32_t step) {
   const NodeId node = plan_.steps[step].node;
-  const TargetFormals& formals = formals_.of(graph_, graph_.node(node).target);
+  const Signature& formals = graph_.target(node).signature();
   std::string text;
   const std::vector<Argument> arguments = arguments_with_device(node, formals);
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -4,11 +4,12 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "ir/text/tensor_bytes.h"
 #include "passes/codegen/cpp_call.h"
 #include "passes/codegen/cpp_literals.h"
-#include "shadowgraph/codegen.h"
+#include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
 namespace {

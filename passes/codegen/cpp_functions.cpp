@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "passes/codegen/cpp_literals.h"
-#include "shadowgraph/codegen.h"
+#include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
 
@@ -31,7 +31,7 @@ std::string CppFunctions::write_all() {
 std::string CppFunctions::type_of(uint32_t variable) const {
   const CodeVariable& v = plan_.variables[variable];
   if (v.kind == ValueKind::kTensor) return "at::Tensor";
-  if (v.type == c10::TypeKind::NumberType) return "at::Scalar";
+  if (v.type == TypeClass::kNumber) return "at::Scalar";
   return v.kind == ValueKind::kInt ? "int64_t" : v.kind == ValueKind::kFloat ? "double" : "bool";
 }
 
@@ -223,7 +223,7 @@ std::string CppFunctions::statement(uint32_t number, BlockNames& names, const st
 std::string CppFunctions::from_ivalue(const std::string& text, uint32_t variable) const {
   const CodeVariable& v = plan_.variables[variable];
   if (v.kind == ValueKind::kTensor) return text + ".toTensor()";
-  if (v.type == c10::TypeKind::NumberType) return text + ".toScalar()";
+  if (v.type == TypeClass::kNumber) return text + ".toScalar()";
   return text + (v.kind == ValueKind::kInt ? ".toInt()" : v.kind == ValueKind::kFloat ? ".toDouble()" : ".toBool()");
 }
 

@@ -5,8 +5,8 @@
 
 #include "core/replay/body_function.h"
 #include "ir/records.h"
-#include "shadowgraph/codegen.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/codegen/options.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

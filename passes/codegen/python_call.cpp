@@ -11,7 +11,7 @@
 #include "ir/text/tensor_bytes.h"
 #include "passes/codegen/identifiers.h"
 #include "passes/codegen/python_literals.h"
-#include "shadowgraph/codegen.h"
+#include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
 namespace {}  // namespace
@@ -47,14 +47,14 @@ std::string PythonCalls::constant(ConstantId id) const {
   return fmt::format("{}.as_strided({}, {})", elements, python::ints(content->sizes), python::ints(content->strides));
 }
 
-std::string PythonCalls::operator_text(const c10::FunctionSchema& schema) {
-  std::string name = schema.name();
+std::string PythonCalls::operator_text(const Signature& signature) {
+  std::string name = signature.name;
   if (const size_t colons = name.find("::"); colons != std::string::npos) {
     const std::string library = name.substr(0, colons);
     if (library != "aten" && library != "prim" && library != "prims") libraries_.insert(library);
     name.replace(colons, 2, ".");
   }
-  const std::string overload = schema.overload_name().empty() ? "default" : schema.overload_name();
+  const std::string overload = signature.overload.empty() ? "default" : signature.overload;
   // random_.from is Python's own word.
   if (identifier(overload) == overload + "_value") {
     return fmt::format("getattr(torch.ops.{}, {})", name, python::quoted(overload));
@@ -77,8 +77,7 @@ std::string PythonCalls::alias(NodeId node) {
 
 // Without defaults at the end, unless all are wanted.
 PythonCalls::Arguments PythonCalls::arguments_of(NodeId node, bool all_by_position) {
-  const TargetFormals& formals = formals_.of(graph_, graph_.node(node).target);
-  const auto& schema = graph_.target(node).schema();
+  const Signature& formals = graph_.target(node).signature();
   const auto arguments = graph_.arguments(node);
   bool any_tensor = false;
   graph_.for_each_input(node, [&](ValueId) { any_tensor = true; });
@@ -90,7 +89,7 @@ PythonCalls::Arguments PythonCalls::arguments_of(NodeId node, bool all_by_positi
   size_t last = 0;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const FormalType type = i < formals.arguments.size() ? formals.arguments[i].type : FormalType{};
-    const bool keyword = i < schema.arguments().size() && schema.arguments()[i].kwarg_only();
+    const bool keyword = i < formals.arguments.size() && formals.arguments[i].keyword_only;
     bool is_default = i < formals.arguments.size() && formals.arguments[i].default_value &&
                       formals.arguments[i].default_value->equals(graph_, arguments[i]);
     std::string text = argument(arguments[i], type);
@@ -104,7 +103,7 @@ PythonCalls::Arguments PythonCalls::arguments_of(NodeId node, bool all_by_positi
       spelled.positional.push_back(text);
       if (!is_default || all_by_position) last = spelled.positional.size();
     } else if (!is_default) {
-      spelled.keywords.push_back(schema.arguments()[i].name() + "=" + text);
+      spelled.keywords.push_back(formals.arguments[i].name + "=" + text);
     }
   }
   spelled.positional.resize(last);
@@ -125,14 +124,14 @@ std::string PythonCalls::call(uint32_t step, const NameOf& name_of) {
     case TargetKind::kOperator:
       break;
   }
-  if (c10::Dispatcher::singleton().findSchema(target.schema().operator_name()) && !target.find_operator()) {
+  if (has_another_schema(target)) {
     refuse_node(graph_, node,
                 "this libtorch has the operator with another schema than " + target.schema_text() +
                     "; capture the graph again with this libtorch");
   }
   Arguments arguments = arguments_of(node, false);
   arguments.positional.insert(arguments.positional.end(), arguments.keywords.begin(), arguments.keywords.end());
-  return fmt::format("{}({})", operator_text(target.schema()), fmt::join(arguments.positional, ", "));
+  return fmt::format("{}({})", operator_text(target.signature()), fmt::join(arguments.positional, ", "));
 }
 
 std::string PythonCalls::function_call(NodeId node, const Target& target) {
@@ -146,9 +145,9 @@ std::string PythonCalls::function_call(NodeId node, const Target& target) {
   if (const auto op = operator_of_functional_call(target)) {
     helpers_.insert("functional_call");
     const OperatorFacts& facts = op->facts();
-    return fmt::format("functional_call({}, [{}], [{}], [{}])", operator_text(op->schema()),
+    return fmt::format("functional_call({}, [{}], [{}], [{}])", operator_text(op->signature()),
                        fmt::join(facts.written, ", "),
-                       fmt::join(fresh_results(facts, op->schema().returns().size()), ", "), arguments);
+                       fmt::join(fresh_results(facts, op->signature().returns.size()), ", "), arguments);
   }
   const bool gets = target.name() == get_random_state().name();
   if (gets || target.name() == exchange_random_state().name() || target.name() == set_random_state().name()) {

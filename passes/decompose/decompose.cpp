@@ -11,12 +11,13 @@
 #include "ir/operators/operator_name.h"
 #include "passes/decompose/decompositions.h"
 #include "passes/decompose/expansion.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
 namespace {
 
 bool is_core(const std::string& name) {
-  const auto op = c10::Dispatcher::singleton().findSchema(operator_name(name));
+  const auto op = find_operator(name);
   return op && op->hasTag(at::Tag::core);
 }
 

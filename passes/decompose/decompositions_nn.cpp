@@ -1,7 +1,10 @@
 // Normalisation, embedding, losses and attention.
 #include <ATen/Functions.h>
 
+#include <array>
 #include <cmath>
+#include <limits>
+#include <tuple>
 
 #include "passes/decompose/decompositions.h"
 

@@ -2,6 +2,8 @@
 #include <ATen/Functions.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 
 #include "passes/decompose/decompositions.h"
 

@@ -10,7 +10,8 @@
 #include "core/fake/mode_state.h"
 #include "ir/records.h"
 #include "passes/rewrite/fake_of.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

@@ -211,7 +211,7 @@ std::vector<Functionalizer::Written> Functionalizer::written_by(NodeId n) {
 bool Functionalizer::metadata(NodeId n, std::span<const Written> written) {
   const OperatorFacts& facts = read_.facts(n);
   if (facts.takes_storage) return true;
-  const std::string& name = read_.target(n).schema().name();
+  const std::string& name = read_.target(n).signature().name;
   if (name == "aten::as_strided_" || name == "aten::requires_grad_") return true;
   if (facts.resizes) {
     return std::none_of(written.begin(), written.end(), [&](const Written& w) { return outgrows(w); });
@@ -598,7 +598,7 @@ void Functionalizer::node(NodeId n) {
     if (storage.valid() && images_.version(storage) != 0) return;
   }
   const OperatorFacts& facts = read_.facts(target);
-  if (read_.target(n).schema().name() == "aten::set_") {
+  if (read_.target(n).signature().name == "aten::set_") {
     // What set_ without a source gives has no other maker; the end may be too late, behind what is written back.
     if (read_.arguments(n).size() == 1) read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
     return;

@@ -17,7 +17,7 @@
 #include "passes/functional/lazy_bits.h"
 #include "passes/rewrite/graph_rebuild.h"
 #include "passes/rewrite/node_emitter.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/aliases.h"
 #include "shadowgraph/passes/functional.h"
 
 namespace shadowgraph {
@@ -26,12 +26,11 @@ namespace {
 struct Scatter {
   const char* name;
   const char* view;
-  const char* overload;
 };
-constexpr Scatter kScatters[] = {{"aten::slice_scatter", "aten::slice", "Tensor"},
-                                 {"aten::select_scatter", "aten::select", "int"},
-                                 {"aten::diagonal_scatter", "aten::diagonal", ""},
-                                 {"aten::as_strided_scatter", "aten::as_strided", ""}};
+constexpr Scatter kScatters[] = {{"aten::slice_scatter", "aten::slice.Tensor"},
+                                 {"aten::select_scatter", "aten::select.int"},
+                                 {"aten::diagonal_scatter", "aten::diagonal"},
+                                 {"aten::as_strided_scatter", "aten::as_strided"}};
 
 const Scatter* scatter_of(const Target& target) {
   for (const Scatter& scatter : kScatters) {
@@ -523,7 +522,7 @@ Graph Reinplacer::build() {
         const Argument source = arguments[1];
         const ValueId base = arguments[0].ref.value;
         arguments.erase(arguments.begin() + 1);
-        const NodeId node = emitter.append(emitter.target(scatter.view, scatter.overload), arguments);
+        const NodeId node = emitter.append(emitter.target(scatter.view), arguments);
         const StorageId storage = made.value(base).storage;
         const ValueId view = emitter.add_result(node, place, storage);
         carried.node(n, emitter.append(emitter.target("aten::copy_"),

@@ -343,7 +343,7 @@ ValueId StorageImages::in_bytes(ValueId content, TensorGeometry& target) {
   for (int64_t& stride : bytes.strides) stride *= item;
   bytes.strides.back() = 1;
   content =
-      emitter_.call(emitter_.target("aten::view", "dtype"),
+      emitter_.call(emitter_.target("aten::view.dtype"),
                     {Argument::of_value(content), Argument::of_int(static_cast<int64_t>(at::kByte))}, bytes, storage);
   target.dtype = at::kByte;
   for (int64_t& stride : target.strides) stride *= item;

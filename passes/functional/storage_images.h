@@ -13,7 +13,7 @@
 #include "ir/operators/operator_forms.h"
 #include "passes/functional/lazy_bits.h"
 #include "passes/rewrite/node_emitter.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/aliases.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {

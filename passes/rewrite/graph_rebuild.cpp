@@ -17,7 +17,7 @@ GraphRebuild::GraphRebuild(const Graph& read, Graph& made)
     : read_(read), made_(made), targets_(read.target_count()), entered_(read.region_count()) {
   made.metadata = read.metadata;
   for (uint32_t i = 0; i < read.phase_count(); ++i) made.intern_phase(read.phase_name(PhaseId(i)));
-  for (uint32_t i = 0; i < read.constant_count(); ++i) made.add_constant(read.constant(ConstantId(i)));
+  for (uint32_t i = 0; i < read.constant_count(); ++i) made.share_constant(read, ConstantId(i));
   for (uint32_t i = 1; i < read.region_count(); ++i) {
     Region region = read.region(RegionId(i));
     if (region.name.valid()) region.name = made.intern(read.text(region.name));

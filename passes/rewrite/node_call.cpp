@@ -1,6 +1,7 @@
 #include "passes/rewrite/node_call.h"
 
 #include "core/fake/dispatch_keys.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 
@@ -21,7 +22,7 @@ const c10::OperatorHandle& NodeCalls::operator_of(NodeId node) {
   if (target.index >= operators_.size()) operators_.resize(target.index + 1);
   auto& handle = operators_[target.index];
   if (!handle) {
-    handle = graph_.target(target).find_operator();
+    handle = find_operator(graph_.target(target));
     if (!handle) {
       throw Error("cannot call " + graph_.target(target).name() +
                   " again: this process has no operator with that schema. Load the library that registers it; node: " +
@@ -32,7 +33,7 @@ const c10::OperatorHandle& NodeCalls::operator_of(NodeId node) {
 }
 
 void NodeCalls::push_arguments(NodeId node, TensorOf tensor_of, torch::jit::Stack& stack) {
-  const TargetFormals& formals = formals_of(node);
+  const Signature& formals = formals_of(node);
   if (formals.variadic_arguments || graph_.arguments(node).size() != formals.arguments.size()) {
     throw Error("cannot call a node again that has other arguments than its schema: " + to_text(graph_, node));
   }

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "core/replay/call_templates.h"
-#include "ir/operators/formals.h"
+#include "shadowgraph/graph/signature.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {
@@ -38,12 +38,11 @@ class NodeCalls {
   void call(NodeId node, torch::jit::Stack& stack);
 
   const c10::OperatorHandle& operator_of(NodeId node);
-  const TargetFormals& formals_of(NodeId node) { return formals_.of(graph_, graph_.node(node).target); }
+  const Signature& formals_of(NodeId node) { return graph_.target(node).signature(); }
 
  private:
   const Graph& graph_;
   CallTemplates arguments_;  // of one node at a time
-  Formals formals_;
   std::vector<std::optional<c10::OperatorHandle>> operators_;  // by TargetId
 };
 

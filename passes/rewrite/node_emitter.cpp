@@ -60,9 +60,9 @@ void put_arguments(std::string& key, const Graph& graph, std::span<const Argumen
 
 }  // namespace
 
-TargetId NodeEmitter::target(const char* name, const char* overload) {
-  TargetId& id = targets_[std::string(name) + "." + overload];
-  if (!id.valid()) id = made_.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
+TargetId NodeEmitter::target(const std::string& name) {
+  TargetId& id = targets_[name];
+  if (!id.valid()) id = made_.intern_operator(name);
   return id;
 }
 
@@ -237,7 +237,7 @@ ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) 
   if (row.dtype == dtype) return result;
   row.sizes = {bytes / unit * (unit / wanted)};
   row.dtype = dtype;
-  return call(target("aten::view", "dtype"),
+  return call(target("aten::view.dtype"),
               {Argument::of_value(result), Argument::of_int(static_cast<int64_t>(dtype))}, row, storage);
 }
 

@@ -1,7 +1,7 @@
 // rewrite: replaces what matches a pattern by what a replacement says.
 //
 // How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are
-// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/edit.h). Each call runs on
+// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/edit/pattern.h). Each call runs on
 // fake tensors of its operands, which gives its results' geometry. Where all fits, the returned values' uses go to the
 // new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier replacement took the
 // place of is looked up under its new id.
@@ -24,7 +24,8 @@
 #include "ir/records.h"
 #include "passes/rewrite/fake_of.h"
 #include "passes/rewrite/node_call.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/insertion_point.h"
+#include "shadowgraph/edit/pattern.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/text.h"
 

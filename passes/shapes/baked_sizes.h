@@ -10,7 +10,7 @@
 
 #include <unordered_map>
 
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <ranges>
@@ -6,7 +7,8 @@
 #include <tuple>
 #include <utility>
 
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/passes/polynomial.h"
 
 namespace shadowgraph {
 namespace {

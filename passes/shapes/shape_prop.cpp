@@ -24,7 +24,7 @@
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/pass.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -304,7 +304,7 @@ class ShapeRun {
     if (!has_tensor_results(node)) {
       // What a node read on the host (item) is in the graph as a number
       // already, and writes change no shape.
-      if (graph_.target(node).schema().returns().empty()) run(node);
+      if (graph_.target(node).signature().returns.empty()) run(node);
       return;
     }
     run(node);

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 
 #include "passes/shapes/graph_walk.h"
-#include "shadowgraph/edit.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/passes/polynomial.h"
+#include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 

@@ -14,7 +14,7 @@
 // Why. The same computation then has the same text, whatever the program called it: CSE, fusion and the search for
 // repeats see more. Captures of training steps hold hundreds of detach and t.
 //
-// Legality. A view takes another's place if neither tensor object changes its geometry (passes/simplify/identity.h);
+// Legality. A view takes another's place if neither tensor object changes its geometry (ir/analysis/identity.h);
 // complex tensors and lazy negatives are left alone. A copy is what it copies only while nobody writes to either.
 //
 // Cost. One walk forwards, two back; about 0.5 us a node. Running it again changes nothing.
@@ -24,9 +24,9 @@
 #include <array>
 #include <cmath>
 
-#include "ir/operators/formals.h"
-#include "passes/simplify/identity.h"
-#include "passes/structure/structure.h"
+#include "ir/analysis/identity.h"
+#include "ir/analysis/node_hashes.h"
+#include "ir/edit/replacements.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
@@ -271,8 +271,7 @@ class Canonicalizer {
       if (first.empty() || second.empty()) return false;
       std::vector<int64_t> both;
       for (const int64_t d : second) both.push_back(first[static_cast<size_t>(d)]);
-      static const c10::OperatorHandle permute = c10::Dispatcher::singleton().findSchemaOrThrow("aten::permute", "");
-      graph_.set_call(n, graph_.intern_operator(permute), std::array{Argument::of_value(base), graph_.int_list(both)});
+      graph_.set_call(n, graph_.intern_operator("aten::permute"), std::array{Argument::of_value(base), graph_.int_list(both)});
     }
     return true;
   }
@@ -346,9 +345,9 @@ class Canonicalizer {
     if (!model.valid() || graph_.value(model).kind != ValueKind::kTensor) return false;
     const int64_t rank = std::max<int64_t>(graph_.value(model).rank, 1);
     bool changed = false;
-    const auto& formals = graph_.target(n).schema().arguments();
+    const auto& formals = graph_.target(n).signature().arguments;
     for (size_t i = 0; i < formals.size(); ++i) {
-      if (formals[i].name().empty() || std::ranges::find(row.arguments, formals[i].name()) == row.arguments.end())
+      if (formals[i].name.empty() || std::ranges::find(row.arguments, formals[i].name) == row.arguments.end())
         continue;
       const Argument& argument = graph_.arguments(n)[i];
       if (argument.kind == ArgumentKind::kInt && argument.i < 0 && argument.i >= -rank) {

@@ -24,11 +24,12 @@
 
 #include <algorithm>
 
+#include "ir/analysis/identity.h"
+#include "ir/edit/replacements.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "passes/rewrite/node_call.h"
-#include "passes/simplify/identity.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/simplify.h"
 

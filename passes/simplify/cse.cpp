@@ -25,8 +25,9 @@
 // not equal. Inference mode is.
 //
 // Cost. One lookup a node, about 0.4 us. The idea is as old as compilers; torch.fx has it for graphs without effects.
-#include "passes/simplify/identity.h"
-#include "passes/structure/structure.h"
+#include "ir/analysis/identity.h"
+#include "ir/analysis/node_hashes.h"
+#include "ir/edit/replacements.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {

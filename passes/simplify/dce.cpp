@@ -21,7 +21,8 @@
 //
 // Cost. One walk each way; about 0.1 us a node.
 #include "core/replay/random_state.h"
-#include "passes/simplify/identity.h"
+#include "ir/analysis/identity.h"
+#include "ir/edit/replacements.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
@@ -63,7 +64,7 @@ class DeadCode {
     int8_t& known = is_effect_[target.index];
     if (known == kUnknown) {
       const Target& t = graph_.target(target);
-      const bool gives_nothing = t.schema().returns().empty() && t.facts().written.empty();
+      const bool gives_nothing = t.signature().returns.empty() && t.facts().written.empty();
       known = is_end(target) || (is_placeholder(target) && target != target_of(Builtin::kConstant)) || gives_nothing ||
               t.facts().collective;
     }

@@ -15,9 +15,11 @@
 // deduplicate_initializers.)
 #include <functional>
 
+#include "ir/analysis/identity.h"
+#include "ir/analysis/node_hashes.h"
+#include "ir/edit/replacements.h"
 #include "ir/text/tensor_bytes.h"
-#include "passes/simplify/identity.h"
-#include "passes/structure/structure.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {

@@ -18,7 +18,7 @@
 // numbers show as its generator argument.
 //
 // How. A region that the program left for something else and came back to is still one call, if nothing on the way
-// needs its first part and is needed by its second (shadowgraph/analysis.h): nodes that can wait or come earlier do.
+// needs its first part and is needed by its second (shadowgraph/analysis/dependences.h): nodes that can wait or come earlier do.
 // Every node has a stage that no dependence lowers and that each one grows that leads out of a region; the nodes of a
 // region that have one stage can be one call, as no way that leaves them returns to it. From the end, a node moves to
 // the latest stage of its region's that its users allow.
@@ -34,10 +34,13 @@
 #include <optional>
 
 #include "core/replay/body_function.h"
+#include "ir/edit/replacements.h"
 #include "ir/records.h"
-#include "passes/simplify/identity.h"
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/group_call.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/passes/structure.h"
 #include "shadowgraph/text.h"
 

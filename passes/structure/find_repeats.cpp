@@ -23,11 +23,10 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "passes/simplify/identity.h"
-#include "passes/structure/blocks.h"
-#include "passes/structure/structure.h"
+#include "ir/analysis/blocks.h"
 #include "shadowgraph/passes/structure.h"
 #include "shadowgraph/text.h"
+#include "support/hash_index.h"
 
 namespace shadowgraph {
 namespace {

@@ -24,8 +24,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ir/analysis/identity.h"
 #include "ir/operators/operator_name.h"
-#include "passes/simplify/identity.h"
 #include "shadowgraph/passes/structure.h"
 
 namespace shadowgraph {

@@ -3,9 +3,8 @@
 #include <cctype>
 #include <unordered_map>
 
-#include "ir/operators/formals.h"
+#include "ir/analysis/identity.h"
 #include "ir/text/words.h"
-#include "passes/simplify/identity.h"
 #include "shadowgraph/passes/structure.h"
 
 namespace shadowgraph {
@@ -81,9 +80,9 @@ class FxPrinter {
     if (const size_t colons = shown.find("::"); colons != shown.npos) shown.replace(colons, 2, ".");
     if (is_module) {
       shown = module;
-      if (!t.schema().overload_name().empty()) shown += "." + t.schema().overload_name();
+      if (!t.signature().overload.empty()) shown += "." + t.signature().overload;
     }
-    std::string_view base = t.schema().name();
+    std::string_view base = t.signature().name;
     base.remove_prefix(std::min(base.size(), base.find("::") + 2));
     const std::string name = fresh_name(is_module ? std::string_view(shown) : base);
     std::string text =
@@ -107,13 +106,12 @@ class FxPrinter {
   }
 
   std::string arguments(NodeId n) {
-    const auto& formals = formals_.of(graph_, graph_.node(n).target).arguments;
-    const auto& schema = graph_.target(n).schema().arguments();
+    const auto& formals = graph_.target(n).signature().arguments;
     const auto actual = graph_.arguments(n);
     const auto is_default = [&](size_t i) {
       return i < formals.size() && formals[i].default_value && formals[i].default_value->equals(graph_, actual[i]);
     };
-    const auto is_keyword = [&](size_t i) { return i < schema.size() && schema[i].kwarg_only(); };
+    const auto is_keyword = [&](size_t i) { return i < formals.size() && formals[i].keyword_only; };
     size_t last = 0;
     for (size_t i = 0; i < actual.size(); ++i) {
       if (!is_keyword(i) && !is_default(i)) last = i + 1;
@@ -126,7 +124,7 @@ class FxPrinter {
       if (actual[i].kind == ArgumentKind::kGenerator) continue;
       if (is_keyword(i)) {
         if (is_default(i)) continue;
-        keywords += fmt::format("{}{}: {}", keywords.empty() ? "" : ", ", schema[i].name(), item(actual[i]));
+        keywords += fmt::format("{}{}: {}", keywords.empty() ? "" : ", ", formals[i].name, item(actual[i]));
       } else if (i < last) {
         positional += fmt::format("{}{}", count++ == 0 ? "" : ", ", item(actual[i]));
       }
@@ -184,7 +182,6 @@ class FxPrinter {
   }
 
   const Graph& graph_;
-  Formals formals_;
   std::vector<std::string> names_;  // by value
   std::unordered_map<std::string, int> taken_;
 };

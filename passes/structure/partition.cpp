@@ -7,7 +7,7 @@
 //     %4 = aten::nonzero(%3)                          not supported
 //     %5 = aten::add(%3, %4)   note("part"="1")       not "0": the way over nonzero would come back into it
 //
-// How. Every node has a stage that no edge (value, effect, forward link: shadowgraph/analysis.h) lowers and that grows
+// How. Every node has a stage that no edge (value, effect, forward link: shadowgraph/analysis/dependences.h) lowers and that grows
 // along edges between supported and unsupported nodes. A way that leaves a part over an unsupported node therefore
 // never returns to its stage, and all supported nodes of one stage can be a part (merge=all). No two of these parts
 // could be one: a node has its stage because a way leads to it from each earlier one, over an unsupported node.
@@ -24,8 +24,10 @@
 #include <map>
 #include <numeric>
 
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/group_call.h"
 #include "shadowgraph/passes/structure.h"
 #include "shadowgraph/text.h"
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <set>
 
-#include "shadowgraph/operators.h"
 #include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "profiler/module_tree.h"
-#include "shadowgraph/operators.h"
+#include "ir/analysis/module_tree.h"
+#include "shadowgraph/profile/operator_costs.h"
 #include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
@@ -72,10 +72,10 @@ const CollectiveRow* row_of(std::string_view name) {
 }
 
 const Argument* argument_named(const Graph& graph, NodeId node, const std::string& name) {
-  const auto position = graph.target(node).schema().argumentIndexWithName(name);
+  const auto position = graph.target(node).signature().position_of(name);
   const auto arguments = graph.arguments(node);
-  if (!position || static_cast<size_t>(*position) >= arguments.size()) return nullptr;
-  return &arguments[static_cast<size_t>(*position)];
+  if (!position || *position >= arguments.size()) return nullptr;
+  return &arguments[*position];
 }
 
 std::optional<int64_t> integer_named(const Graph& graph, NodeId node, const std::string& name) {

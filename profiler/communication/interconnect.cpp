@@ -1,16 +1,19 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <filesystem>
 
-#include "profiler/embedded_files.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/text.h"
+#include "support/embedded_file.h"
+#include "support/json.h"
 
 namespace shadowgraph {
+
+std::span<const EmbeddedFile> interconnect_files();  // profiler/communication/interconnects/, by cmake/embed.cmake
+
 namespace {
 
 using nlohmann::json;
@@ -151,7 +154,7 @@ json to_json(const Interconnect& links) {
 Interconnect Interconnect::read_file(const std::string& path) {
   const std::string text = shadowgraph::read_file(path);
   try {
-    return interconnect_from_json(json::parse(text), path);
+    return interconnect_from_json(parse_json(text), path);
   } catch (const json::exception& error) {
     throw ParseError(path + ": " + error.what(), 0, 0);
   }
@@ -165,7 +168,7 @@ std::vector<std::string> Interconnect::names() {
 
 Interconnect Interconnect::named(std::string_view name) {
   for (const EmbeddedFile& file : interconnect_files()) {
-    if (file.name == name) return interconnect_from_json(json::parse(file.text), std::string(name));
+    if (file.name == name) return interconnect_from_json(parse_json(file.text), std::string(name));
   }
   throw Error(fmt::format("no interconnect '{}' is known; there are {}, and files of your own (docs/collectives.md)",
                           name, fmt::join(names(), ", ")));

@@ -20,7 +20,7 @@
 #include <string_view>
 
 #include "shadowgraph/graph/target.h"
-#include "shadowgraph/operators.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 

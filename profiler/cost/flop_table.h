@@ -14,7 +14,7 @@
 #include <span>
 #include <string_view>
 
-#include "shadowgraph/operators.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 

@@ -5,8 +5,8 @@
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
 #include "profiler/cost/operand_reader.h"
-#include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "shadowgraph/operators.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 

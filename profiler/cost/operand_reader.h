@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "shadowgraph/graph.h"
-#include "shadowgraph/operators.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 
@@ -45,10 +45,8 @@ class OperandReader {
                                         element_bytes(graph_.value(argument.ref.value).dtype))
                    : Operand{.kind = Operand::Kind::kOther};
       case ArgumentKind::kConstant: {
-        const at::Tensor& constant = graph_.constant(argument.constant);
-        return constant.defined() ? Operand::of_tensor(Shape(constant.sizes().data(), constant.sizes().size()),
-                                                       element_bytes(constant.scalar_type()))
-                                  : Operand();
+        const auto constant = graph_.constant_meta(argument.constant);
+        return constant ? Operand::of_tensor(constant->sizes, element_bytes(constant->dtype)) : Operand();
       }
       case ArgumentKind::kInt:
         return Operand::of_number(static_cast<double>(argument.i));

@@ -4,7 +4,7 @@
 #include "core/replay/functional_call.h"
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/operators.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 namespace {

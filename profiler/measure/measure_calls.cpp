@@ -14,6 +14,7 @@
 #include "core/replay/call_templates.h"
 #include "profiler/measure/allocation_counter.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/profile/measure.h"
 
 namespace shadowgraph {
@@ -71,9 +72,9 @@ class Bench {
     });
     if (!why.empty()) return why;
     if (bytes > options_.bytes) return "its tensors take more memory than allowed";
-    if (!target.find_operator()) return "no such operator here";
+    if (!find_operator(target)) return "no such operator here";
     // Kernels take their arguments unchecked.
-    const TargetFormals& formals = formals_.of(graph_, graph_.node(node).target);
+    const Signature& formals = graph_.target(node).signature();
     const auto arguments = graph_.arguments(node);
     for (size_t i = 0; i < formals.arguments.size(); ++i) {
       const FormalType& type = formals.arguments[i].type;
@@ -85,13 +86,13 @@ class Bench {
 
   // Throws what the operator throws.
   MeasuredCall measure(NodeId node) {
-    const c10::OperatorHandle op = *graph_.target(node).find_operator();
+    const c10::OperatorHandle op = *find_operator(graph_.target(node));
     templates_.clear();
     std::string problem;
     const auto note = [&](const std::string& what) { problem = what; };
     const auto same = [](c10::Device device) { return device; };
     const CallTemplates::Call call =
-        templates_.add(node, formals_.of(graph_, graph_.node(node).target), {.device = same, .problem = note});
+        templates_.add(node, graph_.target(node).signature(), {.device = same, .problem = note});
     if (!problem.empty()) throw Error(problem);
     make_tensors(node);
 
@@ -185,7 +186,6 @@ class Bench {
   const Graph& graph_;
   const MeasureOptions& options_;
   CallTemplates templates_;
-  Formals formals_;
   std::unordered_map<ValueId, at::Tensor, ValueHash> tensors_;
 };
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "profiler/memory/scratch_rules.h"
+#include "profiler/cost/scratch_rules.h"
 
 namespace shadowgraph {
 namespace {

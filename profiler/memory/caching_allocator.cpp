@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "shadowgraph/profile.h"

@@ -7,7 +7,7 @@
 #include "ir/operators/operator_table.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/operand_reader.h"
-#include "profiler/memory/scratch_rules.h"
+#include "profiler/cost/scratch_rules.h"
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "profiler/memory/scratch_rules.h"
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
+#include "profiler/cost/scratch_rules.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile.h"
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "ir/analysis/module_tree.h"
 #include "profiler/memory/device_run.h"
-#include "profiler/module_tree.h"
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
 namespace {

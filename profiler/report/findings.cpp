@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/time.h"
 

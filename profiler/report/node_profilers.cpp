@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "profiler/csv_writer.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/profilers.h"
 #include "shadowgraph/profile/time.h"
+#include "support/csv.h"
 
 namespace shadowgraph {
 namespace {

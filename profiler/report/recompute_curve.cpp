@@ -8,7 +8,7 @@
 #include "shadowgraph/profile/flops.h"
 #include "shadowgraph/profile/recompute.h"
 #include "shadowgraph/profile/time.h"
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
 

@@ -6,9 +6,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
-#include "shadowgraph/analysis.h"
 #include "shadowgraph/profile/recompute.h"
 
 namespace shadowgraph {

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <charconv>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
-#include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
-#include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/operator_costs.h"
 #include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {

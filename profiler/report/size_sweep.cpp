@@ -1,5 +1,8 @@
+#include <array>
+
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/sweep.h"
 
 namespace shadowgraph {
 namespace {

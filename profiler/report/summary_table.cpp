@@ -5,10 +5,10 @@
 #include <functional>
 #include <map>
 
-#include "passes/structure/blocks.h"
-#include "passes/structure/structure.h"
+#include "ir/analysis/blocks.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile.h"
+#include "support/hash_index.h"
 
 namespace shadowgraph {
 namespace {

@@ -22,10 +22,10 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/profile.h"

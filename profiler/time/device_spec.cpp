@@ -1,17 +1,20 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 
 #include "ir/text/words.h"
-#include "profiler/embedded_files.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/text.h"
+#include "support/embedded_file.h"
+#include "support/json.h"
 
 namespace shadowgraph {
+
+std::span<const EmbeddedFile> device_files();  // profiler/time/devices/, by cmake/embed.cmake
+
 namespace {
 
 using nlohmann::json;
@@ -205,14 +208,14 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
 DeviceSpec DeviceSpec::read_file(const std::string& path) {
   const std::string text = shadowgraph::read_file(path);
   try {
-    return device_spec_from_json(json::parse(text), path);
+    return device_spec_from_json(parse_json(text), path);
   } catch (const json::exception& error) {
     throw ParseError(path + ": " + error.what(), 0, 0);
   }
 }
 
 void DeviceSpec::write_file(const std::string& path) const {
-  shadowgraph::write_file(path, to_json(*this).dump(2) + "\n");
+  shadowgraph::write_file(path, json_text(to_json(*this), 2) + "\n");
 }
 
 std::string DeviceSpec::calibration_file() {
@@ -236,7 +239,7 @@ std::vector<std::string> DeviceSpec::names() {
 
 DeviceSpec DeviceSpec::named(std::string_view name) {
   for (const EmbeddedFile& file : device_files()) {
-    if (file.name == name) return device_spec_from_json(json::parse(file.text), std::string(name));
+    if (file.name == name) return device_spec_from_json(parse_json(file.text), std::string(name));
   }
   throw Error(
       fmt::format("no device '{}' is known; there are {}, and files of your own", name, fmt::join(names(), ", ")));

@@ -174,10 +174,10 @@ TargetClass class_of(const Target& called) {
 
 // The argument of a formal's name; nullptr if the call has none.
 const Argument* argument_named(const Graph& graph, NodeId node, std::string_view name) {
-  const auto& formals = graph.target(node).schema().arguments();
+  const auto& formals = graph.target(node).signature().arguments;
   const auto arguments = graph.arguments(node);
   for (size_t i = 0; i < arguments.size() && i < formals.size(); ++i) {
-    if (formals[i].name() == name) return &arguments[i];
+    if (formals[i].name == name) return &arguments[i];
   }
   return nullptr;
 }

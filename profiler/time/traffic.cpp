@@ -79,6 +79,8 @@ class TrafficOf {
 
 }  // namespace
 
+int64_t NodeTraffic::total() const { return saturating_add(read, written); }
+
 NodeTraffic& NodeTraffic::operator+=(const NodeTraffic& other) {
   read = saturating_add(read, other.read);
   written = saturating_add(written, other.written);

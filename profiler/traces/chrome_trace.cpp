@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <optional>
 
-#include "profiler/csv_writer.h"
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/profilers.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
+#include "support/csv.h"
 
 namespace shadowgraph {
 namespace {

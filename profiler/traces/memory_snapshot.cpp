@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <map>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
 #include "profiler/memory/device_run.h"
-#include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/traces.h"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
 #include "shadowgraph/text.h"

@@ -142,8 +142,8 @@ void bind_parts(py::module_& m) {
           "arg_names",
           [](const PyNode& n) {
             std::vector<std::string> names;
-            for (const auto& formal : n.graph->target((record(n), n.id)).schema().arguments())
-              names.push_back(formal.name());
+            for (const auto& formal : n.graph->target((record(n), n.id)).signature().arguments)
+              names.push_back(formal.name);
             return names;
           },
           "What the schema calls the arguments; as many as `args`.")

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/sharding/apply.h"
 #include "sharding/apply/local_program.h"

@@ -97,7 +97,7 @@ void Application::check_strided(NodeId node, std::span<const ValueId> operands, 
 NodeId Application::look_up(NodeId node, const ShardingRules::Lookup& lookup, std::vector<Taken> taken) {
   const std::string& name = read_.target(node).name();
   const auto named = [&](const char* argument) {
-    return static_cast<size_t>(*read_.target(node).schema().argumentIndexWithName(argument));
+    return *read_.target(node).signature().position_of(argument);
   };
   const auto number = [&](const char* argument) { return read_.arguments(node)[named(argument)].i; };
   ValueId& indices = taken.at(lookup.operand).made;
@@ -120,7 +120,7 @@ NodeId Application::look_up(NodeId node, const ShardingRules::Lookup& lookup, st
   replaced_.emplace_back(named("padding_idx"), Argument::of_int(-1));
   const ValueId found = program_.only_result(copy_call(node, taken));
   const NodeId made =
-      program_.append(program_.emitter.target("aten::masked_fill", "Scalar"), rows_of(program_, found, local.others));
+      program_.append(program_.emitter.target("aten::masked_fill.Scalar"), rows_of(program_, found, local.others));
   program_.rebuild.node(node, made);
   return made;
 }
@@ -164,7 +164,7 @@ void Application::place_results(NodeId node, NodeId made, std::span<const ValueI
                                 const NodeLayouts& layouts) {
   // What a node read on the host is a number in the graph already, and what gives nothing has no shape to find; but
   // it may refuses its operands.
-  const bool gives_nothing = read_.target(node).schema().returns().empty();
+  const bool gives_nothing = read_.target(node).signature().returns.empty();
   torch::jit::Stack stack;
   if (!results.empty() || (gives_nothing && read_.target(node).kind() == TargetKind::kOperator)) {
     try {

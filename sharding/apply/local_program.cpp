@@ -95,9 +95,9 @@ ValueId LocalProgram::new_value(NodeId node, const at::Tensor& fake, ValueId lik
 // ---------------------------------------------------------------------------------------------------------------------
 // Nodes of a redistribution
 
-ValueId LocalProgram::call_for_one(const char* name, const char* overload, std::initializer_list<Argument> arguments) {
+ValueId LocalProgram::call_for_one(const char* name, std::initializer_list<Argument> arguments) {
   return only_result(
-      append(emitter.target(name, overload), std::span<const Argument>(arguments.begin(), arguments.size())));
+      append(emitter.target(name), std::span<const Argument>(arguments.begin(), arguments.size())));
 }
 
 ValueId LocalProgram::only_result(NodeId node) {
@@ -110,27 +110,27 @@ ValueId LocalProgram::only_result(NodeId node) {
 
 ValueId LocalProgram::view(ValueId source, std::span<const int64_t> sizes) {
   if (std::ranges::equal(made_.sizes(source), sizes)) return source;
-  return call_for_one("aten::view", "", {Argument::of_value(source), made_.int_list(sizes)});
+  return call_for_one("aten::view", {Argument::of_value(source), made_.int_list(sizes)});
 }
 
 ValueId LocalProgram::permute(ValueId source, std::span<const int64_t> order) {
-  return call_for_one("aten::permute", "", {Argument::of_value(source), made_.int_list(order)});
+  return call_for_one("aten::permute", {Argument::of_value(source), made_.int_list(order)});
 }
 
 ValueId LocalProgram::select(ValueId source, int64_t dim, int64_t index) {
-  return call_for_one("aten::select", "int",
+  return call_for_one("aten::select.int",
                       {Argument::of_value(source), Argument::of_int(dim), Argument::of_int(index)});
 }
 
 ValueId LocalProgram::slice(ValueId source, int64_t dim, int64_t begin, int64_t end) {
-  return call_for_one("aten::slice", "Tensor",
+  return call_for_one("aten::slice.Tensor",
                       {Argument::of_value(source), Argument::of_int(dim), Argument::of_int(begin),
                        Argument::of_int(end), Argument::of_int(1)});
 }
 
 ValueId LocalProgram::contiguous_clone(ValueId source) {
   return call_for_one(
-      "aten::clone", "",
+      "aten::clone",
       {Argument::of_value(source), Argument::of_int(static_cast<int64_t>(c10::MemoryFormat::Contiguous))});
 }
 
@@ -139,7 +139,7 @@ ValueId LocalProgram::contiguous(ValueId source) {
 }
 
 ValueId LocalProgram::divided(ValueId source, int64_t by) {
-  return call_for_one("aten::div", "Tensor", {Argument::of_value(source), Argument::of_int(by)});
+  return call_for_one("aten::div.Tensor", {Argument::of_value(source), Argument::of_int(by)});
 }
 
 ValueId LocalProgram::collective(const char* name, std::initializer_list<Argument> arguments,

@@ -50,7 +50,7 @@ class LocalProgram {
   // The result of a node that has one, called on its operands' fakes.
   ValueId only_result(NodeId node);
   // A node with one result.
-  ValueId call_for_one(const char* name, const char* overload, std::initializer_list<Argument> arguments);
+  ValueId call_for_one(const char* name, std::initializer_list<Argument> arguments);
 
   // ---- Nodes of a redistribution: one fresh result each, or a view
   ValueId view(ValueId source, std::span<const int64_t> sizes);  // itself if it has these sizes

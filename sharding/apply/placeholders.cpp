@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "passes/rewrite/fake_of.h"
+#include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/text.h"
 #include "sharding/apply/application.h"
 #include "sharding/apply/sharding_notes.h"

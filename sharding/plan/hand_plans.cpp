@@ -5,8 +5,8 @@
 #include <array>
 #include <map>
 
-#include "profiler/module_tree.h"
-#include "shadowgraph/analysis.h"
+#include "ir/analysis/module_tree.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/sharding/plan.h"
 
 namespace shadowgraph {

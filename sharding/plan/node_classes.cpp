@@ -6,8 +6,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "passes/structure/blocks.h"
-#include "profiler/module_tree.h"
+#include "ir/analysis/blocks.h"
+#include "ir/analysis/module_tree.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

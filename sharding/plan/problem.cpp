@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "sharding/plan/named_nodes.h"
 #include "sharding/plan/problem_builder.h"
 

@@ -8,7 +8,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "shadowgraph/analysis.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/sharding/plan.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "sharding/plan/named_nodes.h"
 #include "sharding/plan/problem_builder.h"
 

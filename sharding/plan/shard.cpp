@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <tuple>
 
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/time.h"
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 #include "sharding/plan/named_nodes.h"
 #include "sharding/plan/node_classes.h"
 

@@ -5,12 +5,12 @@
 #include <optional>
 #include <utility>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/profile/recompute.h"
 #include "shadowgraph/profile/time.h"
-#include "shadowgraph/profile/units.h"
 #include "shadowgraph/sharding/recompute.h"
+#include "shadowgraph/units.h"
 #include "sharding/plan/node_strategies.h"
 
 namespace shadowgraph {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "shadowgraph/saturating.h"
 #include "shadowgraph/text.h"
 #include "sharding/rules/rule_table.h"
 

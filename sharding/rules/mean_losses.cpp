@@ -11,7 +11,7 @@
 
 #include <vector>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/sharding/rules.h"
 
@@ -35,7 +35,7 @@ int64_t split_mean_losses(Graph& graph) {
     if (is_mean_loss(graph, node)) losses.push_back(node);
   }
   if (losses.empty()) return 0;
-  const TargetId div = graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow("aten::div", "Tensor"));
+  const TargetId div = graph.intern_operator("aten::div.Tensor");
   for (const NodeId node : losses) {
     const ValueId loss = graph.results(node)[0].ref.value;
     const ValueId weight = graph.results(node)[1].ref.value;

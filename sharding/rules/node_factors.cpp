@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "ir/operators/operator_facts.h"
+#include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
 
@@ -21,13 +22,11 @@ bool TensorFactors::has(FactorId factor) const {
 // Reading a call
 
 NodeCall::NodeCall(const Graph& graph, NodeId node)
-    : graph_(graph), node_(node), formals_(formals_of(graph.target(node))) {}
+    : graph_(graph), node_(node) {}
 
 int NodeCall::position(std::string_view name) const {
-  for (size_t i = 0; i < formals_.arguments.size(); ++i) {
-    if (formals_.arguments[i].name == name) return static_cast<int>(i);
-  }
-  return -1;
+  const auto position = signature().position_of(name);
+  return position ? static_cast<int>(*position) : -1;
 }
 
 const Argument* NodeCall::argument(std::string_view name) const {
@@ -76,9 +75,9 @@ FactorBuilder::FactorBuilder(const NodeCall& c) : call(c) {
   const auto add = [&](std::vector<TensorFactors>& to, size_t position, const Argument& argument) {
     TensorFactors tensor{.argument = static_cast<uint16_t>(position)};
     if (argument.kind == ArgumentKind::kConstant) {
-      const at::Tensor& constant = graph.constant(argument.constant);
-      if (!constant.defined()) return;
-      tensor.sizes.assign(constant.sizes().begin(), constant.sizes().end());
+      const auto constant = graph.constant_meta(argument.constant);
+      if (!constant) return;
+      tensor.sizes.assign(constant->sizes.begin(), constant->sizes.end());
     } else if (argument.kind == ArgumentKind::kValue && graph.value(argument.ref.value).kind == ValueKind::kTensor) {
       const std::span<const int64_t> sizes = graph.sizes(argument.ref.value);
       tensor.sizes.assign(sizes.begin(), sizes.end());

@@ -11,9 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/operators/formals.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/operators.h"
+#include "shadowgraph/graph/signature.h"
 #include "shadowgraph/sharding/rules.h"
 #include "sharding/rules/rule_text.h"
 
@@ -78,7 +77,7 @@ class NodeCall {
   const Graph& graph() const { return graph_; }
   const Target& target() const { return graph_.target(node_); }
   NodeId node() const { return node_; }
-  const TargetFormals& formals() const { return formals_; }
+  const Signature& signature() const { return target().signature(); }
   // Position of an argument in the schema; -1 if it has none of this name.
   int position(std::string_view name) const;
   const Argument* argument(std::string_view name) const;
@@ -92,7 +91,6 @@ class NodeCall {
  private:
   const Graph& graph_;
   NodeId node_;
-  TargetFormals formals_;
 };
 
 // Thrown by what works out factors where a rule does not fit a call; what() says how.

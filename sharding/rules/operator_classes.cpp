@@ -33,7 +33,7 @@ void passes_partial(FactorBuilder& b, const std::string& argument) {
   b.monotone({{argument}}, false);
 }
 void view_passes_partial(FactorBuilder& b) {
-  passes_partial(b, b.call.formals().arguments.at(self_of(b).argument).name);
+  passes_partial(b, b.call.signature().arguments.at(self_of(b).argument).name);
 }
 
 void broadcast_to(TensorFactors& tensor, const TensorFactors& whole) {
@@ -88,10 +88,10 @@ void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
       }
     }
   };
-  for (size_t i = 0; i < b.call.formals().arguments.size(); ++i) {
+  for (size_t i = 0; i < b.call.signature().arguments.size(); ++i) {
     if (i != self_of(b).argument) follow(b.operands(static_cast<uint16_t>(i)));
   }
-  for (size_t r = 0; r < b.call.formals().returns.size(); ++r) {
+  for (size_t r = 0; r < b.call.signature().returns.size(); ++r) {
     std::vector<TensorFactors*> list;
     for (TensorFactors& result : b.made.results) {
       if (result.argument == r) list.push_back(&result);
@@ -173,7 +173,7 @@ void reduction(const RuleText& rule, FactorBuilder& b) {
       result.dims[at++] = self.dims[d];
     }
   }
-  const std::string argument = b.call.formals().arguments.at(self.argument).name;
+  const std::string argument = b.call.signature().arguments.at(self.argument).name;
   if (!counts && (op == PartialOp::kSum || op == PartialOp::kAverage)) b.linear({{argument}});
   if (op == PartialOp::kMax || op == PartialOp::kMin) {
     // A maximum of maxima, and not of minima.

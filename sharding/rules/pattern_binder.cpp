@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "shadowgraph/saturating.h"
 #include "sharding/rules/node_factors.h"
 
 namespace shadowgraph {
@@ -41,21 +42,16 @@ class PatternBinder {
   }
 
  private:
-  static bool is_tensor(const FormalType& type) {
-    return type.type == TypeClass::kTensor || (type.type == TypeClass::kList && type.element == TypeClass::kTensor);
-  }
-
   // Patterns stand for the schema's tensors in order; those that are `out=` arguments are the results.
   void pair_up() {
     const NodeCall& call = builder_.call;
-    const c10::FunctionSchema& schema = call.target().schema();
+    const std::vector<Formal>& formals = call.target().signature().arguments;
     size_t next = 0;
-    for (size_t i = 0; i < call.formals().arguments.size(); ++i) {
-      if (!is_tensor(call.formals().arguments[i].type)) continue;
-      if (i < schema.arguments().size() && schema.arguments()[i].is_out()) continue;
+    for (size_t i = 0; i < formals.size(); ++i) {
+      if (!formals[i].type.is_tensor_like() || formals[i].out) continue;
       const std::vector<TensorFactors*> tensors = builder_.operands(static_cast<uint16_t>(i));
       if (next >= rule_.operands.size()) {
-        if (!tensors.empty()) throw Misfit(fmt::format("it says nothing of {}", call.formals().arguments[i].name));
+        if (!tensors.empty()) throw Misfit(fmt::format("it says nothing of {}", formals[i].name));
         continue;
       }
       for (TensorFactors* tensor : tensors) pair(*tensor, rule_.operands[next]);

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "profiler/embedded_files.h"
 #include "shadowgraph/sharding/layout.h"
+#include "support/embedded_file.h"
 
 namespace shadowgraph {
 

@@ -64,10 +64,10 @@ class CallKey {
         break;
       }
       case ArgumentKind::kConstant: {
-        const at::Tensor& constant = graph_.constant(argument.constant);
-        add(constant.defined() ? constant.dim() : -1);
-        if (!constant.defined()) break;
-        for (const int64_t size : constant.sizes()) add(size);
+        const auto constant = graph_.constant_meta(argument.constant);
+        add(constant ? static_cast<int64_t>(constant->sizes.size()) : -1);
+        if (!constant) break;
+        for (const int64_t size : constant->sizes) add(size);
         break;
       }
       case ArgumentKind::kInt:

@@ -5,6 +5,7 @@
 #include <array>
 #include <numeric>
 
+#include "shadowgraph/profile/operator_costs.h"
 #include "sharding/rules/class_parts.h"
 
 namespace shadowgraph {
@@ -294,7 +295,7 @@ void cat(const RuleText& rule, FactorBuilder& b) {
   if (parts.empty() || result.dims.empty()) throw Misfit("nothing to join");
   FactorId piece = 0;
   equal_pieces(b, result, dim, parts, &piece);
-  passes_partial(b, b.call.formals().arguments.at(self_of(b).argument).name);
+  passes_partial(b, b.call.signature().arguments.at(self_of(b).argument).name);
 }
 
 // constant_pad_nd: pairs from the last dimension on. A dimension with padding is not cut.

@@ -1,6 +1,7 @@
 #include "sharding/solver/compact_model.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace shadowgraph {

@@ -10,7 +10,7 @@
 #include <set>
 #include <string>
 
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 #include "sharding/solver/highs.h"
 #include "sharding/solver/least_needs.h"
 #include "sharding/solver/linear_program.h"

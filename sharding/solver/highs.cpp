@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "sharding/solver/compact_model.h"
 #include "sharding/solver/problem_model.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -11,6 +10,7 @@
 #include <string_view>
 
 #include "shadowgraph/error.h"
+#include "support/json.h"
 
 namespace shadowgraph {
 
@@ -80,9 +80,9 @@ class JsonReader {
     while (at_ < text_.size() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2 : 1;
     if (at_ >= text_.size()) fail("the text does not end");
     ++at_;
-    const nlohmann::json parsed = nlohmann::json::parse(text_.substr(begin, at_ - begin), nullptr, false);
-    if (!parsed.is_string()) fail("the text has characters that it may not have");
-    return parsed.get<std::string>();
+    const auto parsed = try_parse_json(text_.substr(begin, at_ - begin));
+    if (!parsed || !parsed->is_string()) fail("the text has characters that it may not have");
+    return parsed->get<std::string>();
   }
 
   template <typename Each>

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
 

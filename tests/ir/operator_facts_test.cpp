@@ -21,6 +21,7 @@
 #include "ir/operators/operator_forms.h"
 #include "ir/operators/operator_name.h"
 #include "ir/operators/operator_table.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph::operator_facts_test {
 namespace {
@@ -391,7 +392,7 @@ constexpr int kPoison = 0x5A;
 constexpr int kOtherPoison = 0x3C;
 
 c10::OperatorHandle operator_of(const std::string& name) {
-  return c10::Dispatcher::singleton().findSchema(operator_name(name)).value();
+  return find_operator(name).value();
 }
 Target target_of_name(const std::string& name) { return Target(TargetKind::kOperator, operator_of(name).schema()); }
 
@@ -753,7 +754,7 @@ std::vector<IValue> run_on(const c10::OperatorHandle& op, Arguments arguments) {
 
 // Batch norm's `save_mean` outside training.
 bool leaves_out_alone(const Outcome& run, const Target& target) {
-  const auto& arguments = target.schema().arguments();
+  const auto& arguments = function_schema(target).arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].is_out() && !run.written.contains(i)) return true;
   }
@@ -771,10 +772,10 @@ TEST_F(OperatorCalls, GiveInTheirFunctionalFormWhatTheyWrite) {
     const Outcome run = run_call(call.name, call.arguments);
     if (facts.write_condition >= 0 && !run.arguments[facts.write_condition].toBool()) return;  // writes nothing
     if (leaves_out_alone(run, target)) return;
-    const Arguments arguments = made_arguments(target.schema(), call.arguments);
+    const Arguments arguments = made_arguments(function_schema(target), call.arguments);
     Arguments taken;
     for (const uint16_t position : form->arguments) taken.push_back(arguments[position]);
-    const auto results = run_on(*form->target.find_operator(), taken);
+    const auto results = run_on(*find_operator(form->target), taken);
     ASSERT_EQ(results.size(), form->fresh.size() + form->written.size());
     for (size_t r = 0; r < form->fresh.size(); ++r) {
       EXPECT_TRUE(same_contents(results[r], run.results[form->fresh[r]])) << "result " << r;
@@ -798,8 +799,8 @@ TEST_F(OperatorCalls, LeaveInTheirInPlaceFormWhatTheyGive) {
     if (form == nullptr) return;
     forms.insert(form->name());
     const Outcome run = run_call(call.name, call.arguments);
-    Arguments arguments = made_arguments(target.schema(), call.arguments);
-    const auto results = run_on(*form->find_operator(), arguments);
+    Arguments arguments = made_arguments(function_schema(target), call.arguments);
+    const auto results = run_on(*find_operator(form), arguments);
     std::vector<IValue> left = results;
     const FunctionalForm* back = functional_form(*form);
     ASSERT_NE(back, nullptr);
@@ -823,7 +824,7 @@ TEST_F(OperatorCalls, GiveWithoutOutWhatTheyLeaveThere) {
     forms.insert(toString(form->op.operator_name()));
     const Outcome run = run_call(call.name, call.arguments);
     if (leaves_out_alone(run, target)) return;
-    const Arguments arguments = made_arguments(target.schema(), call.arguments);
+    const Arguments arguments = made_arguments(function_schema(target), call.arguments);
     Arguments taken;
     for (size_t i = 0; i < form->arguments.size(); ++i) {
       const bool known = form->arguments[i] != FreshForm::kOfResult;

@@ -1,7 +1,7 @@
 // Patterns: what they match, and above all what they do not.
 #include <gtest/gtest.h>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/pattern.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {

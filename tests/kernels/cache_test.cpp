@@ -14,7 +14,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "kernels/cache/sha256.h"
+#include "support/sha256.h"
 #include "tests/kernels/temporary_folder.h"
 
 namespace shadowgraph {

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/polynomial.h"
 
 namespace shadowgraph {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "passes/rewrite/fake_of.h"
 #include "shadowgraph/fake.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"

@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"
 

@@ -8,7 +8,7 @@
 #include "core/mode/observe_mode.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/measure.h"
 #include "tests/live_bytes.h"

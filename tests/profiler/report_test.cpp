@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "shadowgraph/profile.h"
 #include "tests/profiler/test_graph.h"
 

@@ -8,11 +8,11 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "profiler/memory/scratch_rules.h"
+#include "profiler/cost/scratch_rules.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/measure.h"
+#include "shadowgraph/profile/operator_costs.h"
 #include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 

@@ -14,7 +14,7 @@
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/profile.h"

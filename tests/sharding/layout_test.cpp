@@ -1,5 +1,6 @@
 // Layouts: parts of real tensors, put together again.
 #include "shadowgraph/sharding/layout.h"
+#include "shadowgraph/sharding/parts.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,6 @@
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/sharding/apply.h"
 #include "shadowgraph/sharding/plan.h"

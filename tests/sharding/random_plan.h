@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/sharding/plan.h"
 #include "shadowgraph/sharding/redistribution.h"
 #include "shadowgraph/sharding/rules.h"

@@ -5,7 +5,6 @@
 
 #include "shadowgraph/capture.h"
 #include "shadowgraph/draw_plan.h"
-#include "shadowgraph/edit.h"
 #include "shadowgraph/fake.h"
 
 namespace shadowgraph {

@@ -1,22 +1,23 @@
 // What a node calls: an operator, one of the sg:: built-ins, or a function the user registered.
 //
 // A target is kept as name and schema text, so that a graph with somebody's own operator opens in a tool that does not
-// have it; the schema is parsed (without registration) when first asked for, the operator handle looked up likewise.
+// have it; the schema is parsed without registration. shadowgraph/graph/libtorch.h has the schema and the operator as
+// libtorch knows them.
 #pragma once
-
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/function_schema.h>
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/ids.h"
+#include "shadowgraph/graph/signature.h"
+
+namespace c10 {
+struct FunctionSchema;
+}
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -79,15 +80,17 @@ class Target {
   // `schema_text` is the full schema, "aten::mm(Tensor self, Tensor mat2) -> Tensor".
   // Throws ParseError if it is not a schema.
   Target(TargetKind kind, const std::string& schema_text);
-  Target(TargetKind kind, c10::FunctionSchema schema);
+  Target(TargetKind kind, const c10::FunctionSchema& schema);
 
   TargetKind kind() const { return kind_; }
   // Operator name with overload: "aten::add.Tensor".
   const std::string& name() const { return name_; }
-  const c10::FunctionSchema& schema() const { return known_->schema; }
+  // Worked out when first asked for, like facts(), and kept as they are.
+  const Signature& signature() const {
+    const Signature* known = known_->signature.load(std::memory_order_acquire);
+    return known != nullptr ? *known : work_out_signature();
+  }
   std::string schema_text() const;
-  // The operator in this process' dispatcher, if it is there with the very same schema.
-  std::optional<c10::OperatorHandle> find_operator() const;
   // Worked out when first asked for, kept with this target and its copies, and never moved. Thread-safe. They depend on
   // the schema, so that a graph means the same in a tool that does not have a user's operator, and on the tags that the
   // operator has in this process (random, host_read, pointwise, changes_objects): until it is registered it has none
@@ -100,16 +103,19 @@ class Target {
  private:
   friend struct KnownTarget;  // ir/operators/known_target.h
   struct Known {
-    explicit Known(c10::FunctionSchema s) : schema(std::move(s)) {}
-    const c10::FunctionSchema schema;
     std::atomic<const OperatorFacts*> facts = nullptr;
+    std::atomic<const Signature*> signature = nullptr;
   };
+  const Signature& work_out_signature() const;
   const OperatorFacts& work_out_facts() const;
 
   TargetKind kind_;
   std::string name_;
   std::shared_ptr<Known> known_;  // a KnownTarget
 };
+
+// Whether this process has an operator of that name with another schema: the graph is from another libtorch.
+bool has_another_schema(const Target& target);
 
 // Built-in targets. Every graph has them at these TargetIds.
 //   sg::parameter(str name) -> Tensor      a parameter of the captured module; likewise sg::buffer, sg::input

@@ -1,4 +1,4 @@
-// Rewriting by rules: wherever a graph does what a pattern says (shadowgraph/edit.h), let it do something else.
+// Rewriting by rules: wherever a graph does what a pattern says (shadowgraph/edit/pattern.h), let it do something else.
 //
 //     const auto rules = parse_rules(
 //         "rule linear\n"
@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/pattern.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/passes/pass.h"
 

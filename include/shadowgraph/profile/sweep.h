@@ -18,7 +18,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/profile/device_memory.h"
 #include "shadowgraph/profile/flops.h"
 

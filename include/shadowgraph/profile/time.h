@@ -18,7 +18,6 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/measure.h"
 
@@ -35,7 +34,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 struct NodeTraffic {
   int64_t read = 0;
   int64_t written = 0;
-  int64_t total() const { return saturating_add(read, written); }
+  int64_t total() const;  // saturates
   NodeTraffic& operator+=(const NodeTraffic& other);
   friend bool operator==(const NodeTraffic&, const NodeTraffic&) = default;
 };

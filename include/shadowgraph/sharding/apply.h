@@ -28,8 +28,6 @@
 // and sliced.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -86,9 +84,5 @@ struct ShardedGraph {
 // Throws ShardingError; Error if the mesh has no such rank or the graph has a process group called like one of its axes.
 // Linear, about what shape propagation costs.
 ShardedGraph apply(const Graph& graph, const ShardingPlan& plan, int64_t rank, const ApplyOptions& options = {});
-
-// The part of a whole parameter, buffer or input that this rank's program is to be given: local_part() with the strides
-// that the graph has. Throws Error if it does not fit.
-at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tensor& whole);
 
 }  // namespace shadowgraph

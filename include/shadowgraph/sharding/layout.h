@@ -16,8 +16,6 @@
 // again by the second. All parts are equal: what does not divide has no such layout (no padding, no uneven pieces).
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <array>
 #include <cstdint>
 #include <initializer_list>
@@ -29,7 +27,7 @@
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
-#include "shadowgraph/process_group.h"
+#include "shadowgraph/mesh.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -101,16 +99,5 @@ std::string to_string(const Layout& layout);
 // One device's sizes; nothing if a cut does not divide, names a dimension that is not there, or `outer` does not fit.
 std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, const Layout& layout,
                                                 const DeviceMesh& mesh);
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Real tensors, for tests, simulators and loading.
-
-// The part of `full` that `rank` has: a new contiguous tensor. Partial axes: coordinate 0 has all of it and the others
-// zeros (kSum), or all have it (kAverage, kMax, kMin). Throws Error if the layout does not divide it.
-at::Tensor local_part(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank);
-// The whole tensor from the parts of all ranks, in order of ranks. Throws Error if the parts do not fit the layout, or
-// if devices that must have the same do not have it (compared bit for bit, NaN included).
-at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
-                    std::span<const int64_t> sizes);
 
 }  // namespace shadowgraph

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "core/mode/observe_mode.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/recompute_regions.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/checkpoint.h"
 #include "shadowgraph/profile.h"

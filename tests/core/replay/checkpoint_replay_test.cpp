@@ -8,7 +8,7 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/passes/recompute.h"

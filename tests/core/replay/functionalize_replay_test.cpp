@@ -6,9 +6,9 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/functional.h"
 #include "shadowgraph/replay.h"

@@ -7,7 +7,7 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/replay.h"
 #include "tests/passes/model_captures.h"
