@@ -116,8 +116,8 @@ bool verify_kernels(const KernelsRequest& request) {
   return broken == 0;
 }
 
-void prune_kernels(const KernelsRequest& request) {
-  print_erased(request, prune_kernel_cache(directory_of(request), request.max_bytes, request.dry_run));
+void prune_kernels(const KernelsRequest& request, int64_t most) {
+  print_erased(request, prune_kernel_cache(directory_of(request), most, request.dry_run));
 }
 
 void clear_kernels(const KernelsRequest& request) {

@@ -1,4 +1,4 @@
-// `shadowgraph kernels`: the folder of kernels made on demand, looked at and tidied.
+// `shadowgraph list kernels`: the folder of kernels made on demand, looked at and tidied.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,6 @@ namespace shadowgraph::cli {
 
 struct KernelsRequest {
   std::string directory;  // empty: where the library looks
-  int64_t max_bytes = 0;  // prune: what may stay
   bool dry_run = false;   // prune, clear: say what would go
   bool json = false;
 };
@@ -17,7 +16,8 @@ struct KernelsRequest {
 void list_kernels(const KernelsRequest& request);
 // Compares every library's digest with its manifest. Whether all are whole.
 bool verify_kernels(const KernelsRequest& request);
-void prune_kernels(const KernelsRequest& request);
+// `most`: bytes that may stay.
+void prune_kernels(const KernelsRequest& request, int64_t most);
 void clear_kernels(const KernelsRequest& request);
 
 }  // namespace shadowgraph::cli

@@ -1,12 +1,15 @@
 #include "cli/option_checks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <system_error>
 
-#include "cli/size_sweep.h"
+#include "cli/suggestion.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -18,17 +21,68 @@ std::optional<double> number_of(const std::string& text) {
   return number;
 }
 
+// `named_are_fine`: whether the words are those that may be given, or those that may not.
+void refuse(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words,
+            bool named_are_fine) {
+  for (const CLI::Option* given : command.get_options()) {
+    const std::string name = given->get_name();
+    if (given->count() == 0 || name == option) continue;
+    const bool named =
+        std::ranges::any_of(words, [&](std::string_view word) { return word == name || word == given->get_group(); });
+    if (named != named_are_fine) throw CLI::ValidationError(fmt::format("{} is not taken with {}", name, option));
+  }
+}
+
 }  // namespace
 
 CLI::Validator whole_number_from(int64_t least) {
-  return CLI::Validator(
-      [least](const std::string& text) {
-        int64_t number = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-        const bool fits = error == std::errc() && end == text.data() + text.size() && number >= least;
-        return fits ? std::string() : fmt::format("'{}' is not a whole number of at least {}", text, least);
-      },
-      fmt::format("INT>={}", least));
+  return {[least](const std::string& text) {
+            int64_t number = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+            const bool fits = error == std::errc() && end == text.data() + text.size() && number >= least;
+            return fits ? std::string() : fmt::format("'{}' is not a whole number of at least {}", text, least);
+          },
+          ""};
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  return {[words = std::move(words)](const std::string& text) {
+            if (std::ranges::find(words, text) != words.end()) return std::string();
+            const std::string near = closest(text, words);
+            return fmt::format("there is no '{}'{}; there are {}", text,
+                               near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(words, ", "));
+          },
+          ""};
+}
+
+CLI::Validator size_like(const std::string& example) {
+  return {[example](const std::string& text) {
+            return parse_bytes(text) ? std::string() : "'" + text + "' is no size such as " + example;
+          },
+          ""};
+}
+
+std::optional<int64_t> parse_bytes(const std::string& text) {
+  double number = 0;
+  const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !(number > 0)) return std::nullopt;
+  std::string unit(next, static_cast<const char*>(text.data() + text.size()));
+  std::erase(unit, ' ');
+  static const std::map<std::string, double> kUnits = {
+      {"", 1},
+      {"B", 1},
+      {"KiB", 1024.0},
+      {"MiB", 1048576.0},
+      {"GiB", 1073741824.0},
+      {"TiB", 1099511627776.0},
+      {"KB", 1000},
+      {"MB", 1000 * 1e3},
+      {"GB", 1e9},
+      {"TB", 1e12},
+  };
+  const auto factor = kUnits.find(unit);
+  if (factor == kUnits.end() || number * factor->second > 9e18) return std::nullopt;
+  return static_cast<int64_t>(std::floor(number * factor->second));
 }
 
 std::string positive_number(const std::string& text) {
@@ -41,22 +95,27 @@ std::string from_0_to_1(const std::string& text) {
   return number && *number >= 0 && *number <= 1 ? std::string() : "'" + text + "' is not a number from 0 to 1";
 }
 
-CLI::Validator size_like(const std::string& example) {
-  return {[example](const std::string& text) {
-            return parse_bytes(text) ? std::string() : "'" + text + "' is no size such as " + example;
-          },
-          ""};
+std::string device_name(const std::string& text) {
+  const bool cuda = text == "cuda" || (text.starts_with("cuda:") && text.size() > 5 && text.size() <= 7 &&
+                                       text.find_first_not_of("0123456789", 5) == std::string::npos);
+  return text == "cpu" || cuda ? std::string() : "'" + text + "' is not cpu, cuda or cuda:i";
 }
 
-std::optional<int64_t> sequence_option(std::string text) {
-  if (text.ends_with("..")) text.resize(text.size() - 2);
-  const bool thousands = text.ends_with('k') || text.ends_with('K');
-  if (thousands) text.pop_back();
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > (int64_t{1} << 40))
-    return std::nullopt;
-  return thousands ? number * 1024 : number;
+CLI::Option* add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
+                       const std::string& description, const std::string& example) {
+  return command
+      .add_option_function<std::string>(
+          name, [&bytes](const std::string& text) { bytes = parse_bytes(text); }, description)
+      ->type_name("SIZE")
+      ->check(size_like(example));
+}
+
+void takes_only(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words) {
+  refuse(command, option, words, true);
+}
+
+void takes_none_of(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words) {
+  refuse(command, option, words, false);
 }
 
 }  // namespace shadowgraph::cli

@@ -1,18 +1,15 @@
-// `shadowgraph whatif SOURCE --dtype bf16 --optimizer adamw`: what a recorded training step would hold otherwise.
+// `profile SOURCE --what-if zero=1,ranks=8`: what a recorded training step would hold otherwise.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "cli/source.h"
-#include "shadowgraph/profile/what_if.h"
 
 namespace shadowgraph::cli {
 
-struct WhatIfRequest {
-  CaptureRequest capture;  // how the step comes to be, if the source is no graph
-  WhatIf change;
-  bool json = false;
-};
-
-// Throws Error if no change is asked for, and what shadowgraph::what_if throws.
-void what_if(const WhatIfRequest& request);
+// Changes as they are typed, "zero=1". Throws CLI::ValidationError for what is none, Error and what
+// shadowgraph::what_if throws for what does not apply to the step.
+void print_what_if(const CaptureRequest& capture, const std::vector<std::string>& changes, bool json);
 
 }  // namespace shadowgraph::cli

@@ -1,11 +1,11 @@
-// `shadowgraph materialize`: weights of a built-in model, or some of them, into a file that torch.load reads.
+#include "cli/weights.h"
+
 #include <ATen/Context.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <fnmatch.h>
 
-#include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/suggestion.h"
 #include "models/registry.h"
@@ -47,7 +47,7 @@ std::string known_models(const std::string& name) {
 
 }  // namespace
 
-void materialize(const MaterializeRequest& request) {
+void write_weights_of(const WeightsRequest& request) {
   for (const std::string& glob : request.only) check_glob(glob);
   const auto& available = models::available();
   if (std::ranges::none_of(available, [&](const auto& info) { return info.name == request.model; })) {

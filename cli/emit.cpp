@@ -1,0 +1,109 @@
+// `shadowgraph emit`: code that runs a graph, or the weights that a model starts with.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "cli/option_checks.h"
+#include "cli/source_options.h"
+#include "cli/verbs.h"
+#include "cli/weights.h"
+#include "shadowgraph/codegen.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph::cli {
+namespace {
+
+struct EmitRequest {
+  CaptureRequest capture;
+  std::string output;                  // folder for code, file for weights
+  std::string language = "cpp";        // cpp | python
+  std::string name;                    // empty: that of the file
+  std::vector<std::string> only;       // "%12", "gradient.*", globs over weights; empty: all
+  std::vector<std::string> functions;  // "my::op=callee@header"
+  bool autograd = false;
+  bool weights = false;
+  int64_t seed = 0;
+};
+
+int emit_code(const CLI::App& command, const EmitRequest& request) {
+  const LoadedGraph loaded = load(request.capture);
+  CodegenOptions options;
+  options.name = request.name.empty() ? std::filesystem::path(request.capture.source).stem().string() : request.name;
+  options.autograd = request.autograd;
+  // A capture is on that device already.
+  if (!loaded.capture_seconds && command.count("--device") > 0) options.device = parse_device(request.capture.device);
+  for (const std::string& text : request.functions) {
+    const size_t equals = text.find('=');
+    const size_t at = text.find('@', equals);
+    options.functions[text.substr(0, equals)] = {.callee = text.substr(equals + 1, at - equals - 1),
+                                                 .from = at == text.npos ? "" : text.substr(at + 1)};
+  }
+  choose_values(loaded.graph, request.only, options);
+  const GeneratedCode code =
+      request.language == "cpp" ? emit_cpp(loaded.graph, options) : emit_python(loaded.graph, options);
+  write_code(code, request.output);
+  std::vector<std::string> files;
+  for (const auto& [name, text] : code.files) files.push_back(name);
+  if (!code.constants_file.empty()) files.push_back(code.constants_file);
+  fmt::print("{}: {}; {} functions for {} calls\n", request.output, fmt::join(files, ", "), code.functions, code.calls);
+  for (const std::string& library : code.libraries_of) {
+    fmt::print("  the code needs the library that defines the operators of {}\n", library);
+  }
+  return 0;
+}
+
+int emit(const CLI::App& command, const EmitRequest& request) {
+  if (!request.weights) {
+    takes_none_of(command, "code, only with --weights", {"--seed"});
+    return emit_code(command, request);
+  }
+  takes_only(command, "--weights", {"SOURCE", "--only", "--seed", "--dtype", "--output"});
+  write_weights_of({request.capture.source, request.only, request.output, request.capture.dtype, request.seed});
+  return 0;
+}
+
+void add_options(CLI::App& command, EmitRequest& request) {
+  add_source(command, request.capture);
+  add_capture_options(command, request.capture);
+  command.get_option("--device")->description("As of a capture; of a saved graph, every device of it as this one");
+  begin_group(command, "The code");
+  command.add_option("--lang", request.language, "cpp: against libtorch alone; python: over torch.ops")
+      ->check(one_of({"cpp", "python"}))
+      ->capture_default_str();
+  command.add_option("--name", request.name, "Of the files and the namespace (default: the source's)");
+  command
+      .add_option("--function", request.functions,
+                  "What code calls for your own: my::op=library::callee@header.h, or @module; repeat")
+      ->take_all()
+      ->check([](const std::string& text) {
+        return text.find('=') == text.npos ? "'" + text + "' is not NAME=CALLEE or NAME=CALLEE@FROM" : std::string();
+      });
+  command.add_flag("--autograd", request.autograd, "Of a forward graph: code that autograd differentiates");
+  begin_group(command, "The weights");
+  command.add_flag("--weights", request.weights, "Initial weights of a built-in model instead, for torch.load");
+  command.add_option("--seed", request.seed, "With --weights: torch::manual_seed before the model is built")
+      ->check(whole_number_from(0))
+      ->capture_default_str();
+  begin_group(command, kOutput);
+  command.add_option("-o,--output", request.output, "Folder for code, made if need be; file for weights")->required();
+  command
+      .add_option("--only", request.only,
+                  "What this value needs: %12, 'gradient.*'; or weights named 'layers.3.*'; repeat")
+      ->take_all();
+  command.footer(
+      "Examples:\n"
+      "  shadowgraph emit gpt2.sg --lang cpp -o gpt2_step\n"
+      "  shadowgraph emit llama3_70b --weights --only 'layers.3.mlp.*' --dtype bf16 -o part.pt");
+}
+
+}  // namespace
+
+Work declare_emit(CLI::App& command) {
+  const auto request = std::make_shared<EmitRequest>();
+  add_options(command, *request);
+  return [request, &command] { return emit(command, *request); };
+}
+
+}  // namespace shadowgraph::cli
