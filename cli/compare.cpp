@@ -42,6 +42,8 @@ struct CompareRequest {
 CaptureRequest capture_of(const CompareRequest& request, const std::string& source) {
   CaptureRequest capture = request.capture;
   capture.source = source;
+  // What is saved is compared as it is: the other side may have been captured with checkpoints to see what they do.
+  if (kind_of_source(source) == SourceKind::kGraph) capture.checkpoint.clear();
   return capture;
 }
 
@@ -289,7 +291,7 @@ int compare(const CLI::App& command, const CompareRequest& request) {
 
 void add_options(CLI::App& command, CompareRequest& request) {
   command.add_option("BEFORE", request.before, "What it was: a SOURCE as of profile, or a profile.json")->required();
-  command.add_option("AFTER", request.after, "What it is; options of the model and the step hold for both")->required();
+  command.add_option("AFTER", request.after, "What it is; options hold for what is captured of the two")->required();
   add_capture_options(command, request.capture);
   begin_group(command, kOutput);
   command.add_flag("--nodes", request.nodes, "Node by node; exit code 1 if they differ, as diff(1)");
