@@ -27,19 +27,15 @@ std::string quality(const AssignmentSolution& solution, const nlohmann::json& js
 }  // namespace
 
 void add_solver_options(CLI::App& command, SolverRequest& request) {
-  command
-      .add_option("--solver", request.solver,
-                  "own search; highs, of the package highspy; both: HiGHS for what is left open")
-      ->check(one_of({"own", "highs", "both"}))
-      ->capture_default_str();
+  add_choice(command, "--solver", request.solver, {"own", "highs", "both"},
+             "own search; highs, of the package highspy; both: HiGHS for what is left open");
   command.add_option("--highs", request.highs,
                      "libhighs.so.1 or its folder (default: $SHADOWGRAPH_HIGHS, else beside libtorch)");
   command.add_option("--time-limit", request.time_limit, "Seconds for the solver (default: 20; 60 with --problem)")
       ->check(positive_number);
   command.add_option("--export", request.exported, "File to write the problem to, for other solvers");
-  command.add_option("--format", request.format, "Of --export: json, iopddl, lp or mps")
-      ->check(one_of({"json", "iopddl", "lp", "mps"}))
-      ->capture_default_str();
+  add_choice(command, "--format", request.format, {"json", "iopddl", "lp", "mps"},
+             "Of --export: json, iopddl, lp or mps");
 }
 
 void export_problem(const AssignmentProblem& problem, const SolverRequest& request) {

@@ -64,11 +64,8 @@ void add_options(CLI::App& command, GraphRequest& request) {
   command.add_option("-o,--output", request.output, "Graph file to write (default: print the graph)");
   command.add_flag("--json", request.json, "As JSON rather than text");
   command.add_flag("--verify", request.verify, "Check the graph against every invariant, and say so");
-  command
-      .add_option("--preset", request.preset,
-                  "Of what is printed: canonical, reads back; short, for people; fingerprint, structure")
-      ->check(one_of({"canonical", "short", "fingerprint"}))
-      ->capture_default_str();
+  add_choice(command, "--preset", request.preset, {"canonical", "short", "fingerprint"},
+             "Of what is printed: canonical, reads back; short, for people; fingerprint, structure");
   command.footer(
       "Examples:\n"
       "  shadowgraph capture gpt2 --mode train -o gpt2.sg\n"

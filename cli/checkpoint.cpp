@@ -143,9 +143,8 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
   add_bytes(command, "--bytes", request.bytes, "The least to compute again so that live bytes stay within: 40GB");
   command.add_option("--modules", request.modules,
                      "Computed again whole or in part: 'transformer.h.*', auto (default: they are found)");
-  command.add_option("--cost", request.cost, "What is to be least: flops, or time on the device of --spec")
-      ->check(one_of({"flops", "time"}))
-      ->capture_default_str();
+  add_choice(command, "--cost", request.cost, {"flops", "time"},
+             "What is to be least: flops, or time on the device of --spec");
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output, "With --bytes: graph file of the step with that plan");
   command.add_option("--svg", request.picture, "File for a picture of the curve");

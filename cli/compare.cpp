@@ -296,8 +296,7 @@ void add_options(CLI::App& command, CompareRequest& request) {
   begin_group(command, kOutput);
   command.add_flag("--nodes", request.nodes, "Node by node; exit code 1 if they differ, as diff(1)");
   command.add_option("-o,--output", request.page, "HTML file: a page of AFTER that shows what differs");
-  command.add_option("--limit", request.limit, "Most lines of a list (0: all; default: 10, and 200 nodes)")
-      ->check(whole_number_from(0));
+  add_number(command, "--limit", request.limit, 0, "Most lines of a list (0: all; default: 10, and 200 nodes)");
   command.add_flag("--json", request.json, "As JSON");
   begin_group(command, kPage);
   add_estimate_options(command, request.estimate);

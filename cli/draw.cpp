@@ -124,8 +124,7 @@ int draw(const CLI::App& command, const DrawRequest& request) {
 
 void add_picture_options(CLI::App& command, DrawRequest& request) {
   begin_group(command, kPicture);
-  command.add_option("--depth", request.depth, "Module levels to open (default: what stays readable)")
-      ->check(whole_number_from(0));
+  add_number(command, "--depth", request.depth, 0, "Module levels to open (default: what stays readable)");
   command.add_flag("--unfold", request.unfold, "Draw repeated layers one by one");
   command.add_flag("--all-phases", request.all_phases, "Draw backward and optimizer too");
   command.add_option("--phase", request.phases, "Draw this phase: forward, backward, optimizer; repeat");
@@ -133,21 +132,15 @@ void add_picture_options(CLI::App& command, DrawRequest& request) {
   command
       .add_option("--around", request.around, "Draw what is near a node (n12), value (%7), module, parameter, operator")
       ->type_name("NODE");
-  command.add_option("--radius", request.radius, "With --around: steps along tensors, either way")
-      ->check(whole_number_from(0))
-      ->capture_default_str();
+  add_number(command, "--radius", request.radius, 0, "With --around: steps along tensors, either way");
   command.add_option("--path", request.path, "Draw the ways of tensors from one to the other")
       ->type_name("FROM TO")
       ->expected(2);
   command.add_option("--diff", request.before, "Mark what differs from this saved graph: added, removed, changed")
       ->type_name("BEFORE");
-  command
-      .add_option("--boxes", request.boxes,
-                  "Boxes in all before modules close (default: 250 of SVG, 3000 of DOT; 0: any number)")
-      ->check(whole_number_from(0));
-  command.add_option("--rows", request.rows, "Boxes below one another before it folds further (0: any number)")
-      ->check(whole_number_from(0))
-      ->capture_default_str();
+  add_number(command, "--boxes", request.boxes, 0,
+             "Boxes in all before modules close (default: 250 of SVG, 3000 of DOT; 0: any number)");
+  add_number(command, "--rows", request.rows, 0, "Boxes below one another before it folds further (0: any number)");
 }
 
 void add_options(CLI::App& command, DrawRequest& request) {

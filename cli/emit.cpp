@@ -69,29 +69,22 @@ void add_options(CLI::App& command, EmitRequest& request) {
   add_capture_options(command, request.capture);
   command.get_option("--device")->description("As of a capture; of a saved graph, every device of it as this one");
   begin_group(command, "The code");
-  command.add_option("--lang", request.language, "cpp: against libtorch alone; python: over torch.ops")
-      ->check(one_of({"cpp", "python"}))
-      ->capture_default_str();
+  add_choice(command, "--lang", request.language, {"cpp", "python"},
+             "cpp: against libtorch alone; python: over torch.ops");
   command.add_option("--name", request.name, "Of the files and the namespace (default: the source's)");
-  command
-      .add_option("--function", request.functions,
-                  "What code calls for your own: my::op=library::callee@header.h, or @module; repeat")
-      ->take_all()
+  add_list(command, "--function", request.functions,
+           "What code calls for your own: my::op=library::callee@header.h, or @module; repeat")
       ->check([](const std::string& text) {
         return text.find('=') == text.npos ? "'" + text + "' is not NAME=CALLEE or NAME=CALLEE@FROM" : std::string();
       });
   command.add_flag("--autograd", request.autograd, "Of a forward graph: code that autograd differentiates");
   begin_group(command, "The weights");
   command.add_flag("--weights", request.weights, "Initial weights of a built-in model instead, for torch.load");
-  command.add_option("--seed", request.seed, "With --weights: torch::manual_seed before the model is built")
-      ->check(whole_number_from(0))
-      ->capture_default_str();
+  add_number(command, "--seed", request.seed, 0, "With --weights: torch::manual_seed before the model is built");
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output, "Folder for code, made if need be; file for weights")->required();
-  command
-      .add_option("--only", request.only,
-                  "What this value needs: %12, 'gradient.*'; or weights named 'layers.3.*'; repeat")
-      ->take_all();
+  add_list(command, "--only", request.only,
+           "What this value needs: %12, 'gradient.*'; or weights named 'layers.3.*'; repeat");
   command.footer(
       "Examples:\n"
       "  shadowgraph emit gpt2.sg --lang cpp -o gpt2_step\n"

@@ -286,11 +286,8 @@ void add_options(CLI::App& command, FitRequest& request) {
   add_ranges(command, request);
   add_capture_options_but_sizes(command, request.capture);
   add_bytes(command, "--memory", request.memory, "Memory of the device: 80GB, 24GiB");
-  command
-      .add_option("--by", request.by,
-                  "What --memory bounds: live, tensors; reserved, the allocator; device, and context")
-      ->check(one_of({"live", "reserved", "device"}))
-      ->capture_default_str();
+  add_choice(command, "--by", request.by, {"live", "reserved", "device"},
+             "What --memory bounds: live, tensors; reserved, the allocator; device, and context");
   add_allocator_option(command, request.allocator);
   begin_group(command, kOutput);
   command.add_option("--with-checkpoint", request.checkpoints,

@@ -101,13 +101,20 @@ std::string device_name(const std::string& text) {
   return text == "cpu" || cuda ? std::string() : "'" + text + "' is not cpu, cuda or cuda:i";
 }
 
-CLI::Option* add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
-                       const std::string& description, const std::string& example) {
-  return command
-      .add_option_function<std::string>(
-          name, [&bytes](const std::string& text) { bytes = parse_bytes(text); }, description)
-      ->type_name("SIZE")
-      ->check(size_like(example));
+void add_choice(CLI::App& command, const std::string& name, std::string& value, std::vector<std::string> words,
+                const std::string& description) {
+  command.add_option(name, value, description)->check(one_of(std::move(words)))->capture_default_str();
+}
+
+void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
+               const std::string& description, const std::string& example) {
+  const auto set = [&bytes](const std::string& text) { bytes = parse_bytes(text); };
+  command.add_option_function<std::string>(name, set, description)->type_name("SIZE")->check(size_like(example));
+}
+
+CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
+                      const std::string& description, char delimiter) {
+  return command.add_option(name, list, description)->take_all()->delimiter(delimiter);
 }
 
 void takes_only(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace shadowgraph::cli {
@@ -25,9 +26,22 @@ std::string from_0_to_1(const std::string& text);
 // "cpu", "cuda", "cuda:1".
 std::string device_name(const std::string& text);
 
-// Adds an option whose text is a size in bytes.
-CLI::Option* add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
-                       const std::string& description, const std::string& example = "24GiB");
+// Options of one kind; what they hold already is shown as the default, if the option would take it.
+void add_choice(CLI::App& command, const std::string& name, std::string& value, std::vector<std::string> words,
+                const std::string& description);
+template <class Number>
+void add_number(CLI::App& command, const std::string& name, Number& number, int64_t least,
+                const std::string& description) {
+  CLI::Option* option = command.add_option(name, number, description)->check(whole_number_from(least));
+  if constexpr (std::is_integral_v<Number>) {
+    if (number >= static_cast<Number>(least)) option->capture_default_str();
+  }
+}
+void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
+               const std::string& description, const std::string& example = "24GiB");
+// May be given several times. `delimiter` stands between several in one word; '\0': nothing does.
+CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
+                      const std::string& description, char delimiter = '\0');
 
 // Both refuse, as wrong usage, options that were given beside `option`. Words are names of options and of groups.
 void takes_only(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words);

@@ -51,14 +51,10 @@ void add_options(CLI::App& command, ProfileRequest& request) {
       ->check(one_of(export_names()));
   command.add_flag("--json", request.json, "One JSON object instead of tables");
   command.add_flag("--run", request.run, "Also what the first three steps of a training run hold");
-  command.add_option("--group", request.group, "Rows of the table: module, composite, operator")
-      ->check(one_of({"module", "composite", "operator"}))
-      ->capture_default_str();
-  command.add_option("--depth", request.depth, "Module levels in the table (0: what fits)")
-      ->check(whole_number_from(0));
-  command.add_option("--rows", request.rows, "Most rows of the table (0: all)")
-      ->check(whole_number_from(0))
-      ->capture_default_str();
+  add_choice(command, "--group", request.group, {"module", "composite", "operator"},
+             "Rows of the table: module, composite, operator");
+  add_number(command, "--depth", request.depth, 0, "Module levels in the table (0: what fits)");
+  add_number(command, "--rows", request.rows, 0, "Most rows of the table (0: all)");
   command.footer(
       "Examples:\n"
       "  shadowgraph profile resnet50 --mode train --batch 32 -o out/resnet50 --export nodes-csv,trace\n"

@@ -162,11 +162,8 @@ void add_plan_options(CLI::App& command, ShardRequest& request) {
   begin_group(command, "The plan");
   command.add_option("--mesh", request.mesh, "Devices: 8, 8x8, 4x4x4, or with names dp=8,tp=4 (required)");
   add_bytes(command, "--memory", request.memory, "Memory that a device has for the step: 80GB, 24GiB");
-  command
-      .add_option("--pin", request.pins,
-                  "A layout that is given: 'layers.*.q_proj.weight=R,S(0)', 'n329=S(0),R'; repeat")
-      ->take_all()
-      ->delimiter('\0')
+  add_list(command, "--pin", request.pins,
+           "A layout that is given: 'layers.*.q_proj.weight=R,S(0)', 'n329=S(0),R'; repeat")
       ->check([](const std::string& text) {
         return text.find('=') == text.npos ? "'" + text + "' is not NAME=LAYOUT" : std::string();
       });
@@ -183,8 +180,8 @@ void add_plan_options(CLI::App& command, ShardRequest& request) {
   add_solver_options(command, request.solver);
   command.add_option("--gap", request.problem.gap, "With --problem: distance to the bound that is good enough, 0.001")
       ->check(from_0_to_1);
-  command.add_option("--threads", request.problem.threads, "With --problem: 1 or 2; the result is the same")
-      ->check(one_of({"1", "2"}));
+  add_choice(command, "--threads", request.problem.threads, {"1", "2"},
+             "With --problem: 1 or 2; the result is the same");
 }
 
 void add_options(CLI::App& command, ShardRequest& request) {
@@ -196,18 +193,13 @@ void add_options(CLI::App& command, ShardRequest& request) {
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
                      "Folder for graph.sg, plan.json, answer.json and rank0.sg; with --problem: solution file");
-  command.add_option("--rank", request.rank, "Whose graph is written")
-      ->check(whole_number_from(0))
-      ->capture_default_str();
+  add_number(command, "--rank", request.rank, 0, "Whose graph is written");
   command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all devices, rank0.sg, rank1.sg, ...");
   command.add_option("--dot", request.dot, "File for a picture of the plan: layouts as colours, redistributions red");
   command.add_option("--svg", request.svg, "The same picture, rendered");
   command.add_flag("--compare", request.compare, "Also the usual plans: data parallel, fully sharded, tensor parallel");
-  command.add_option("--explain", request.explain, "What else a parameter, input or node 'n329' could be; repeat")
-      ->take_all();
-  command.add_option("--rows", request.rows, "Most rows of a table (0: all)")
-      ->check(whole_number_from(0))
-      ->capture_default_str();
+  add_list(command, "--explain", request.explain, "What else a parameter, input or node 'n329' could be; repeat");
+  add_number(command, "--rows", request.rows, 0, "Most rows of a table (0: all)");
   command.add_flag("--json", request.json, "As JSON");
   command.footer(
       "Examples:\n"

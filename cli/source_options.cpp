@@ -10,34 +10,22 @@ namespace {
 
 void add_model_options(CLI::App& command, CaptureRequest& request) {
   begin_group(command, kModel);
-  command.add_option("--dtype", request.dtype, "Floating-point type of parameters and inputs: f32, bf16")
-      ->check(one_of({"f32", "bf16"}))
-      ->capture_default_str();
-  command
-      .add_option("--input", request.inputs,
-                  "An input of a TorchScript file, 'f32[8,3,224,224]'; repeat. A .pt2 file: for other sizes")
-      ->take_all()
-      ->delimiter('\0');
-  command.add_option("--attention", request.attention, "auto: the device's kernel; math: never a fused one")
-      ->check(one_of({"auto", "math"}))
-      ->capture_default_str();
-  command
-      .add_option("--host-reads", request.host_reads,
-                  "What the program reads from data: item0=2.5, bool=false, finite, mask-full; repeat")
-      ->take_all()
-      ->delimiter(',');
-  command.add_option("--data-sizes", request.data_sizes, "Sizes of results that depend on data: nonzero0=17; repeat")
-      ->take_all()
-      ->delimiter(',');
+  add_choice(command, "--dtype", request.dtype, {"f32", "bf16"},
+             "Floating-point type of parameters and inputs: f32, bf16");
+  add_list(command, "--input", request.inputs,
+           "An input of a TorchScript file, 'f32[8,3,224,224]'; repeat. A .pt2 file: for other sizes");
+  add_choice(command, "--attention", request.attention, {"auto", "math"},
+             "auto: the device's kernel; math: never a fused one");
+  add_list(command, "--host-reads", request.host_reads,
+           "What the program reads from data: item0=2.5, bool=false, finite, mask-full; repeat", ',');
+  add_list(command, "--data-sizes", request.data_sizes, "Sizes of results that depend on data: nonzero0=17; repeat",
+           ',');
 }
 
 void add_training_options(CLI::App& command, CaptureRequest& request) {
-  command.add_option("--optimizer", request.optimizer, "Optimizer of a training step: sgd, adamw")
-      ->check(one_of({"sgd", "adamw"}))
-      ->capture_default_str();
+  add_choice(command, "--optimizer", request.optimizer, {"sgd", "adamw"}, "Optimizer of a training step: sgd, adamw");
   command.add_flag("--steady-state", request.steady_state, "The second training step, with optimizer state there");
-  command.add_option("--accumulate", request.training.accumulate, "Micro-batches before the optimizer's step")
-      ->check(whole_number_from(1));
+  add_number(command, "--accumulate", request.training.accumulate, 1, "Micro-batches before the optimizer's step");
   command
       .add_option_function<double>(
           "--clip-grad-norm", [&request](const double& norm) { request.training.clip_grad_norm = norm; },
@@ -58,16 +46,12 @@ void add_training_options(CLI::App& command, CaptureRequest& request) {
 
 void add_step_options(CLI::App& command, CaptureRequest& request) {
   begin_group(command, kStep);
-  command
-      .add_option("--mode", request.mode, "infer, train; of gpt2, llama3: prefill, decode (a token after --context)")
-      ->check(one_of({"infer", "train", "prefill", "decode"}))
-      ->capture_default_str();
-  command.add_option("--context", request.context, "decode: tokens in the cache of keys and values")
-      ->check(whole_number_from(1));
-  command.add_option("--cache", request.cache, "prefill, decode: grown by concatenation (default), or static")
-      ->check(one_of({"grown", "static"}));
-  command.add_option("--autocast", request.autocast, "torch.autocast of forward and loss: bf16, f16")
-      ->check(one_of({"bf16", "f16"}));
+  add_choice(command, "--mode", request.mode, {"infer", "train", "prefill", "decode"},
+             "infer, train; of gpt2, llama3: prefill, decode (a token after --context)");
+  add_number(command, "--context", request.context, 1, "decode: tokens in the cache of keys and values");
+  add_choice(command, "--cache", request.cache, {"grown", "static"},
+             "prefill, decode: grown by concatenation (default), or static");
+  add_choice(command, "--autocast", request.autocast, {"bf16", "f16"}, "torch.autocast of forward and loss: bf16, f16");
   add_training_options(command, request);
 }
 
@@ -86,7 +70,7 @@ void add_sizes(CLI::App& command, CaptureRequest& request) {
         if (!parse_size_range(text)) return whole_number_from(1)(text);
         return fmt::format("a range of batches is for 'shadowgraph fit SOURCE --batch {}'", text);
       });
-  command.add_option("--seq", request.seq, "Sequence length of a language model")->check(whole_number_from(1));
+  add_number(command, "--seq", request.seq, 1, "Sequence length of a language model");
 }
 
 void add_capture_options_but_sizes(CLI::App& command, CaptureRequest& request) {

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import typing
 
 import _shadowgraph_tool
 
@@ -113,7 +114,7 @@ def _run_tool(arguments, replace):
     tool = _shadowgraph_tool.path()
     if tool is None:
         print("shadowgraph: this package was built without the tool (SHADOWGRAPH_BUILD_TOOL=OFF); it knows models in "
-              "Python alone: capture of some.module:factory or hf:CONFIG.json, and the like", file=sys.stderr)  # fmt: skip
+              "Python alone: capture of some.module:factory or hf:CONFIG.json", file=sys.stderr)  # fmt: skip
         return 2
     environment = _shadowgraph_tool.environment(_shadowgraph_tool.folder_of("torch"))
     is_help = not arguments or (arguments[-1] in ("-h", "--help") and (len(arguments) == 1 or arguments[0] in COMMANDS))
@@ -342,8 +343,8 @@ def _profile_or_capture(sg, given):
 def _changes(sg, texts):
     import torch
 
-    takes = {"dtype": lambda value: getattr(torch, DTYPES[value]), "optimizer": str, "checkpoint": str,
-             "accumulate": int, "zero": int, "ranks": int}  # fmt: skip
+    takes: dict[str, typing.Any] = {"dtype": lambda value: getattr(torch, DTYPES[value]), "optimizer": str,
+                                    "checkpoint": str, "accumulate": int, "zero": int, "ranks": int}  # fmt: skip
     changes = {}
     for text in texts:
         name, _, value = text.partition("=")

@@ -387,7 +387,8 @@ def estimates(folder):
         failures.append("--what-if twice says something else than once")
     expect(1, *two, "--what-if", "zero=1", says=("ranks",))
     for wrong, why in (("optimizer=adamax", "did you mean adam"), ("zerro=1", "did you mean zero?"),
-                       ("zero", "missing"), ("zero=4", "0, 1, 2, 3"), ("ranks=1", "at least 2"), ("dtype=f32", "bf16, f16")):
+                       ("zero", "missing"), ("zero=4", "0, 1, 2, 3"), ("ranks=1", "at least 2"),
+                       ("dtype=f32", "bf16, f16")):
         expect(2, *two, "--what-if", wrong, says=("--what-if", why))
     expect(2, *two, "--what-if", "dtype=bf16", "--mode", "infer", says=("training step",))
     for option in (("-o", folder / "no"), ("--rows", 3), ("--memory", "1GiB"), ("--run",)):
