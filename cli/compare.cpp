@@ -47,21 +47,20 @@ CaptureRequest capture_of(const CompareRequest& request, const std::string& sour
   return capture;
 }
 
-// The text of a file of JSON that is no saved graph, which should be a profile; empty for anything else.
-std::string saved_profile(const std::string& source) {
+// A file of JSON that is no saved graph and should be a profile; null for anything else.
+json saved_profile(const std::string& source) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(source, ignored)) return {};
   const std::string text = read_file(source);
   if (!text.starts_with('{')) return {};
-  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return object.is_object() && !object.contains("shadowgraph") ? text : std::string();
+  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return object.is_object() && !object.contains("shadowgraph") ? object : json();
 }
 
 // The JSON of a profile: a file of it, or that of a graph.
 json profile_of(const CompareRequest& request, const std::string& source) {
-  if (const std::string saved = saved_profile(source); !saved.empty()) {
-    json object = json::parse(saved);
-    if (object.contains("peak") && object.contains("nodes")) return object;
+  if (json saved = saved_profile(source); !saved.is_null()) {
+    if (saved.contains("peak") && saved.contains("nodes")) return saved;
     throw Error(source + " is JSON and neither a profile.json nor a saved graph");
   }
   const Graph graph = load(capture_of(request, source)).graph;
@@ -263,8 +262,9 @@ int write_comparison(const CompareRequest& request) {
   const auto after = load_and_profile(capture_of(request, request.after), request.estimate);
   HtmlOptions options{.title = request.title.empty() ? after->title : request.title};
   std::unique_ptr<Profiled> before;
-  options.before_json = saved_profile(request.before);
-  if (options.before_json.empty()) {
+  if (const json saved = saved_profile(request.before); !saved.is_null()) {
+    options.before_json = read_file(request.before);
+  } else {
     before = load_and_profile(capture_of(request, request.before), request.estimate);
     options.before = &before->costs;
   }

@@ -1,15 +1,21 @@
 // `shadowgraph emit`: code that runs a graph, or the weights that a model starts with.
+#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <fnmatch.h>
 #include <memory>
 
 #include "cli/option_checks.h"
+#include "cli/progress.h"
 #include "cli/source_options.h"
+#include "cli/suggestion.h"
 #include "cli/verbs.h"
-#include "cli/weights.h"
+#include "models/registry.h"
 #include "shadowgraph/codegen.h"
+#include "shadowgraph/deferred.h"
+#include "shadowgraph/profile.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
@@ -54,14 +60,76 @@ int emit_code(const CLI::App& command, const EmitRequest& request) {
   return 0;
 }
 
+// fnmatch takes an unclosed bracket as the character itself, which nobody means.
+void check_glob(const std::string& glob) {
+  if (glob.empty()) throw Error("--only is empty; a pattern such as '*layer.3.*' is wanted");
+  bool escaped = false;
+  size_t open = std::string::npos;
+  for (size_t i = 0; i < glob.size(); ++i) {
+    if (escaped) {
+      escaped = false;
+    } else if (glob[i] == '\\') {
+      escaped = true;
+    } else if (glob[i] == '[' && open == std::string::npos) {
+      open = i;
+    } else if (glob[i] == ']' && open != std::string::npos && i > open + 1) {
+      open = std::string::npos;
+    }
+  }
+  if (open != std::string::npos) {
+    throw Error(fmt::format("--only '{}': the bracket at character {} is not closed", glob, open + 1));
+  }
+  if (escaped) throw Error(fmt::format("--only '{}' ends with a backslash that escapes nothing", glob));
+}
+
+// The model is described, not built: one tensor at a time is computed, with the numbers of the whole model's building.
+int emit_weights(const EmitRequest& request) {
+  const std::string& model_name = request.capture.source;
+  for (const std::string& glob : request.only) check_glob(glob);
+  if (kind_of_source(model_name) != SourceKind::kModel) {
+    throw Error(model_name + " is a file, which has its own weights: --weights is of a built-in model");
+  }
+  const Progress progress("materialising " + model_name);
+  at::manual_seed(static_cast<uint64_t>(request.seed));
+  models::ModelOptions options;
+  options.dtype = request.capture.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  const models::BuiltModel model = deferred_init([&] { return models::build(model_name, options); });
+
+  std::vector<std::pair<std::string, at::Tensor>> chosen;
+  std::vector<std::string> names;
+  const auto add = [&](const auto& items) {
+    for (const auto& item : items) {
+      if (!item.value().defined()) continue;
+      names.push_back(item.key());
+      const bool wanted = request.only.empty() || std::ranges::any_of(request.only, [&](const std::string& glob) {
+                            return fnmatch(glob.c_str(), item.key().c_str(), 0) == 0;
+                          });
+      if (wanted) chosen.emplace_back(item.key(), item.value());
+    }
+  };
+  add(model.module->named_parameters());
+  add(model.module->named_buffers());
+  if (chosen.empty()) {
+    const std::string near = closest(request.only.front(), names);
+    throw Error(fmt::format("no parameter or buffer of {} matches {}; it has {} of them, such as '{}'{}", model_name,
+                            fmt::join(request.only, " or "), names.size(), names.front(),
+                            near.empty() ? "" : " (did you mean '" + near + "'?)"));
+  }
+  const WrittenWeights written = write_weights(request.output, chosen);
+  std::fputs(fmt::format("{}: {} of {} tensors of {}, {}, seed {}\n", request.output, written.tensors, names.size(),
+                         model_name, human_bytes(static_cast<int64_t>(written.bytes)), request.seed)
+                 .c_str(),
+             stderr);
+  return 0;
+}
+
 int emit(const CLI::App& command, const EmitRequest& request) {
   if (!request.weights) {
     takes_none_of(command, "code, only with --weights", {"--seed"});
     return emit_code(command, request);
   }
   takes_only(command, "--weights", {"SOURCE", "--only", "--seed", "--dtype", "--output"});
-  write_weights_of({request.capture.source, request.only, request.output, request.capture.dtype, request.seed});
-  return 0;
+  return emit_weights(request);
 }
 
 void add_options(CLI::App& command, EmitRequest& request) {

@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "cli/moved.h"
 #include "cli/suggestion.h"
 #include "cli/verbs.h"
 #include "shadowgraph/error.h"
@@ -67,6 +67,15 @@ constexpr const char* kExamples =
     "Exit codes: 0 done, 1 the input's fault (or compare --nodes found a difference), 2 wrong usage, 3 a bug of "
     "ours.\n";
 
+// CLI11 leaves two lines between groups, which costs a screen its foot.
+struct Formatter : CLI::Formatter {
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
+    for (size_t at = 0; (at = text.find("\n\n\n")) != text.npos;) text.erase(at, 1);
+    return text;
+  }
+};
+
 std::string usage_message(const CLI::App* app, const CLI::Error& error) {
   std::string command = app->get_name();
   for (const CLI::App* sub : app->get_subcommands()) command += " " + sub->get_name();
@@ -101,6 +110,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("shadowgraph ") + SHADOWGRAPH_VERSION);
   app.require_subcommand(1);
   app.footer(kExamples);
+  app.formatter(std::make_shared<Formatter>());
   app.get_formatter()->column_width(30);
   app.get_formatter()->label("SUBCOMMAND", "VERB");
   app.failure_message(usage_message);

@@ -1,8 +1,9 @@
-#include "cli/moved.h"
-
+// What earlier versions called things, and where they are now.
 #include <fmt/format.h>
 
 #include <string_view>
+
+#include "cli/verbs.h"
 
 namespace shadowgraph::cli {
 namespace {

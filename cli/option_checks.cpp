@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <map>
 #include <system_error>
 
 #include "cli/suggestion.h"
@@ -68,21 +67,13 @@ std::optional<int64_t> parse_bytes(const std::string& text) {
   if (error != std::errc() || !(number > 0)) return std::nullopt;
   std::string unit(next, static_cast<const char*>(text.data() + text.size()));
   std::erase(unit, ' ');
-  static const std::map<std::string, double> kUnits = {
-      {"", 1},
-      {"B", 1},
-      {"KiB", 1024.0},
-      {"MiB", 1048576.0},
-      {"GiB", 1073741824.0},
-      {"TiB", 1099511627776.0},
-      {"KB", 1000},
-      {"MB", 1000 * 1e3},
-      {"GB", 1e9},
-      {"TB", 1e12},
-  };
-  const auto factor = kUnits.find(unit);
-  if (factor == kUnits.end() || number * factor->second > 9e18) return std::nullopt;
-  return static_cast<int64_t>(std::floor(number * factor->second));
+  // Nothing, B, KB, KiB and so on to TiB.
+  const size_t power = unit.empty() ? 0 : std::string_view("BKMGT").find(unit[0]);
+  const bool binary = unit.size() == 3;
+  const std::string_view rest = unit.empty() ? "" : std::string_view(unit).substr(1);
+  if (power == std::string_view::npos || rest != (power == 0 ? "" : binary ? "iB" : "B")) return std::nullopt;
+  const double bytes = number * std::pow(binary ? 1024.0 : 1000.0, static_cast<double>(power));
+  return bytes > 9e18 ? std::nullopt : std::optional(static_cast<int64_t>(std::floor(bytes)));
 }
 
 std::string positive_number(const std::string& text) {

@@ -1,16 +1,22 @@
 // `shadowgraph profile`: what a program holds, when the peak is, what it costs; and what it would hold otherwise.
 #include "shadowgraph/profile.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
 #include <memory>
 
-#include "cli/exports.h"
 #include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "cli/what_if.h"
+#include "shadowgraph/profile/traces.h"
+#include "shadowgraph/profile/what_if.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -27,6 +33,31 @@ struct ProfileRequest {
   int depth = 0;
   int rows = 40;
 };
+
+struct Export {
+  const char* name;
+  const char* file;
+  std::string (*text)(const Profiled& profiled);
+};
+
+std::string dot_of(const Profiled& profiled) { return write_dot(ViewModel::of(profiled.loaded.graph, {})); }
+
+constexpr Export kExports[] = {
+    {"svg", "graph.svg", [](const Profiled& p) { return render_svg(dot_of(p)); }},
+    {"dot", "graph.dot", dot_of},
+    {"nodes-csv", "nodes.csv", [](const Profiled& p) { return nodes_csv(p.costs); }},
+    {"storages-csv", "storages.csv", [](const Profiled& p) { return storages_csv(p.costs); }},
+    {"trace", "trace.json", [](const Profiled& p) { return json_text(chrome_trace(p.costs)); }},
+    {"model-explorer", "model_explorer.json", [](const Profiled& p) { return json_text(model_explorer(p.costs)); }},
+    {"snapshot", "snapshot.pickle",
+     [](const Profiled& p) { return memory_snapshot(p.costs, p.estimates->options().memory); }},
+};
+
+std::vector<std::string> export_names() {
+  std::vector<std::string> names;
+  for (const Export& each : kExports) names.emplace_back(each.name);
+  return names;
+}
 
 void add_options(CLI::App& command, ProfileRequest& request) {
   add_source(command, request.capture);
@@ -61,6 +92,48 @@ void add_options(CLI::App& command, ProfileRequest& request) {
       "  shadowgraph profile gpt2 --batch 8 --what-if zero=3,ranks=8,dtype=bf16,optimizer=adamw");
 }
 
+struct KnownChange {
+  const char* name;
+  CLI::Validator takes;
+  void (*apply)(WhatIf& change, const std::string& value);
+};
+
+const std::vector<KnownChange>& known_changes() {
+  static const std::vector<KnownChange> known = {
+      {"dtype", one_of({"bf16", "f16"}),
+       [](WhatIf& change, const std::string& value) {
+         change.dtype = value == "bf16" ? c10::ScalarType::BFloat16 : c10::ScalarType::Half;
+       }},
+      {"optimizer", one_of({"none", "sgd", "sgd_momentum", "adam", "adamw"}),
+       [](WhatIf& change, const std::string& value) { change.optimizer = value; }},
+      {"accumulate", whole_number_from(1),
+       [](WhatIf& change, const std::string& value) { change.accumulate = std::stoll(value); }},
+      {"checkpoint", CLI::Validator([](std::string&) { return std::string(); }, ""),
+       [](WhatIf& change, const std::string& value) { change.checkpoint = value; }},
+      {"zero", one_of({"0", "1", "2", "3"}),
+       [](WhatIf& change, const std::string& value) { change.zero_stage = std::stoi(value); }},
+      {"ranks", whole_number_from(2),
+       [](WhatIf& change, const std::string& value) { change.ranks = std::stoll(value); }},
+  };
+  return known;
+}
+
+void apply(const std::string& text, WhatIf& change) {
+  const size_t equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  std::vector<std::string> names;
+  for (const KnownChange& known : known_changes()) {
+    names.emplace_back(known.name);
+    if (name != known.name) continue;
+    const std::string value = equals == text.npos ? "" : text.substr(equals + 1);
+    const std::string problem = value.empty() ? "a value is missing" : known.takes(value);
+    if (!problem.empty()) throw CLI::ValidationError("--what-if " + name, problem);
+    known.apply(change, value);
+    return;
+  }
+  throw CLI::ValidationError("--what-if", one_of(names)(name));
+}
+
 SummaryOptions summary_options(const ProfileRequest& request) {
   SummaryOptions options;
   options.grouping = request.group == "composite"  ? SummaryGrouping::kComposite
@@ -71,13 +144,43 @@ SummaryOptions summary_options(const ProfileRequest& request) {
   return options;
 }
 
+// Before the work, so that a folder that cannot be made costs nothing.
+void make_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw FileError("cannot make the folder '" + folder + "': " + error.message());
+}
+
+void write_folder(const std::string& folder, const Profiled& profiled, const nlohmann::json& profile,
+                  const std::vector<std::string>& exports) {
+  write_graph_file(folder + "/graph.sg", profiled.loaded.graph);
+  write_file(folder + "/profile.json", json_text(profile));
+  write_file(folder + "/report.html", to_html(profiled.costs, {.title = profiled.title}));
+  std::vector<std::string> written{"graph.sg", "profile.json", "report.html"};
+  for (const Export& each : kExports) {
+    if (std::ranges::find(exports, each.name) == exports.end()) continue;
+    // The allocator's events end where it gives up, so a snapshot would not be of the whole step.
+    if (each.name == std::string("snapshot") && !profiled.costs.out_of_memory.empty()) {
+      fmt::print(stderr, "shadowgraph: no snapshot is written, for the step does not fit\n");
+      continue;
+    }
+    write_file(folder + "/" + each.file, each.text(profiled));
+    written.emplace_back(each.file);
+  }
+  fmt::print(stderr, "wrote {} to {}\n", fmt::join(written, ", "), folder);
+}
+
 int answer_what_if(const CLI::App& command, ProfileRequest& request) {
   takes_only(command, "--what-if", {"SOURCE", kModel, kStep, "--device", "--json"});
   if (command.count("--mode") > 0 && !request.capture.trains()) {
     throw CLI::ValidationError("--mode", "--what-if is of a training step: leave --mode out");
   }
   request.capture.mode = "train";
-  print_what_if(request.capture, request.what_if, request.json);
+  WhatIf change;
+  for (const std::string& text : request.what_if) apply(text, change);
+  const LoadedGraph loaded = load(request.capture);
+  const WhatIfAnswer answer = what_if(loaded.graph, change);
+  print_text(request.json ? json_text(to_json(answer)) : to_text(answer));
   return 0;
 }
 

@@ -5,15 +5,17 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <limits>
 #include <memory>
+#include <ostream>
 
-#include "cli/assignment.h"
 #include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
 #include "shadowgraph/draw_plan.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/sharding/assignment_files.h"
 #include "shadowgraph/sharding/recompute.h"
 #include "shadowgraph/text.h"
 
@@ -22,8 +24,6 @@ namespace {
 
 struct ShardRequest {
   CaptureRequest capture;
-  ProblemRequest problem;  // solved instead, if it names a file
-  SolverRequest solver;
   std::string mesh;
   std::string spec;               // device; empty: by the graph's
   std::string interconnect;       // empty: what is usual around the device
@@ -36,14 +36,27 @@ struct ShardRequest {
   bool recompute = false;            // compute again what does not fit
   bool compare = false;              // with plans as people write them
   std::vector<std::string> explain;  // placeholders or "n329"
-  std::string output;                // folder for the graph, the plan and a device's graph; empty: none
+  std::string output;                // folder for the graph, the plan and a device's graph; file for a solution
   int64_t rank = 0;                  // whose graph is written there
   bool all_ranks = false;            // every device's
   std::string dot;                   // files for a picture of the plan; empty: none
   std::string svg;
   int rows = 40;
   bool json = false;
+  std::string problem;               // file of a problem, ours or one of IOPDDL, solved instead of a step
+  double gap = 0;                    // of that: relative, good enough
+  int threads = 1;                   // 1 or 2
+  std::string solver = "own";        // own, highs, both
+  std::string highs;                 // its library; empty: where it is usual
+  std::optional<double> time_limit;  // seconds; empty: 20, and 60 for a problem from a file
+  std::string exported;              // file to write the problem to; empty: none
+  std::string format = "json";       // of it: json, iopddl, lp, mps
 };
+
+void export_problem(const AssignmentProblem& problem, const ShardRequest& request) {
+  if (request.exported.empty()) return;
+  write_file(request.exported, [&](std::ostream& out) { write_assignment(problem, request.format, out); });
+}
 
 // The options of a search, and the figures that they point at.
 struct Search {
@@ -75,14 +88,12 @@ std::unique_ptr<Search> search_for(const ShardRequest& request) {
   options.compare = request.compare;
   options.explain = request.explain;
   options.rank = request.rank;
-  options.solve.time_limit = request.solver.time_limit.value_or(20);
-  options.solve.solver = assignment_solver(request.solver.solver);
-  options.solve.highs = request.solver.highs;
+  options.solve.time_limit = request.time_limit.value_or(20);
+  options.solve.solver = assignment_solver(request.solver);
+  options.solve.highs = request.highs;
   if (request.memory) options.solve.gap = 1e-3;
-  if (!request.solver.exported.empty()) {
-    options.problem = [&request](const ShardingProblem& problem) {
-      export_problem(problem.assignment(), request.solver);
-    };
+  if (!request.exported.empty()) {
+    options.problem = [&request](const ShardingProblem& problem) { export_problem(problem.assignment(), request); };
   }
   return search;
 }
@@ -141,14 +152,48 @@ int shard(const ShardRequest& request) {
   return 0;
 }
 
-int shard_or_solve(const CLI::App& command, ShardRequest& request) {
-  if (!request.problem.problem.empty()) {
-    takes_only(command, "--problem", {"--output", "--json", "The solver"});
-    request.problem.output = request.output;
-    request.problem.json = request.json;
-    solve_problem(request.problem, request.solver);
+std::string quality(const AssignmentSolution& solution, const nlohmann::json& json) {
+  if (solution.optimal) return "optimal";
+  const double above = solution.lower_bound > 0
+                           ? 100 * (static_cast<double>(solution.cost) / static_cast<double>(solution.lower_bound) - 1)
+                           : 100.0;
+  return fmt::format("at most {:.2f} % above the optimum, which is at least {}", above,
+                     json["lower_bound"].get<std::string>());
+}
+
+int solve_problem(const CLI::App& command, const ShardRequest& request) {
+  takes_only(command, "--problem", {"--output", "--json", "The solver"});
+  const AssignmentProblem problem = read_assignment(read_file(request.problem));
+  export_problem(problem, request);
+  // The time is what ends it.
+  const SolveOptions options{.time_limit = request.time_limit.value_or(60),
+                             .gap = request.gap,
+                             .iterations = std::numeric_limits<int>::max(),
+                             .moves = std::numeric_limits<int64_t>::max(),
+                             .threads = request.threads,
+                             .solver = assignment_solver(request.solver),
+                             .highs = request.highs};
+  const AssignmentSolution solution = solve(problem, options);
+  const nlohmann::json json = to_json(solution);
+  if (!request.output.empty()) write_file(request.output, json.dump() + "\n");
+  if (request.json) {
+    print_text(json.dump(2));
     return 0;
   }
+  fmt::print("{} nodes, {} edges\n", problem.nodes.size(), problem.edges.size());
+  if (!solution.feasible) throw Error(fmt::format("{}: {}", request.problem, solution.why_infeasible));
+  fmt::print("cost {}, {}\n", json["cost"].get<std::string>(), quality(solution, json));
+  if (!solution.optimal) {
+    fmt::print("stopped by {}\n", solution.stopped == "gap" ? "the gap that is good enough" : "time");
+  }
+  if (problem.usage_limit != kNoLimit) {
+    fmt::print("usage {} of {}, at point {}\n", json["peak"].get<std::string>(), problem.usage_limit, solution.peak_at);
+  }
+  return 0;
+}
+
+int shard_or_solve(const CLI::App& command, const ShardRequest& request) {
+  if (!request.problem.empty()) return solve_problem(command, request);
   for (const char* needed : {"SOURCE", "--mesh"}) {
     if (command.count(needed) == 0) throw CLI::RequiredError(needed);
   }
@@ -156,6 +201,18 @@ int shard_or_solve(const CLI::App& command, ShardRequest& request) {
     if (command.count(solving) > 0) throw CLI::ValidationError(solving, "is for a problem from a file: --problem");
   }
   return shard(request);
+}
+
+void add_solver_options(CLI::App& command, ShardRequest& request) {
+  add_choice(command, "--solver", request.solver, {"own", "highs", "both"},
+             "own search; highs, of the package highspy; both: HiGHS for what is left open");
+  command.add_option("--highs", request.highs,
+                     "libhighs.so.1 or its folder (default: $SHADOWGRAPH_HIGHS, else beside libtorch)");
+  command.add_option("--time-limit", request.time_limit, "Seconds for the solver (default: 20; 60 with --problem)")
+      ->check(positive_number);
+  command.add_option("--export", request.exported, "File to write the problem to, for other solvers");
+  add_choice(command, "--format", request.format, {"json", "iopddl", "lp", "mps"},
+             "Of --export: json, iopddl, lp or mps");
 }
 
 void add_plan_options(CLI::App& command, ShardRequest& request) {
@@ -175,13 +232,13 @@ void add_plan_options(CLI::App& command, ShardRequest& request) {
   command.add_flag("--cut-vocabulary", request.cut_vocabulary,
                    "log_softmax in parts, so that a loss may be cut along the vocabulary");
   begin_group(command, "The solver");
-  command.add_option("--problem", request.problem.problem,
+  command.add_option("--problem", request.problem,
                      "Solve this file instead of a SOURCE: written by --export, or of IOPDDL");
-  add_solver_options(command, request.solver);
-  command.add_option("--gap", request.problem.gap, "With --problem: distance to the bound that is good enough, 0.001")
+  add_solver_options(command, request);
+  command.add_option("--gap", request.gap, "With --problem: distance to the bound that is good enough, 0.001")
       ->check(from_0_to_1);
-  add_choice(command, "--threads", request.problem.threads, {"1", "2"},
-             "With --problem: 1 or 2; the result is the same");
+  command.add_option("--threads", request.threads, "With --problem: 1 or 2; the result is the same")
+      ->check(one_of({"1", "2"}));
 }
 
 void add_options(CLI::App& command, ShardRequest& request) {

@@ -37,15 +37,11 @@ namespace {
                           near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(names, ", ")));
 }
 
-bool is_model(const std::string& name) {
+// nullptr: there is none of that name.
+const models::ModelInfo* model_named(const std::string& name) {
   const auto& infos = models::available();
-  return std::any_of(infos.begin(), infos.end(), [&](const auto& info) { return info.name == name; });
-}
-
-bool takes_sequences(const std::string& name) {
-  const auto& infos = models::available();
-  return std::any_of(infos.begin(), infos.end(),
-                     [&](const auto& info) { return info.name == name && info.default_seq != 0; });
+  const auto found = std::ranges::find(infos, name, &models::ModelInfo::name);
+  return found == infos.end() ? nullptr : &*found;
 }
 
 // "item0=2.5" as name and text.
@@ -201,23 +197,57 @@ LoadedGraph capture_model(const CaptureRequest& request) {
   const bool decodes = request.mode == "decode";
   models::BuiltModel model = [&] {
     const Progress progress("building " + request.source);
-    return models::build(request.source, {.batch = request.batch,
-                                          .seq = decodes && takes_sequences(request.source) ? 1 : request.seq,
-                                          .dtype = dtype_of(request),
-                                          .training = request.trains()});
+    return models::build(request.source,
+                         {.batch = request.batch,
+                          .seq = decodes && model_named(request.source)->default_seq != 0 ? 1 : request.seq,
+                          .dtype = dtype_of(request),
+                          .training = request.trains()});
   }();
   const Progress progress("capturing " + request.source);
-  if (request.generates()) {
-    check_training_options(request);
-    Capture capture = models::capture_generation(
-        model,
-        {.prefill = request.mode == "prefill", .context = request.context, .static_cache = request.cache == "static"});
-    describe(capture.graph, request, request.source);
-    return {std::move(capture.graph), capture.seconds, request.source};
-  }
-  Capture capture = run(models::program_of(model), request, model.module->parameters());
+  if (request.generates()) check_training_options(request);
+  Capture capture = request.generates() ? models::capture_generation(model, {.prefill = request.mode == "prefill",
+                                                                             .context = request.context,
+                                                                             .static_cache = request.cache == "static"})
+                                        : run(models::program_of(model), request, model.module->parameters());
   describe(capture.graph, request, request.source);
   return {std::move(capture.graph), capture.seconds, request.source};
+}
+
+// Either is a program from a file: what differs is where its inputs come from.
+Capture capture_program(ScriptProgram& script, const std::vector<TensorSpecText>& specs,
+                        const CaptureRequest& request) {
+  script.train(request.trains());
+  Tensors inputs;
+  for (const TensorSpecText& spec : specs) inputs.push_back(spec.make());
+  return run(script.program(std::move(inputs)), request, script.parameters());
+}
+Capture capture_program(ExportedProgram& program, const std::vector<TensorSpecText>& specs,
+                        const CaptureRequest& request) {
+  return run(program.program(program.make_inputs(specs)), request, program.parameters());
+}
+
+template <class Program>
+LoadedGraph capture_file(const CaptureRequest& request, const char* what) {
+  if (request.batch != 0 || request.seq != 0) {
+    throw Error(fmt::format("--batch and --seq are for built-in models; give {} with --input", what));
+  }
+  std::vector<TensorSpecText> specs;
+  for (const std::string& text : request.inputs) specs.push_back(parse_tensor_spec(text));
+  FakeTensorOptions options = mode_options(request);
+  options.map_devices_to_default = true;
+  // Tensors in a file's code are constants, and sizes may follow from them.
+  options.real_tensors = RealTensors::kConstant;
+  Program program = [&] {
+    const Progress progress("loading " + request.source);
+    return Program::load(request.source);
+  }();
+  FakeTensorMode mode(options);
+  program.make_fake(mode, request.dtype == "bf16" ? std::optional(c10::ScalarType::BFloat16) : std::nullopt);
+  const Progress progress("capturing " + request.source);
+  const std::string name = std::filesystem::path(request.source).stem().string();
+  Capture capture = capture_program(program, specs, request);
+  describe(capture.graph, request, name);
+  return {std::move(capture.graph), capture.seconds, name};
 }
 
 LoadedGraph capture_script(const CaptureRequest& request) {
@@ -226,52 +256,7 @@ LoadedGraph capture_script(const CaptureRequest& request) {
         "a TorchScript file needs its inputs' dtypes and shapes: one --input each, in the order of forward's "
         "arguments, for example --input 'f32[8,3,224,224]'");
   }
-  if (request.batch != 0 || request.seq != 0) {
-    throw Error("--batch and --seq are for built-in models; give a TorchScript file's shapes with --input");
-  }
-  std::vector<TensorSpecText> specs;
-  for (const std::string& text : request.inputs) specs.push_back(parse_tensor_spec(text));
-  FakeTensorOptions options = mode_options(request);
-  options.map_devices_to_default = true;
-  options.real_tensors =
-      RealTensors::kConstant;  // tensors in a file's code are constants, and sizes may follow from them
-  ScriptProgram script = [&] {
-    const Progress progress("loading " + request.source);
-    return ScriptProgram::load(request.source);
-  }();
-  FakeTensorMode mode(options);
-  script.make_fake(mode, request.dtype == "bf16" ? std::optional(c10::ScalarType::BFloat16) : std::nullopt);
-  script.train(request.trains());
-  Tensors inputs;
-  for (const TensorSpecText& spec : specs) inputs.push_back(spec.make());
-  const Progress progress("capturing " + request.source);
-  const std::string name = std::filesystem::path(request.source).stem().string();
-  Capture capture = run(script.program(std::move(inputs)), request, script.parameters());
-  describe(capture.graph, request, name);
-  return {std::move(capture.graph), capture.seconds, name};
-}
-
-LoadedGraph capture_exported(const CaptureRequest& request) {
-  if (request.batch != 0 || request.seq != 0) {
-    throw Error("--batch and --seq are for built-in models; give a torch.export archive's sizes with --input");
-  }
-  std::vector<TensorSpecText> specs;
-  for (const std::string& text : request.inputs) specs.push_back(parse_tensor_spec(text));
-  FakeTensorOptions options = mode_options(request);
-  options.map_devices_to_default = true;
-  options.real_tensors =
-      RealTensors::kConstant;  // tensors in a file's code are constants, and sizes may follow from them
-  ExportedProgram program = [&] {
-    const Progress progress("loading " + request.source);
-    return ExportedProgram::load(request.source);
-  }();
-  FakeTensorMode mode(options);
-  program.make_fake(mode, request.dtype == "bf16" ? std::optional(c10::ScalarType::BFloat16) : std::nullopt);
-  const Progress progress("capturing " + request.source);
-  const std::string name = std::filesystem::path(request.source).stem().string();
-  Capture capture = run(program.program(program.make_inputs(specs)), request, program.parameters());
-  describe(capture.graph, request, name);
-  return {std::move(capture.graph), capture.seconds, name};
+  return capture_file<ScriptProgram>(request, "a TorchScript file's shapes");
 }
 
 }  // namespace
@@ -279,7 +264,7 @@ LoadedGraph capture_exported(const CaptureRequest& request) {
 SourceKind kind_of_source(const std::string& source) {
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(source, ignored);
-  if (!is_file && is_model(source)) return SourceKind::kModel;
+  if (!is_file && model_named(source) != nullptr) return SourceKind::kModel;
   if (!is_file) refuse_source(source);
   std::ifstream file(source, std::ios::binary);
   std::string head(12, '\0');
@@ -301,7 +286,7 @@ LoadedGraph load_as_it_is(const CaptureRequest& request) {
     case SourceKind::kTorchScript:
       return capture_script(request);
     case SourceKind::kExported:
-      return capture_exported(request);
+      return capture_file<ExportedProgram>(request, "a torch.export archive's sizes");
     case SourceKind::kGraph:
       break;
   }

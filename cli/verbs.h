@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 
 #include <functional>
+#include <optional>
+#include <string>
 
 namespace shadowgraph::cli {
 
@@ -23,5 +25,11 @@ Work declare_opt(CLI::App& command);
 Work declare_emit(CLI::App& command);
 Work declare_list(CLI::App& command);
 Work declare_calibrate(CLI::App& command);
+
+// Verbs and options of earlier versions (moved.cpp): the tool says what they are called now, and does nothing else.
+// "'print' is now 'capture g.sg'", if the first word of the command line was a verb once.
+std::optional<std::string> moved_verb(const std::string& verb);
+// The same for an option among the words of a command line that could not be read.
+std::optional<std::string> moved_option(int argc, char** argv);
 
 }  // namespace shadowgraph::cli
