@@ -132,7 +132,7 @@ nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& reques
     }
   }
   nlohmann::json json{{"model", request.source},
-                      {"mode", request.train ? "train" : "infer"},
+                      {"mode", request.trains() ? "train" : "infer"},
                       {"captures", profile.captures},
                       {"fit_seconds", profile.fit_seconds},
                       {"batches", std::move(rows)}};
@@ -174,32 +174,7 @@ std::optional<SizeRange> parse_size_range(const std::string& text) {
   return range;
 }
 
-std::optional<int64_t> parse_bytes(const std::string& text) {
-  double number = 0;
-  const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !(number > 0)) return std::nullopt;
-  std::string unit(next, static_cast<const char*>(text.data() + text.size()));
-  std::erase(unit, ' ');
-  static const std::map<std::string, double> kUnits = {
-      {"", 1},
-      {"B", 1},
-      {"KiB", 1024.0},
-      {"MiB", 1048576.0},
-      {"GiB", 1073741824.0},
-      {"TiB", 1099511627776.0},
-      {"KB", 1000},
-      {"MB", 1000 * 1e3},
-      {"GB", 1e9},
-      {"TB", 1e12},
-  };
-  const auto factor = kUnits.find(unit);
-  if (factor == kUnits.end() || number * factor->second > 9e18) return std::nullopt;
-  return static_cast<int64_t>(std::floor(number * factor->second));
-}
-
-void profile_batches(const CaptureRequest& request, const SweepRequest& given) {
-  SweepRequest sweep = given;
-  if (sweep.by.empty()) sweep.by = "live";
+void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
   if (kind_of_source(request.source) != SourceKind::kModel) {
     throw Error("--batch A..B needs a built-in model: " + request.source +
                 " is a file, whose batch is in its graph or in its --input");

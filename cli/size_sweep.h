@@ -1,4 +1,4 @@
-// `profile MODEL --batch 1..512`: a table over batch sizes from a handful of captures.
+// `fit MODEL --batch 1..512`: a table over batch sizes from a handful of captures.
 #pragma once
 
 #include <optional>
@@ -15,18 +15,16 @@ struct SizeRange {
 };
 // "1..512", "8..512:8"; empty for anything else, a range without sizes included.
 std::optional<SizeRange> parse_size_range(const std::string& text);
-// "24GiB", "80 GB", "1073741824": empty for anything else.
-std::optional<int64_t> parse_bytes(const std::string& text);
 
 // Captures at a few batches, fits, compares with a capture at the end of the range, and prints a row a batch. What does
 // not fit is captured batch by batch, and says so.
 struct SweepRequest {
   SizeRange range;
   std::optional<int64_t> memory;  // bytes: also the largest batch that holds at most so many
-  std::string by;                 // which bytes: live, reserved or device; empty: live
+  std::string by;                 // which bytes: live, reserved or device
   std::string allocator;          // as PYTORCH_ALLOC_CONF takes it
   bool json = false;
 };
-void profile_batches(const CaptureRequest& request, const SweepRequest& sweep);
+void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep);
 
 }  // namespace shadowgraph::cli

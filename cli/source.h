@@ -11,8 +11,8 @@
 namespace shadowgraph::cli {
 
 struct CaptureRequest {
-  std::string source;  // model name or file
-  bool train = false;
+  std::string source;              // model name or file
+  std::string mode = "infer";      // infer | train; prefill | decode: inference with a cache of keys and values
   std::string optimizer = "sgd";   // sgd | adamw
   std::string device = "cuda";     // cpu | cuda | cuda:i
   std::string dtype = "f32";       // f32 | bf16
@@ -20,7 +20,6 @@ struct CaptureRequest {
   std::string attention = "auto";  // auto | math: which kernel scaled_dot_product_attention takes
   int64_t batch = 0;               // 0: the model's default
   int64_t seq = 0;
-  std::string generation;               // prefill | decode: a step of inference with a cache; empty: none
   int64_t context = 0;                  // decode: tokens in the cache
   std::string cache;                    // grown | static; empty: grown
   bool steady_state = false;            // record the second step, with optimizer state present
@@ -30,6 +29,9 @@ struct CaptureRequest {
   TrainingOptions training;
   int run_steps = 0;       // that many steps of a training run as one graph; 0: one step
   std::string checkpoint;  // modules whose activations backward computes again; patterns as of the pass
+
+  bool trains() const { return mode == "train"; }
+  bool generates() const { return mode == "prefill" || mode == "decode"; }
 };
 
 struct LoadedGraph {
@@ -43,6 +45,8 @@ enum class SourceKind { kModel, kTorchScript, kExported, kGraph };
 SourceKind kind_of_source(const std::string& source);
 
 LoadedGraph load(const CaptureRequest& request);
+// A saved graph: text, or JSON as to_json() has it.
+Graph read_saved_graph(const std::string& path);
 // The first steps of a training run (capture_training_run), without checkpoints. Throws Error for a graph file.
 LoadedGraph load_run(CaptureRequest request, int steps);
 

@@ -91,7 +91,7 @@ def spec_for(device):
     for parts, spec in SPECS:
         if all(part.lower() in device.lower() for part in parts):
             return spec
-    raise InputError(f"no spec is known for a '{device}': name one of `shadowgraph devices`, or a file, with --spec")
+    raise InputError(f"no spec is known for '{device}': name one of `shadowgraph list devices`, or a file, with --spec")
 
 
 class Predictor:
@@ -290,7 +290,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--measurements", type=pathlib.Path, help="what measure_gpu.py wrote")
-    parser.add_argument("--spec", help="of `shadowgraph devices`, or a file (default: by the GPU's name, or h100)")
+    parser.add_argument("--spec", help="of `shadowgraph list devices`, or a file (default: by the GPU's name, or h100)")
     parser.add_argument("--only", nargs="+", metavar="MODEL", choices=list(measure_gpu.MODELS))
     parser.add_argument("--page", type=pathlib.Path, help="where to write the page (default: print it)")
     options = parser.parse_args()

@@ -35,7 +35,7 @@ import time
 
 FORMAT = "shadowgraph measurements on a GPU"
 VERSION = 1
-# name, batch, sequence: the defaults of `shadowgraph models`, but for llama3_70b, which no GPU holds
+# name, batch, sequence: the defaults of `shadowgraph list models`, but for llama3_70b, which no GPU holds
 CONFIGURATIONS = [
     ("resnet18", 32, 0), ("resnet50", 32, 0), ("vit_b_16", 32, 0), ("bert_base", 8, 512), ("gpt2", 8, 512),
     ("gpt2_medium", 8, 512), ("gpt2_large", 8, 512), ("gpt2_xl", 8, 512), ("llama3_8b", 1, 2048), ("unet", 4, 0),

@@ -247,7 +247,7 @@ NodeColors NodeColors::of(const Profile& profile, ColorBy by) {
     if (time == nullptr) {
       throw Error(
           "times are not known: colours by time need a device's figures (--spec, or ProfileOptions::spec); "
-          "'shadowgraph devices' lists them");
+          "'shadowgraph list devices' shows them");
     }
     colors.title += " on " + time->spec();
     colors.unit = Unit::kSeconds;

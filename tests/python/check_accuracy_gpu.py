@@ -57,7 +57,8 @@ def check_losses():
 
 def check_sizes():
     """Parameters of the full models against what the tool says of its own."""
-    listed = json.loads(subprocess.run([TOOL, "models", "--json"], capture_output=True, text=True, check=True).stdout)
+    listed = json.loads(subprocess.run([TOOL, "list", "models", "--json"], capture_output=True, text=True,
+                                       check=True).stdout)
     expect({model["name"] for model in listed} == set(measure_gpu.MODELS), "the tool has other models than the script")
     for model in listed:
         count = sum(p.numel() for p in measure_gpu.build(model["name"], device="meta").parameters())
