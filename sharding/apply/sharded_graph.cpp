@@ -1,4 +1,4 @@
-// What one rank's graph says of itself, whole or from a file, and the parts of whole tensors that it takes.
+// Reads what one rank's graph says of itself, whole or from a file, and the parts of whole tensors that it takes.
 #include <ATen/ops/empty_strided.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -26,7 +26,7 @@ std::vector<int64_t> sizes_from(std::string_view text) {
   return sizes;
 }
 
-// "a;b;c"
+// Splits "a;b;c".
 std::vector<std::string_view> parts_of(std::string_view text) {
   std::vector<std::string_view> parts;
   while (true) {
