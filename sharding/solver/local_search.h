@@ -24,7 +24,7 @@ class LocalSearch {
   // Puts some random variables into random states and keeps them there until they are released.
   void force(int count);
   void release();
-  // Makes one move. A row above the limit must not get worse, whatever that costs; one below it stays there.
+  // Makes one move. While bounded, it never raises excess(), unless that removes a forbidden pair.
   void step();
 
   const std::vector<uint32_t>& states() const { return states_; }
