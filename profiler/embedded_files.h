@@ -1,4 +1,4 @@
-// Text files that are compiled in (cmake/embed.cmake): figures of devices and of what is between them, the page of reports.
+// Gives text files that are compiled in (cmake/embed.cmake): figures of devices and of links, the page of reports.
 #pragma once
 
 #include <span>

@@ -8,7 +8,7 @@
 //     x [8, 16]    m = mean(x, 1) [8]     y = m * scale [8]     z = amax(x, 1, keepdim) [8, 1]     x - z [8, 16]
 //     0, 1         0                      0                     0, -                               0, 1
 //
-// What a tensor holds is known by its place (storage, offset, geometry), not by its value: after x.add_(y) the older
+// What a tensor holds is known by its place (storage, offset, geometry), not by its value. After x.add_(y) the older
 // value of x reads the sum. So a place has one current expression, and a storage that is written has only one place.
 #include <fmt/format.h>
 

@@ -213,7 +213,7 @@ std::string ProgramWriter::result_of(uint32_t i, const std::string& accumulator)
 }
 
 // Adds short sums in the type itself and their sums in double, which is no worse than eager's cascade. Four sums beside
-// one another take longer (45 us for 30, rows of 256): adding them up at the end of a row is what costs.
+// one another take longer (45 us for 30, rows of 256): adding them up at a row's end is what costs.
 void ProgramWriter::reduce(uint32_t phase) {
   const std::vector<uint32_t> own = levels_.reductions(phase);
   const std::vector<bool> wanted = levels_.needed_by_loop(phase);

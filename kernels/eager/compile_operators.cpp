@@ -37,7 +37,7 @@ bool is_compilable(const c10::OperatorHandle& op) {
 }
 
 // Lists who is asked at an operator's kernel of one device. The boxed kernel that asks stays in libtorch's table for
-// good: taking it out while another thread runs it would free the object that it runs. With nobody to ask it passes on.
+// good. Taking it out while another thread runs it would free the object that it runs. With nobody to ask it passes on.
 class Slot {
  public:
   struct Asking {

@@ -1,5 +1,5 @@
-// Emits groups as functions of the code. The graph, in the groups' order and with a call in the place of each group,
-// goes through emit_cpp; the functions that it calls are written here.
+// Emits groups as functions of the code. The graph goes through emit_cpp in the groups' order, with a call in the place
+// of each group. The functions that it calls are written here.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

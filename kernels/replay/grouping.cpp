@@ -1,6 +1,6 @@
 // Finds groups in one walk over the program.
 //
-// Units stand in a line that is an order to run in at any time; a unit is a group that grows, or a node that stays
+// Units stand in a line that is an order to run in at any time. A unit is a group that grows, or a node that stays
 // alone. A node that a kernel does joins units that it depends on, in one of two ways:
 //
 //   %2 = mul(%0, %1)      nobody has needed %2 yet, so its unit may wait: it moves to the end of the line, and the add,

@@ -1,6 +1,6 @@
-// Runs one call. It is found by a signature of words, compared in full, which holds all that decides what is run:
-// dtypes, sizes, strides, what shares storage, and numbers that decide. What is found is a finished launch that lacks
-// only pointers and numbers.
+// Runs one call. It is found by a signature of words, compared in full. The signature holds all that decides what is
+// run: dtypes, sizes, strides, what shares storage, and numbers that decide. What is found is a finished launch that
+// lacks only pointers and numbers.
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>

@@ -61,7 +61,7 @@ void MeasuredCalls::write_file(const std::string& path) const {
   for (const auto& [signature, call] : calls_) file["calls"][signature] = {call.scratch, call.seconds};
   const auto folder = std::filesystem::path(path).parent_path();
   std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);  // what fails, writing says
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);  // writing reports what fails here
   shadowgraph::write_file(path, file.dump(1) + "\n");
 }
 

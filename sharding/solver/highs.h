@@ -1,5 +1,5 @@
 // Asks HiGHS about what reductions leave of a problem: its least cost with a bound, whether anything is possible, and
-// the least limit something fits in.
+// the least limit.
 #pragma once
 
 #include <cstdint>
