@@ -41,8 +41,8 @@ class OperandDtypes {
   bool gaps_ = false;
 };
 
-// Runs `kernel` (a rule or the Meta kernel of `info`) on the arguments on top of `stack`, and leaves results laid out
-// as the CPU's are. The kernel may run twice; what it writes it writes once.
+// Runs `kernel`, a rule or the Meta kernel of `info`, on the arguments on top of `stack`. Leaves results laid out as
+// the CPU's are. The kernel may run twice; what it writes it writes once.
 using MetaKernel = void (*)(const OperatorInfo& info, torch::jit::Stack* stack);
 void run_with_copied_operands(const OperatorInfo& info, torch::jit::Stack* stack, MetaKernel kernel);
 

@@ -3,7 +3,7 @@
 // A boxed call moves every argument into an IValue and a list of sizes into a heap object. The kernel behind it moves
 // them back, and so do the results: that is half of the time of an add. These kernels do what fake_fallback does, in
 // the same order, without that. They hand over to it whatever is not the common case: a real operand, an observed real
-// run, a rule whose C++ function does not have exactly the operator's types.
+// run, a rule of other C++ types.
 //
 //     register_unboxed<at::_ops::mm, at::_ops::bmm>(library);  // library: aten on kFakeKey
 //

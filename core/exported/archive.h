@@ -16,8 +16,8 @@ class ExportArchive {
   // torch.export, or one of another layout.
   explicit ExportArchive(std::string path);
 
-  // Judges by what the file holds. It also accepts archives that this class then refuses with words of their own (of
-  // PyTorch 2.7, of AOTInductor), and torn ones that begin as one. Never throws.
+  // Judges by what the file holds. It also accepts torn archives that begin as one, and those of PyTorch 2.7 and
+  // AOTInductor, which this class refuses in words of their own. Never throws.
   static bool looks_like_one(const std::string& path);
 
   const std::string& path() const { return path_; }

@@ -14,8 +14,8 @@ namespace shadowgraph {
 // What the nodes of a graph have made so far, by number.
 using ValueTable = std::vector<c10::IValue>;
 
-// Returns an operand as the schema's argument wants it. An integer where a tensor is asked for becomes a number that is
-// not recorded as a tensor; an integer for a float becomes a float. Throws Error that names the argument.
+// Returns an operand as the schema's argument wants it. An integer for a float becomes a float. An integer in place of
+// a tensor becomes a number that is not recorded as a tensor. Throws Error that names the argument.
 c10::IValue argument_for(const c10::Argument& argument, const ExportedOperand& operand, const ValueTable& values);
 
 // Returns all operands in order, lists flattened, for what has no schema. Throws Error for graphs.

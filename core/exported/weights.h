@@ -19,8 +19,8 @@ struct MadeWeights {
 // `inputs` is parallel to program.inputs, undefined where that is the user's. All are on the active mode's device.
 // Weights that share a record of the archive share a storage; those of the same geometry are one tensor. Floating-point
 // weights become `dtype`.
-// Bytes of the archive are only read if their values may decide something: integers and booleans that are no
-// parameters, up to 64 KiB, and single numbers.
+// Bytes of the archive are only read if their values may decide something. Those are single numbers, and integers and
+// booleans that are no parameters, up to 64 KiB.
 MadeWeights make_weights(const ExportArchive& archive, const SavedProgram& program,
                          std::optional<c10::ScalarType> dtype);
 

@@ -18,7 +18,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // A storage has version 0 when it is born; each write, through whichever alias, makes the next version for all of them.
 // A node reads the storages of its tensor operands at the version current at that point (an operand gives geometry, the
-// read gives content). Views, `empty_like` and the like look at geometry only: their reads are listed too, since they
+// read gives content). Views, `empty_like` and the like look at geometry only. Their reads are listed too, since they
 // need the storage to exist, and geometry_only() says that no write before them matters. Filling a fresh result is not
 // a write: that is its version 0.
 //
@@ -27,15 +27,15 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     %3 = aten::relu(self=%0)   : f32[2,3] @s1             reads s0@1
 //
 // Random generators are pseudo storages, one per device: StorageIds from graph.storage_count() on, listed by
-// generators(). A random node reads and writes the one of its generator argument's device, or, without generator
-// argument, of a function's device argument or else of the device of its first tensor result or operand. So random
-// nodes are ordered like writes to one buffer.
+// generators(). A random node reads and writes the one of its generator argument's device. Without such an argument it
+// is that of a function's device argument, or else of the device of its first tensor result or operand. So random nodes
+// are ordered like writes to one buffer.
 //
 // Collectives (c10d) read and write one more pseudo storage, collectives(): every process must run them in the same
 // order.
 //
-// A target without facts (OperatorFacts::unknown), or a node that is given an opaque object, is assumed to read and
-// write everything it is given; unknown_targets() lists them, and no report should stay silent about that.
+// A target without facts (OperatorFacts::unknown) is assumed to read and write everything it is given. So is a node
+// that is given an opaque object. unknown_targets() lists them, and no report should stay silent about that.
 
 struct StorageVersion {
   StorageId storage;
@@ -63,14 +63,14 @@ class Effects {
     const Entry& e = entries_[node.index];
     return {writes_.data() + e.writes, e.write_count};
   }
-  // Of its operands the node reads sizes and strides alone.
+  // The node reads only sizes and strides of its operands.
   bool geometry_only(NodeId node) const { return entries_[node.index].geometry_only; }
   bool collective(NodeId node) const { return entries_[node.index].collective; }
   bool random(NodeId node) const { return entries_[node.index].random; }
   bool host_read(NodeId node) const { return entries_[node.index].host_read; }
   bool unknown(NodeId node) const { return entries_[node.index].unknown; }
-  // Nothing happens but that the results come to be: no write, no randomness, no collective, no host read, nothing
-  // unknown, and not sg::output or sg::gradient, which are there for what they say. Placeholders are pure.
+  // The results come to be and nothing else happens: no write, no randomness, no collective, no host read, nothing
+  // unknown. sg::output and sg::gradient, which are there for what they say, are not pure. Placeholders are.
   bool is_pure(NodeId node) const { return entries_[node.index].pure; }
 
   // Version at the end of the graph; generators included.
@@ -130,11 +130,12 @@ class Effects {
 //     x = base, y = base.view(...)       the same bytes, another shape                              kPartial
 //     x = base, y = base                                                                            kSame
 //
-// Exact whenever one of the views visits no element twice in an order that nests (what slicing, transposing and viewing
-// produce) and the other has at most kMostRuns runs of adjacent elements; otherwise kMay, never a wrong kNone or
-// kPartial. The tests compare with sets of bytes on thousands of random geometries.
+// The answer is exact whenever one view is simple and the other has at most kMostRuns runs of adjacent elements. Simple
+// means that no element is visited twice, in an order that nests, which slicing, transposing and viewing produce.
+// Otherwise it is kMay, never a wrong kNone or kPartial. The tests compare with sets of bytes on thousands of random
+// geometries.
 //
-// Geometry only: what the views contain at some point of the program is told by shadowgraph/analysis.h.
+// Only geometry counts: what the views contain at some point of the program is told by Effects.
 
 // A strided view of some storage: sizes, strides and offset in elements of `itemsize` bytes.
 struct StridedView {
@@ -205,11 +206,13 @@ class AliasAnalysis {
 //
 // A node depends on another that
 //   - makes a value that it reads, or allocates a storage that it touches;
-//   - wrote last what it reads or writes, or read what it overwrites since that was written (shadowgraph/analysis.h; so random
-//     nodes of one generator, and collectives, stay in order). A node that looks at the geometry of its operands alone, a
-//     view, stands on the same side as it is of writes that may change that (t_, resize_, set_, out=), not of others;
+//   - wrote last what it reads or writes, or read what it overwrites since that was written (Effects). So random nodes
+//     of one generator, and collectives, stay in order;
 //   - reads the host or is unknown, if it is such a node itself: what the host saw, it saw in that order;
 //   - is its forward node.
+// A view looks at the geometry of its operands alone. It stays on the same side of writes that may change that (t_,
+// resize_, set_, out=), not of others.
+//
 // Edges are direct ones only: a read depends on the last write, not on all before. So there are about as many as there
 // are operands. Edits make a Dependences stale; run it again.
 
@@ -224,20 +227,19 @@ class Dependences {
   std::span<const NodeId> after(NodeId id) const { return row(after_, after_begin_, id); }
   size_t edge_count() const { return before_.size(); }
 
-  // Whether `node` may stand directly before `position` (invalid: at the end), everything else staying where it is:
-  // nothing that it depends on, or that depends on it, is between. Placeholders stay first, sg::output and sg::gradient
-  // last. Costs the node's edges.
+  // Says whether `node` may stand directly before `position` (invalid: at the end), everything else staying where it
+  // is. Nothing that it depends on, or that depends on it, may be between. Placeholders stay first, sg::output and
+  // sg::gradient last. Costs the node's edges.
   bool can_move_before(const Graph& graph, NodeId node, NodeId position) const;
 
-  // Where `nodes` can all be run, one right after the other: before `position` (invalid: at the end), once `delayed`
-  // have been moved there, too, in this order, to stand behind them.
+  // A place where `nodes` can all be run, one right after the other: before `position` (invalid: at the end). First
+  // `delayed` must be moved there, too, in this order, to stand behind them.
   struct MeetingPoint {
     NodeId position;
     std::vector<NodeId> delayed;
     // The last of `nodes` need not move, and nobody has to wait.
     bool at_last = true;
-    // If there is no such place: the node that needs one of them and that another of them needs, or that is too far
-    // from them to be found.
+    // If there is no such place: a node that needs one of them and that another needs, or one too far away to be found.
     NodeId obstacle;
   };
   // Nodes that wait are looked for among at most `farthest` nodes. Costs the edges of `nodes`, and of those looked at.
@@ -255,9 +257,10 @@ class Dependences {
   std::vector<uint32_t> before_begin_, after_begin_;  // by node index, one more than there are
 };
 
-// All nodes so that each comes after what it depends on; as they are now, but for what must come earlier, which comes
-// just before the first that needs it. Nodes of one group (`group_of(node)` >= 0) come together. Throws GraphEditError
-// if nodes, or groups, depend on one another in a circle; the message names one. Linear; no recursion.
+// Returns all nodes so that each comes after what it depends on. They keep their order, but for nodes that must come
+// earlier: those come just before the first that needs them. Nodes of one group (`group_of(node)` >= 0) come together.
+// Throws GraphEditError if nodes, or groups, depend on one another in a circle; the message names one. Linear; no
+// recursion.
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences);
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences,
                                       const IdMap<NodeId, int32_t>& group_of);

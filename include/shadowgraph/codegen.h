@@ -26,10 +26,10 @@ struct CodegenOptions {
   std::vector<std::string> only_names;
   // Every device in the graph means this one: a capture on fake CUDA as code for the CPU.
   std::optional<c10::Device> device;
-  // What functions of the user's own are in the code, by name: {"my::add_relu", {"my_library::add_relu",
-  // "my/add_relu.h"}}. `from` is the header that declares it; in Python the module, of which `callee` is a member:
-  // {"add_relu", "my.kernels"}. It is called with the arguments that the schema has, in their order: tensors as
-  // at::Tensor, lists of them as at::TensorList, numbers as int64_t, double, bool or at::Scalar; several results are a
+  // Says what functions of the user's own are in the code, by name: {"my::add_relu", {"my_library::add_relu",
+  // "my/add_relu.h"}}. `from` is the header that declares it. In Python it is the module of which `callee` is a member:
+  // {"add_relu", "my.kernels"}. The function is called with the schema's arguments, in their order. Tensors are
+  // at::Tensor, lists of them at::TensorList, numbers int64_t, double, bool or at::Scalar. Several results are a
   // std::tuple.
   struct Function {
     std::string callee;
@@ -69,9 +69,9 @@ struct GeneratedCode {
   std::vector<std::string> libraries_of;                      // namespaces of operators that are not libtorch's own
 };
 
-// Sets `only` to what patterns name: "%12" as the text of the graph numbers values, or "output0",
-// "gradient.layer.weight", "layer.weight" (a parameter, buffer or input, as the graph leaves it), with * and ? as in a
-// shell. Throws CodegenError for a pattern that matches nothing; the message lists what there is.
+// Sets `only` to what patterns name, with * and ? as in a shell. They name "%12" as the text of the graph numbers
+// values, "output0", "gradient.layer.weight", or "layer.weight" (a parameter, buffer or input, as the graph leaves it).
+// Throws CodegenError for a pattern that matches nothing; the message lists what there is.
 void choose_values(const Graph& graph, const std::vector<std::string>& patterns, CodegenOptions& options);
 
 // Writes all files into `directory`, which is made if it is not there: each whole or not at all, the side file first.
@@ -93,13 +93,12 @@ void write_code(const GeneratedCode& code, const std::string& directory);
 //     std::map<std::string, at::Tensor> run_by_name(const std::map<std::string, at::Tensor>& tensors, ...);
 //     }
 //
-// The code calls the operators of the graph in its order, so it gives bit for bit what the program gave; what is
+// The code calls the operators of the graph in its order, so it gives bit for bit what the program gave. What is
 // written in place (parameters in an optimizer step) is written in the tensors that are given. docs/codegen.md tells
 // the rest.
 //
-// Throws CodegenError for what has no C++ form (functions that nothing describes, objects that a graph does not hold,
-// constants whose contents are gone), naming the node; and for `autograd` on a graph with a backward. Linear in the
-// graph.
+// Throws CodegenError, naming the node, for functions that nothing describes, objects that a graph does not hold, and
+// constants whose contents are gone. Throws it, too, for `autograd` on a graph with a backward. Linear in the graph.
 
 GeneratedCode emit_cpp(const Graph& graph, const CodegenOptions& options = {});
 

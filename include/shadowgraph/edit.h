@@ -25,7 +25,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // Nodes inserted one after another come in that order. They take over from the node named at construction: region,
 // phase, grad mode and autocast flags, forward node and source line, but no notes. Operands must be made before the
-// place, a storage that died earlier lives on until the new node, and sg:: placeholders come first, sg::output and
+// place, and a storage that died earlier lives on until the new node. sg:: placeholders come first, sg::output and
 // sg::gradient last; a place among the placeholders means the one after them for every other node. Constant time.
 // (torch.fx has graph.inserting_before; Cranelift calls it a cursor.)
 //
@@ -84,15 +84,20 @@ class InsertionPoint {
 // Everything, erased nodes' holes included, so that all ids mean the same in both. Costs a copy of the memory.
 Graph clone(const Graph& graph);
 
-// Copies the nodes of `piece` before `position` of `into` (invalid: at the end, before sg::output and sg::gradient),
-// its sg::input, sg::parameter and sg::buffer placeholders standing for `inputs`, in program order. Returns what the
-// piece outputs, in order; an invalid id where it outputs None or nothing tensor-like.
+// Copies the nodes of `piece` before `position` of `into` (invalid: at the end, before sg::output and sg::gradient).
+// Its sg::input, sg::parameter and sg::buffer placeholders stand for `inputs`, in program order. Returns what the piece
+// outputs, in order; an invalid id where it outputs None or nothing tensor-like.
 //
 // Regions of the piece come under that of the node at `position`; sg::constant nodes go to the other placeholders. What
 // aliases a placeholder aliases the value given for it. Storages given live on as long as the new nodes need them.
-// Throws GraphEditError, before any change, if the number of inputs or the dtype, sizes or device of one differ from
-// the placeholder's (or strides and offset, where the piece makes views of it), if placeholders that share a storage
-// are given values that do not, if an input is not made before `position`, or if the piece has sg::gradient nodes.
+//
+// Throws GraphEditError, before any change, if
+//
+//   - the number of inputs differs, or the dtype, sizes or device of one (strides and offset, too, where the piece
+//     makes views of it);
+//   - placeholders that share a storage are given values that do not;
+//   - an input is not made before `position`;
+//   - the piece has sg::gradient nodes.
 std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, std::span<const ValueId> inputs);
 
 // A piece cut out: a graph of its own, and what of the graph around it goes in and comes out.
@@ -127,9 +132,9 @@ class NodeCopier {
   void bind(ValueId from, ValueId to);
   // What lies in the region `from` will lie in `to`.
   void bind(RegionId from, RegionId to) { regions_[from] = to; }
-  // All of a node but what refers to nodes and values that are not copied: the forward link, and tensors saved from
-  // elsewhere that finish() does not find. Deaths of bound storages are not copied. Throws GraphEditError if an operand
-  // is neither bound nor made by a node copied before. Nothing else is checked.
+  // Copies all of a node except what refers to nodes and values that are not copied. Such are the forward link, and
+  // tensors saved from elsewhere that finish() does not find. Deaths of bound storages are not copied. Throws
+  // GraphEditError if an operand is neither bound nor made by a node copied before. Nothing else is checked.
   NodeId copy(NodeId node, NodeId position);
   // Call at the end: saved tensors that were made later.
   void finish();
@@ -174,11 +179,15 @@ class NodeCopier {
 //     NodeId call = replace_by_call(graph, group);
 //     inline_call(graph, call, body);                        // `body` as extract(graph, nodes) gave it
 //
-// Legal is what can run at one point: no way by values, storages, random numbers or host reads leaves the nodes and
-// comes back into them. What the nodes do to others must be in the schema: an argument that they write is `Tensor(a!)`,
-// a result that shares the storage of an argument has its `(a)`, nodes that draw random numbers need a `Generator?`
-// argument, collectives a `str group_name` as _c10d_functional's operators have, nodes that read the host or are
-// unknown `...` (then everything is assumed of the call). schema_of() writes such a schema.
+// Nodes are legal if they can run at one point. No way by values, storages, random numbers or host reads may leave them
+// and come back into them. What they do to others must be in the schema:
+//
+//   - an argument that they write is `Tensor(a!)`; a result that shares the storage of an argument has its `(a)`;
+//   - nodes that draw random numbers need a `Generator?` argument;
+//   - collectives need a `str group_name`, as _c10d_functional's operators have;
+//   - nodes that read the host or are unknown need `...` (then everything is assumed of the call).
+//
+// schema_of() writes such a schema.
 //
 // The call has the innermost region around all its nodes, and phase, modes and source of the first. Its results live
 // where the old ones did; storages that only the nodes used are gone. Tensors saved as inputs or outputs stay saved;
@@ -206,8 +215,8 @@ struct GroupCall {
   std::vector<ValueId> outputs;
 };
 
-// Throws ParseError for what is no schema, GraphEditError, with nothing changed, for what is not legal, or if inputs or
-// outputs are missing from `arguments` or `outputs` or do not fit the schema.
+// Throws ParseError for what is no schema. Throws GraphEditError, with nothing changed, for what is not legal. Throws
+// it, too, if inputs or outputs are missing from `arguments` or `outputs` or do not fit the schema.
 NodeId replace_by_call(Graph& graph, const GroupCall& group);
 // Many at once, none sharing a node with another; linear in all. By group, the calls.
 std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> groups);
@@ -227,21 +236,24 @@ void inline_call(Graph& graph, NodeId call, const Graph& body);
 //
 // One call a line, as shadowgraph/text.h writes them without types and attributes; blank lines and `# comments` are
 // skipped.
-//   %name    a value. One that no line makes is a wildcard: any value, the same everywhere in a match
-//   $name    any argument, the same everywhere in a match; `_` any argument at all
-//   name=..  a constant, matched exactly (1 is not 1.0); what is left out has its default; `...` at the end: anything
-//   [%a, %b] a list of as many values; `None` an argument that is not there; `_` a result that nobody reads
-//   return   the values that the rest of the graph may use; those of other lines may be used within a match only
+//     %name    a value. One that no line makes is a wildcard: any value, the same everywhere in a match
+//     $name    any argument, the same everywhere in a match; `_` any argument at all
+//     name=..  a constant, matched exactly (1 is not 1.0); what is left out has its default; `...` at the end: anything
+//     [%a, %b] a list of as many values; `None` an argument that is not there; `_` a result that nobody reads
+//     return   the values that the rest of the graph may use; those of other lines may be used within a match only
+//
 // An operator is named with its overload ("aten::add.Tensor"); a function by the name it has in the graph.
 //
-// A match can be replaced as a whole by something at one point, by default the place of its last node: nothing that it
-// read was written since, and if it writes or is random itself, nothing in between depends on it. Where a value that it
-// returns is used before its last node, that point is earlier, or others have to wait (Dependences::meeting_point).
-// Where there is no such point it is no match, and is told of as refused. Matches do not overlap; the first in program
-// order wins. Nothing is matched whose inner values are saved for backward by other nodes.
+// A match can be replaced as a whole by something at one point, by default the place of its last node. Nothing that it
+// read may be written since. If it writes or is random itself, nothing in between may depend on it. Where a value that
+// it returns is used before its last node, that point is earlier, or others have to wait (Dependences::meeting_point).
+// Where there is no such point it is no match, and is told of as refused.
+//
+// Matches do not overlap; the first in program order wins. Nothing is matched whose inner values are saved for backward
+// by other nodes.
 //
 // nativert and torch.fx (subgraph_rewriter) match likewise. Linear in the graph for patterns whose calls are linked by
-// operands; where a line shares only operands with those after it, all users of those operands are tried.
+// operands. Where a line shares only operands with those after it, all users of those operands are tried.
 
 // One argument of a call in a pattern or a replacement.
 struct PatternArgument {

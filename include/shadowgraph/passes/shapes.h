@@ -30,10 +30,14 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     bool changed = shapes.apply(graph);
 //
 // The operators run, not the model: rules, decompositions and Meta kernels as in a capture, below autograd, in program
-// order. What the model computed on the host from a size is in the graph as a number, and stays: a view to [8, 64] is
-// one to [8, 64] however large the batch is now. Such baked-in sizes are found: where an operator refuses its operands,
-// where its results no longer fit the graph, or where a size-like argument equals a recorded size that has changed. For
-// sizes that follow the inputs, fit them from captures instead: shadowgraph/passes/shapes.h.
+// order. A number that the model computed on the host from a size is a constant of the graph, and stays. A view to [8,
+// 64] is one to [8, 64] however large the batch is now. Such baked-in sizes are found in three ways:
+//
+//   - an operator refuses its operands;
+//   - its results no longer fit the graph;
+//   - a size-like argument equals a recorded size that has changed.
+//
+// For sizes that follow the inputs, fit them from captures instead: SymbolicGraph.
 //
 // With the recorded inputs the graph comes out as it was, byte for byte. The idea is torch.fx's ShapeProp and
 // FakeTensorProp. Linear; about 2 us a node.
@@ -84,7 +88,7 @@ struct BakedSize {
   int64_t now = 0;        // what that dimension is now
 };
 
-// The operators cannot be run on the new inputs, or their results no longer fit the graph; names the node, and the
+// The operators cannot be run on the new inputs, or their results no longer fit the graph. Names the node, and the
 // sizes found baked-in at it or above it.
 class ShapePropagationError : public Error {
  public:
@@ -144,9 +148,9 @@ ShapePropResult shape_prop(Graph& graph, const ShapePropagationOptions& options 
 //     auto p = fit.of({{64, 96, 160, 224}});                // 32*batch
 //     p->evaluate({{512}});                                 // 16384
 //
-// Integers and rationals only: a fit is exact at every sample or there is none. The fewest terms win. There is at least
-// one sample more than terms, and of each size one value more than it takes, so that a polynomial is never merely drawn
-// through its points.
+// Only integers and rationals occur: a fit is exact at every sample or there is none. The fewest terms win. There is at
+// least one sample more than terms, and one value more of each size than it takes. So a polynomial is never merely
+// drawn through its points.
 
 class Polynomial {
  public:
@@ -211,14 +215,19 @@ class PolynomialFit {
 //     Graph at_512 = symbolic.instantiate({{"batch", 512}});      // what a capture at 512 gives, without one
 //
 // Aligned means equal in all but numbers: nodes, operators, operands, regions, storages and their lives, saved tensors.
-// Where a kernel or a branch was chosen by the size, the graphs differ, and fit() says at which node. Fitted are sizes,
-// strides, offsets, bytes of storages, integers in arguments, floating-point arguments that are such an integer or the
-// inverse of one (a mean's 1/n), sizes in guards and in the metadata. A number that no polynomial fits is an
-// error that names it, so what instantiate() gives is wrong in one case only: the program changes its ways at a size
-// that was not captured. difference_from() compares with a capture where it matters, such as the end of a range.
+// Where a kernel or a branch was chosen by the size, the graphs differ, and fit() says at which node. These numbers are
+// fitted:
 //
-// Sizes 0 and 1 are not like others (broadcasting, strides): leave them out of the captures; sizes below the smallest
-// captured are refused. If captures are at 64, 128 and 192, only multiples of 64 apart are answered: floor divisions
+//   - sizes, strides, offsets, bytes of storages, integers in arguments;
+//   - floating-point arguments that are such an integer or the inverse of one (a mean's 1/n);
+//   - sizes in guards and in the metadata.
+//
+// A number that no polynomial fits is an error that names it. So instantiate() gives something wrong in one case only:
+// the program changes its ways at a size that was not captured. difference_from() compares with a capture where it
+// matters, such as the end of a range.
+//
+// Sizes 0 and 1 are not like others (broadcasting, strides): leave them out of the captures. Sizes below the smallest
+// captured are refused. If captures are at 64, 128 and 192, only multiples of 64 apart are answered. Floor divisions
 // and padding, as of attention's statistics or of strided convolutions, are polynomials there and nowhere else.
 // docs/symbolic-shapes.md has the whole story.
 
