@@ -81,8 +81,8 @@ void verify(const Graph& graph);
 //
 //     if (auto difference = first_difference(before, after)) FAIL() << *difference;
 //
-// The comparison goes by canonical numbers (Numbering). It covers nodes in program order with all their attributes and
-// notes, values, storages with birth and death, regions, metadata, guards, and tensor constants bit by bit. NaNs are
+// The comparison goes by canonical numbers (Numbering): nodes in order with all their attributes and notes, values,
+// storages with birth and death, regions, metadata, guards. Tensor constants are compared bit by bit. NaNs are
 // compared by bits, -0.0 is not 0.0, an unset string is "". Not compared are the order in lists of uses, erased nodes
 // and what only they used, which are no part of the content. Constants without readable contents (meta, sparse) count
 // as equal.
