@@ -130,7 +130,8 @@ class ChainBuilder {
     fixed_.assign(ends_.size(), false);
   }
 
-  // Of the longest stage, if it is long: the tensor that lives longest inside goes aside. Whether there was one.
+  // Sets the tensor that lives longest inside the longest stage aside, if that stage is long. Returns whether there was
+  // one.
   bool set_aside_in_longest_stage() {
     const auto length = static_cast<int32_t>(forward_.size());
     size_t longest = 0;
@@ -447,7 +448,7 @@ class ChainBuilder {
       }
       std::stable_sort(may_leave.begin(), may_leave.end(),
                        [&](const Storages* a, const Storages* b) { return bytes_of(*a) > bytes_of(*b); });
-      // Of every way, one that sends as much as computing hides, and one that sends all.
+      // Each way gets two more: one that sends as much as computing hides, and one that sends all.
       const size_t ways = found.size();
       for (size_t i = 0; i < ways; ++i) {
         for (const bool hidden : {true, false}) {

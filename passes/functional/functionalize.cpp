@@ -11,13 +11,13 @@
 //   anything else                 a functional call (core/replay/functional_call.h), which runs the very operator on a copy
 //                                 of the storage
 //
-// and the result becomes the new image of the storage: as it is if it covers all that the program looks at, scattered
-// into the old image otherwise. At the end the placeholders whose storages were written get aten::copy_ from their
-// images, and outputs that live there are taken from the placeholders again.
+// The result then becomes the new image of the storage. If it covers all that the program looks at, it is that image,
+// otherwise it is scattered into the old one. At the end the placeholders whose storages were written get aten::copy_
+// from their images. Outputs that live there are taken from the placeholders again.
 //
-// Why layout matters: kernels may sum in another order for other strides, and random fills draw in order of memory, or
-// by another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever
-// appended, so every step is as simple and as cheap as recording.
+// Why layout matters: kernels may sum in another order for other strides. Random fills draw in order of memory, or by
+// another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever appended,
+// so every step is as simple and as cheap as recording.
 #include <c10/util/strides.h>
 
 #include <algorithm>

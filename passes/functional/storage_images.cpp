@@ -148,8 +148,8 @@ ValueId StorageImages::take(ValueId id, const Step& step) {
                              read_.value(id).requires_grad);
 }
 
-// The image as a tensor of `dtype` from which views of the first `bytes` can be taken. A storage that is resized is
-// known to be only as long as what was seen of it, and at least as long as what is looked at now.
+// Returns the image as a tensor of `dtype` from which views of the first `bytes` can be taken. A storage that is
+// resized has no known length: it has what was seen of it, and what is looked at now.
 ValueId StorageImages::base_as(StorageId storage, c10::ScalarType dtype, int64_t bytes) {
   Image& image = images_[storage.index];
   if (made_.value(image.base).dtype == dtype) return image.base;
@@ -279,8 +279,8 @@ void StorageImages::replace_grown(StorageId storage, ValueId whole, int64_t byte
   image.bytes = std::max(image.bytes, bytes);
 }
 
-// Whether the storage may hold no whole number of elements of this size. Of one that is resized only the last length is
-// known.
+// Says whether the storage may hold no whole number of elements of this size. For one that is resized only the last
+// length is known.
 bool StorageImages::ends_within(StorageId storage, int64_t item) const {
   const Image& image = images_[storage.index];
   const Value& base = made_.value(image.base);

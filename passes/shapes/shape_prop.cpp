@@ -1,7 +1,6 @@
-// Every node is called again on the fake tensors that its operands became; the
-// graph is written only at the end, so that a run that fails leaves it alone.
-// What is compared with the record on the way: the structure of the results,
-// and which storage each of them is on.
+// Propagates shapes: calls every node again on the fake tensors that its operands became. The graph is written only at
+// the end, so that a run that fails leaves it alone. What is compared with the record on the way is the structure of
+// the results, and which storage each of them is on.
 #include <c10/core/GradMode.h>
 #include <c10/util/flat_hash_map.h>
 #include <fmt/format.h>
@@ -333,8 +332,8 @@ class ShapeRun {
   }
 
   void prepare(NodeId node, const OperatorInfo& info) {
-    // Where the program's own default was: the record has no device for a factory that named none, and for one in a
-    // trace the device it was traced on.
+    // A factory that named no device took the program's own default, which the record does not have. In a trace it was
+    // traced on some device.
     graph_.for_each_output(node, [&](ValueId value) {
       if (graph_.value(value).kind == ValueKind::kTensor) state_of(mode_).default_device = graph_.value(value).device();
     });

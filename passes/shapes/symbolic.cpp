@@ -1,6 +1,7 @@
-// Each capture is walked in one order (graph_walk.h) into structure and numbers. Structures must be equal; a number
-// that differs becomes a polynomial, and equal rows of samples share one, so that a graph of ten thousand nodes has a
-// few hundred to fit and to evaluate. An instance keeps the addresses of its varying numbers: arenas never move.
+// Fits one graph to captures at several sizes. Each capture is walked in one order (graph_walk.h) into structure and
+// numbers. Structures must be equal. A number that differs becomes a polynomial, and equal rows of samples share one.
+// So a graph of ten thousand nodes has a few hundred to fit and to evaluate. An instance keeps the addresses of its
+// varying numbers: arenas never move.
 #include <algorithm>
 #include <bit>
 #include <cmath>
