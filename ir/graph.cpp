@@ -49,8 +49,8 @@ const std::vector<BuiltinTarget>& builtin_targets() {
   return *targets;
 }
 
-// Between the labels of nodes appended one after another, and from a node to one that is inserted behind it: many can
-// be inserted at one place, and 2^32 nodes appended, before labels have to move.
+// The distance between the labels of nodes appended one after another, and from a node to one that is inserted behind
+// it. Many can be inserted at one place, and 2^32 nodes appended, before labels have to move.
 constexpr uint64_t kAppendGap = uint64_t{1} << 32;
 constexpr uint64_t kInsertGap = uint64_t{1} << 16;
 
@@ -368,9 +368,10 @@ void Graph::link_before(NodeId id, NodeId position) {
   (position.valid() ? nodes_[position.index].previous : last_) = id;
 }
 
-// Spreads the labels around a node whose neighbour's label leaves no room: over the smallest aligned range of labels
-// that is thinly settled, thinner the larger it is, which makes a logarithmic number of moves per insertion, amortised.
-// Bender, Cole, Demaine, Farach-Colton, Zito: Two Simplified Algorithms for Maintaining Order in a List (2002).
+// Spreads the labels around a node whose neighbour's label leaves no room. It takes the smallest aligned range of
+// labels that is thinly settled, thinner the larger it is. That makes a logarithmic number of moves per insertion,
+// amortised. Bender, Cole, Demaine, Farach-Colton, Zito: Two Simplified Algorithms for Maintaining Order in a List
+// (2002).
 void Graph::make_room_at(NodeId id) {
   NodeId left = id;
   NodeId right = id;

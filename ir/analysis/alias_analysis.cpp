@@ -16,8 +16,8 @@ struct Dimension {
   int64_t stride = 0;  // bytes
 };
 
-// The places that a view visits, order forgotten: dimensions by falling stride, in bytes, neighbours merged, those of
-// size 1 left out, the elements themselves as the innermost run.
+// The places that a view visits, order forgotten. Dimensions come by falling stride, in bytes, with neighbours merged
+// and those of size 1 left out. The elements themselves are the innermost run.
 struct Lattice {
   c10::SmallVector<Dimension, 6> dimensions;
   int64_t begin = 0;  // byte of the lowest element

@@ -53,9 +53,9 @@ c10::Device generator_device(const Graph& graph, NodeId node, const OperatorFact
   return device.value_or(c10::Device(c10::DeviceType::CPU));
 }
 
-// An argument that is annotated as written, and is only where another one is given. The kernels of fused optimizer
-// steps (FusedAdamKernel.cpp and .cu, and their like) divide gradients by the scaler's factor and keep that; without
-// one they read them.
+// An argument that is annotated as written, but is written only where another one is given. The kernels of fused
+// optimizer steps (FusedAdamKernel.cpp and .cu, and their like) divide gradients by the scaler's factor and keep that.
+// Without a scaler they read them.
 struct WrittenIfGiven {
   std::string_view name, argument, given;
 };

@@ -1,5 +1,5 @@
-// Edits that keep a graph valid. Each first finds out all it has to change and whether it may, then changes it, so that
-// a throw leaves the graph as it was.
+// Edits that keep a graph valid. Each first finds out all it has to change and whether it may. Then it changes it, so
+// that a throw leaves the graph as it was.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -119,7 +119,7 @@ void conclude_contents(const c10::FunctionSchema& schema, const TargetFormals& f
   facts.geometry_only = unread.geometry_only && !reads;
 }
 
-// Of a collective: objects of c10d that only say where it communicates and how, not what.
+// Says whether a collective's argument is an object of c10d that only says where it communicates and how, not what.
 bool names_a_group(std::string_view argument) {
   return argument == "group_name" || argument == "process_group" || argument == "reduce_op";
 }
@@ -158,8 +158,8 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
 
   const std::string_view space = namespace_of(target.name());
   facts.collective = std::ranges::find(collective_namespaces(), space) != collective_namespaces().end();
-  // Functions that take a generator's state out and put it back (core/replay/random_state.h): ordered among the draws,
-  // and what is put in decides what is drawn later, which no result shows.
+  // Functions that take a generator's state out and put it back (core/replay/random_state.h) are ordered among the
+  // draws. What is put in decides what is drawn later, which no result shows.
   if (space == "sg_random") {
     facts.random = true;
     facts.host_read = target.name() != "sg_random::get_state";

@@ -22,7 +22,7 @@ bool same_target(const Target& a, const Target& b) {
   return a.kind() == b.kind() && a.name() == b.name() && a.schema() == b.schema();
 }
 
-// Of all overloads, or of the one that the name says.
+// Returns all overloads, or the one that the name says.
 std::vector<c10::OperatorHandle> operators_named(std::string_view name) {
   std::vector<c10::OperatorHandle> found;
   const std::string all(without_overload(name));
@@ -127,8 +127,8 @@ std::optional<FreshForm> match_fresh(const Target& original, const c10::Operator
   return FreshForm{op, std::move(*arguments)};
 }
 
-// The search. Of those among `names` that match(op) answers: the one with the overload name of `target`, or else the
-// first one, or the first of those that take the fewest arguments.
+// Searches `names` for operators that match(op) answers. Takes the one with the overload name of `target`, or else
+// the first one, or the first of those that take the fewest arguments.
 template <class Form, class Match>
 std::optional<Form> best_form(const Target& target, const std::vector<std::string>& names, Match&& match) {
   std::optional<Form> best;
@@ -147,7 +147,7 @@ std::optional<Form> best_form(const Target& target, const std::vector<std::strin
   return best;
 }
 
-// The `out=` operators that PyTorch generates call the functional form and copy its first results: what else they are
+// The `out=` operators that PyTorch generates call the functional form and copy its first results. What else they are
 // said to write stays as it was (aten::_fused_adamw.out and its moments).
 bool leaves_the_rest(const Target& target) {
   const auto op = target.find_operator();

@@ -1,4 +1,4 @@
-// from_json writes the text form of what it is given and lets the one parser judge it: every line of that text belongs
+// from_json writes the text form of what it is given and lets the one parser judge it. Every line of that text belongs
 // to one JSON element, which is how errors find their way back. So JSON can hold nothing that text cannot.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,10 +1,9 @@
-// The reader of graph text (docs/ir.md has the format by example, printer.cpp writes it).
+// Reads graph text (docs/ir.md has the format by example, printer.cpp writes it).
 //
-// One pass over the lines, by recursive descent where brackets nest, with a bound on their depth: the text may be
-// anybody's. The graph is built while it is read, and ids are positions: the k-th node line is node k, so that what
-// parse gives prints back byte for byte. What a line says of later lines (values of composites' arguments, deaths and
-// births, forward links) waits in lists of (number, place) until finish(), so that its error, too, names line and
-// column.
+// There is one pass over the lines, by recursive descent where brackets nest, with a bound on their depth: the text may
+// be anybody's. The graph is built while it is read, and ids are positions: the k-th node line is node k. So what parse
+// gives prints back byte for byte. A line may speak of later lines: values of composites' arguments, deaths and births,
+// forward links. That waits in lists of (number, place) until finish(), so that its error, too, names line and column.
 //
 // Only the form is checked here, and what the graph could not hold. Whether it makes sense is the verifier's question.
 #include <fmt/format.h>
@@ -88,7 +87,7 @@ class Parser {
   // Scratch, kept to spare allocations.
   std::vector<Argument> stack_;  // elements of the lists of results being read, innermost last
   std::vector<int64_t> sizes_, strides_;
-  // A line names its results before their types, %1, [%2, %3] = ... : f32[2], [f32[3], f32[4]]; the names' brackets are
+  // A line names its results before their types, %1, [%2, %3] = ... : f32[2], [f32[3], f32[4]]. The names' brackets are
   // kept until the types are read and must nest alike.
   struct Shape {
     enum Kind : uint8_t { kNone, kValue, kOpen, kClose } kind;
