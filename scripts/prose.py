@@ -109,14 +109,15 @@ def paragraphs(block):
     current = []
     indent = 0  # of the text of the current list item
     for line in block:
-        text = line.text.rstrip()
+        text = re.sub(r"^-{4,}|-{4,}$", "", line.text.rstrip())
+        heading = text != line.text.rstrip()
         item = ITEM.match(text)
         spaces = len(text) - len(text.lstrip())
         if text and not item and spaces == 0 and not current:
             indent = 0
         plain = CODE.sub("x", text.strip())
         prose = bool(text) and (item or spaces < 4 or spaces == indent) and not re.search(r"(?<![.?!:]) {2,}\S", plain)
-        if not prose or item:
+        if not prose or item or heading:
             if current:
                 yield current
             current = []
@@ -125,6 +126,9 @@ def paragraphs(block):
             text = text[item.end():]
         if prose:
             current.append(Line(line.number, text.strip()))
+        if heading and current:
+            yield current
+            current = []
     if current:
         yield current
 
@@ -256,6 +260,7 @@ GOOD = {
     "two sentences": ("ir/a.h", f"// {LONG}. {LONG}.\n"),
     "a paragraph each": ("ir/a.h", f"// {LONG}\n//\n// {LONG}\n"),
     "a list": ("ir/a.h", f"// - {LONG}\n// - {LONG}\n"),
+    "a heading": ("ir/a.h", f"// ---- {LONG}\n// {LONG}\n// ------\n// {LONG}\n"),
     "an example": ("ir/a.h", f"// Like\n//\n//     {LONG} {LONG}\n"),
     "a table": ("ir/a.h", f"// mm      one {LONG}\n// matmul  one {LONG}\n"),
     "columns of members": ("ir/a.h", f"int a;    // {LONG}\nint abc;  // {LONG}\n"),
