@@ -7,7 +7,7 @@ beside them.
 
 The rules: a layer includes itself and what is below it. models/ is included by cli/, tests/, bench/ and examples/ only;
 tests/ is included by nobody else. Inside core/ the rooms stand one upon the other (ROOMS). A public header
-(include/shadowgraph) belongs to a layer too (PUBLIC) and includes public headers alone, for no other is installed;
+(include/shadowgraph) belongs to a layer too (PUBLIC) and includes public headers alone, for no other is installed.
 models/, cli/ and examples/ are written as users would: with public headers alone. A project header is named from the
 root ("ir/text/words.h") or as users name it ("shadowgraph/graph.h"); examples, projects of their own, name the headers
 beside them. No header includes <torch/torch.h>, and headers outside models/ include nothing of the C++ frontend that

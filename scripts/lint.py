@@ -9,8 +9,8 @@
     scripts/lint.py --prose --test                 proves that it refuses what it should
 
 A source has changed when it or a header that it includes, directly or not, has. The rest is taken in an order that each
-commit rotates, so that every file comes round. A source on libtorch's headers takes 4 s, one on <torch/torch.h> 13 s
-(Debian's clang-tidy 14: 12 s and 35 s; scripts/setup.sh --lint installs a newer one that skips system headers). What
+commit rotates, so that every file comes round. A source on libtorch's headers takes 4 s, one on <torch/torch.h> 13 s.
+Debian's clang-tidy 14 takes 12 s and 35 s; scripts/setup.sh --lint installs a newer one that skips system headers. What
 was clean is remembered in build-lint/, by a hash of the source, its headers and the checks. How many files the budget
 left out is printed.
 """

@@ -1,11 +1,15 @@
 """Finds comments and documents that take a second reading; scripts/lint.py --prose prints what it finds.
 
-The rules: a sentence has at most 25 words, none begins with "Of", no comment cites the file that it stands in, and cited
-files and folders of this project exist. They hold for comments in C++ and Python, docstrings and Markdown.
+The rules:
 
-A line of a comment is an example, not prose, where it is indented by four spaces or more, or where spaces align columns.
-Inline code and a link count as one word each. A sentence ends at a full stop, question mark or exclamation mark, a
-paragraph at an empty line, an item of a list, a heading or an example.
+- a sentence has at most 25 words, and none begins with "Of";
+- no comment cites the file that it stands in;
+- files and folders of this project that are cited exist.
+
+They hold for comments in C++ and Python, docstrings and Markdown. A line of a comment is an example, not prose, where
+it is indented by four spaces or more, or where spaces align columns. Inline code and a link count as one word each. A
+sentence ends at a full stop, question mark or exclamation mark. An empty line, an item of a list, a heading or an
+example ends it, too.
 """
 
 import ast
@@ -21,15 +25,16 @@ MOST_WORDS = 25
 SUFFIXES = (".h", ".cpp", ".cu", ".py", ".pyi", ".md")
 
 # Where a `//` begins a comment: what may hold one otherwise comes first.
-CPP_TOKEN = re.compile(r'R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*',
-                       re.S)
+CPP_TOKEN = re.compile(r'R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'
+                       r'(?<![0-9A-Fa-f])\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*', re.S)
 CODE = re.compile(r"(`+)(.+?)\1")
 LINK = re.compile(r"!?\[([^\]]*)\]\(\s*<?([^)\s>]*)>?[^)]*\)|<(?:https?:|mailto:)[^>]*>|https?://[^\s)>\"]+")
 ITEM = re.compile(r"(\s*)(?:[-*+]|\d{1,2}[.)]) +")
 # A full stop inside e.g. or before a small letter in "a ... b" ends no sentence.
 END = re.compile(r"(?<![. ])[.?!][\"')\]*_]*(?=\s|$)|\.\.\.(?=\s+[A-Z]|$)")
 ABBREVIATION = re.compile(r"(?:^|[\s(\"])(?:e\.g|i\.e|cf|vs|etc|resp|approx|no|[A-Z])$")
-PATH = re.compile(r"(?<![\w/.:<>{}$~@*-])(?:\./)?((?:[\w.*-]+/)+(?:[\w*-]+(?:\.\w+)+)?|[\w-]+\.(?:h|cpp|py|md))(?![\w/{<*$-])")
+PATH = re.compile(r"(?<![\w/.:<>{}$~@*-])(?:\./)?"
+                  r"((?:[\w.*-]+/)+(?:[\w*-]+(?:\.\w+)+)?|[\w-]+\.(?:h|cpp|py|md))(?![\w/{<*$-])")
 
 
 @dataclasses.dataclass
@@ -171,8 +176,8 @@ class Tree:
     def cites_itself(self, name, cited):
         return str(name) == cited or (str(name).endswith("/" + cited) and name.name != "README.md")
 
-    def is_missing(self, cited):
-        """Whether `cited` names a place of this tree that is not there."""
+    def is_missing(self, name, cited):
+        """Whether `cited` names a place of this tree that is not there; a README may count from its own folder."""
         first, _, rest = cited.partition("/")
         # Placeholders as in tests/PURPOSE/NAME.sg; files of archives and outputs, often JSON, are none of this tree.
         if re.search(r"(^|/)(?!README)[A-Z_]+[./]", cited) or (cited.endswith(".json") and first != "docs"):
@@ -183,6 +188,8 @@ class Tree:
             places = [cited]
         else:
             return False
+        if name.suffix == ".md":
+            places.append(f"{name.parent}/{cited}")
         return not any(next(self.root.glob(place.rstrip("/")), None) for place in places)
 
 
@@ -206,7 +213,7 @@ def findings(tree, name):
                 for cited in PATH.findall(LINK.sub(" ", line.text)):
                     if tree.cites_itself(name, cited):
                         yield line.number, f"cites its own file: {cited}"
-                    elif tree.is_missing(cited):
+                    elif tree.is_missing(name, cited):
                         yield line.number, f"cites what is not there: {cited}"
                 for match in LINK.finditer(CODE.sub(" ", line.text)) if markdown else ():
                     target = (match[2] or "").split("#")[0]
