@@ -413,7 +413,7 @@ bool Search::solve(size_t number) {
   return std::any_of(users.begin(), users.end(), [&](NodeId n) { return try_node(step, number, n); });
 }
 
-// What fits by its calls must also be replaceable: values that do not come out may be used within the match alone, and
+// What fits by its calls must also be replaceable. Values that do not come out may be used within the match alone, and
 // all nodes must be able to meet at one point.
 bool Search::legal() {
   for (size_t i = 0; i < nodes_.size(); ++i) {

@@ -124,7 +124,8 @@ bool names_a_group(std::string_view argument) {
   return argument == "group_name" || argument == "process_group" || argument == "reduce_op";
 }
 
-// `op`: the operator in this process, if it is there.
+// `op`: the operator in this process, if it is there. Facts come from three sources, in this order. These are the
+// schema, rows of the table where schemas lie or say nothing, and tags that the operator has in this process.
 OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHandle>& op) {
   OperatorFacts facts;
   if (target.kind() == TargetKind::kBuiltin) {
@@ -137,6 +138,7 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
   }
   const c10::FunctionSchema& schema = target.schema();
   const TargetFormals formals = formals_of(target);
+  // Alias annotations are believed unless a row says otherwise.
   read_schema(schema, formals, facts);
   facts.random = !facts.generators.empty();
   Unread unread;
@@ -152,6 +154,8 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
     facts.host_read = facts.host_read || op->hasTag(at::Tag::data_dependent_output);
     facts.pointwise = facts.pointwise || op->hasTag(at::Tag::pointwise);
     facts.changes_objects = facts.resizes || facts.takes_storage || op->hasTag(at::Tag::inplace_view);
+    // An operator that this process does not have may change objects: nobody can say. Analyses then take the careful
+    // way.
   } else {
     facts.changes_objects = target.kind() == TargetKind::kOperator;
   }
@@ -164,12 +168,14 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
     facts.random = true;
     facts.host_read = target.name() != "sg_random::get_state";
   }
+  // A user's function says by its arguments what it is; see shadowgraph/graph/target.h.
   if (target.kind() == TargetKind::kFunction) {
     for (size_t i = 0; i < schema.arguments().size(); ++i) {
       facts.collective = facts.collective || (schema.arguments()[i].name() == "group_name" &&
                                               formals.arguments[i].type.type == TypeClass::kString);
     }
   }
+  // What a schema cannot tell makes the target unknown: everything it is given is then read and written.
   facts.unknown = formals.variadic_arguments || formals.variadic_returns ||
                   std::any_of(formals.arguments.begin(), formals.arguments.end(), [&](const Formal& formal) {
                     return formal.type.type == TypeClass::kAny && !(facts.collective && names_a_group(formal.name));
@@ -182,6 +188,7 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
     aliased_results +=
         std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
   }
+  // A view gives nothing fresh: all its tensor results alias something, and it writes nothing.
   facts.is_view = tensor_results > 0 && aliased_results == tensor_results && facts.written.empty();
   // A view that may be a copy reads what it copies.
   const bool always_view = facts.is_view && std::all_of(facts.aliases.begin(), facts.aliases.end(),
@@ -192,6 +199,8 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
 
 }  // namespace
 
+// Facts are worked out once for all copies of a target. They are final once the operator was found with its tags;
+// before that they are worked out again when a library has registered operators since.
 const OperatorFacts& Target::work_out_facts() const {
   KnownTarget& known = KnownTarget::of(*this);
   const std::lock_guard lock(known.mutex);
@@ -207,6 +216,7 @@ const OperatorFacts& Target::work_out_facts() const {
     return *known.facts_without_tags;
   }
   known.final_facts = std::make_unique<const OperatorFacts>(facts_of(*this, op));
+  // Readers take the pointer without the lock.
   known.facts.store(known.final_facts.get(), std::memory_order_release);
   return *known.final_facts;
 }

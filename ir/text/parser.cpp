@@ -656,8 +656,7 @@ void Parser::take_saved(NodeId node) {
       if (formal == formals.end()) {
         cursor_.fail_at(place, "no saved tensor", "an argument's name, argument[0], result[0] or internal=%0");
       }
-      // The name stands for the position, so that the text survives a schema with renamed arguments less well, but
-      // people can read it.
+      // The name stands for the position: people read names.
       tensor.role = SavedRole::kArgument;
       tensor.index = static_cast<uint16_t>(formal - formals.begin());
     }

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kFlushBytes = size_t{1} << 18;
 constexpr size_t kShortList = 4;  // kShort cuts longer lists
 
-// Writes the presets of the text. Canonical text must come back byte for byte, so whatever parse() derives is left out
+// Writes the presets of the text. Canonical text must come back byte for byte. So whatever parse() derives is left out
 // here by the same rule: defaults, contiguous strides, births at the first use.
 class Writer {
  public:
