@@ -1,3 +1,9 @@
+// Built on a small core: nodes, values and storages are records in arenas, and all lists (arguments, sizes, uses,
+// frees) are runs in pools.
+//
+//     Node     target, region, phase, previous/next          program order: a doubly linked list, with labels
+//     Value    dims (a run of ints_), storage, first_use     uses: a doubly linked list through uses_
+//     Storage  born, freed_after, place_in_frees             values in it: a list through siblings_
 #include "shadowgraph/graph.h"
 
 #include <c10/core/Contiguity.h>
@@ -55,12 +61,6 @@ const std::vector<BuiltinTarget>& builtin_targets() {
 // it. Many can be inserted at one place, and 2^32 nodes appended, before labels have to move.
 constexpr uint64_t kAppendGap = uint64_t{1} << 32;
 constexpr uint64_t kInsertGap = uint64_t{1} << 16;
-// Built on a small core: nodes, values and storages are records in arenas, and all lists (arguments, sizes, uses,
-// frees) are runs in pools.
-//
-//     Node     target, region, phase, previous/next          program order: a doubly linked list, with labels
-//     Value    dims (a run of ints_), storage, first_use     uses: a doubly linked list through uses_
-//     Storage  born, freed_after, place_in_frees             values in it: a list through siblings_
 
 }  // namespace
 

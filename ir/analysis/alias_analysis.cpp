@@ -1,3 +1,5 @@
+// Decides whether two views of one storage share bytes. The question is about sets of bytes, so order, sizes of 1 and
+// the way dimensions are divided are forgotten first.
 #include <c10/core/ScalarType.h>
 #include <c10/util/SmallVector.h>
 
@@ -11,8 +13,6 @@
 namespace shadowgraph {
 namespace {
 
-// Decides whether two views of one storage share bytes. The question is about sets of bytes, so order, sizes of 1 and
-// the way dimensions are divided are forgotten first.
 struct Dimension {
   int64_t size = 1;
   int64_t stride = 0;  // bytes

@@ -1,3 +1,5 @@
+// Compares two graphs in three steps. Nodes are hashed by what they are by themselves, the sequences of hashes are
+// aligned, and aligned nodes are compared in what surrounds them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +12,6 @@
 namespace shadowgraph {
 namespace {
 
-// Compares two graphs in three steps. Nodes are hashed by what they are by themselves, the sequences of hashes are
-// aligned, and aligned nodes are compared in what surrounds them.
 uint64_t mix(uint64_t hash, uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15 + (hash << 6) + (hash >> 2);
   hash *= 0xff51afd7ed558ccd;

@@ -1,3 +1,8 @@
+// Effects are worked out in one walk in program order, with the current version of every storage in a table. A version
+// is the number of writes so far.
+//
+//     %1 = aten::add_(%0, %0) @s0       reads s0@0, writes s0: 0 -> 1
+//     %2 = aten::mul(%0, %0)  @s2       reads s0@1: the older name %0 reads what was written through %1
 #include <algorithm>
 #include <string_view>
 
@@ -10,11 +15,6 @@
 namespace shadowgraph {
 namespace {
 
-// Effects are worked out in one walk in program order, with the current version of every storage in a table. A version
-// is the number of writes so far.
-//
-//     %1 = aten::add_(%0, %0) @s0       reads s0@0, writes s0: 0 -> 1
-//     %2 = aten::mul(%0, %0)  @s2       reads s0@1: the older name %0 reads what was written through %1
 // Calls f(const Value&) for the tensors among `arguments` that exist, lists included.
 template <class F>
 void for_each_tensor(const Graph& graph, std::span<const Argument> arguments, F&& f, int depth = 0) {

@@ -1,3 +1,5 @@
+// Compares two graphs by canonical numbers. Both are numbered in program order, so numbers agree wherever the graphs do
+// up to there, and ids, pools and interning orders do not matter.
 #include <fmt/format.h>
 
 #include <bit>
@@ -10,8 +12,6 @@
 namespace shadowgraph {
 namespace {
 
-// Compares two graphs by canonical numbers. Both are numbered in program order, so numbers agree wherever the graphs do
-// up to there, and ids, pools and interning orders do not matter.
 bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
 template <class T>

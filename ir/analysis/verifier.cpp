@@ -1,3 +1,6 @@
+// Checks the rules of shadowgraph/verify.h, by their numbers there. Nothing may be believed before it is checked: a
+// graph may be noise. So links and references come first, and a node with a reference out of range is looked at no
+// further.
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
@@ -13,9 +16,6 @@
 namespace shadowgraph {
 namespace {
 
-// Checks the rules of shadowgraph/verify.h, by their numbers there. Nothing may be believed before it is checked: a
-// graph may be noise. So links and references come first, and a node with a reference out of range is looked at no
-// further.
 constexpr uint32_t kNone = Numbering::kNone;
 
 class Verifier {

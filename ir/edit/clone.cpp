@@ -1,3 +1,5 @@
+// Copies of graphs: whole ones, node by node, and pieces that are cut out or put in.
+// ---- Whole ----------------------------------------------------------------------------------------------------------
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,11 +12,8 @@
 
 namespace shadowgraph {
 
-// Copies of graphs: whole ones, node by node, and pieces that are cut out or put in.
-// ---- Whole ----------------------------------------------------------------------------------------------------------
-
 // Reads all of a graph. A copy of the arenas keeps every id, so side tables of the one are good for the other. A node
-// by node copy would give new ids and cost fifty times as much.
+// by node copy would give new ids and cost far more.
 class GraphCopy {
  public:
   static Graph run(const Graph& graph);

@@ -273,7 +273,6 @@ void Graph::remove(NodeId id) {
 
 // Lets the first other node that makes a value in a storage have allocated it. An in-place chain loses its first node
 // this way: empty, add_ without the empty. Without an heir the storage is gone, and nothing frees it.
-// is gone, and nothing frees it.
 void Graph::hand_births_on(NodeId id, const DoomedNodes* doomed) {
   for_each_output(id, [&](ValueId v) {
     const StorageId s = value(v).storage;

@@ -1,3 +1,5 @@
+// Turns nodes into one call of a user's function, and a call back into nodes. What must hold for that is checked
+// against the function's schema.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,8 +17,6 @@
 namespace shadowgraph {
 namespace {
 
-// Turns nodes into one call of a user's function, and a call back into nodes. What must hold for that is checked
-// against the function's schema.
 template <class T>
 bool contains(const std::vector<T>& list, const T& element) {
   return std::find(list.begin(), list.end(), element) != list.end();

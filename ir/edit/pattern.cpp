@@ -1,3 +1,9 @@
+// Reads patterns and finds them in graphs.
+//
+//     %wt = aten::t(self=%w)                      the last call is tried on each node of the graph; from there the
+//     %y = aten::addmm(self=%b, mat1=%x,          search goes to makers of operands, then to users of values that are
+//                      mat2=%wt)                  known, and back when something does not fit
+//     return %y
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,12 +22,6 @@
 namespace shadowgraph {
 namespace {
 
-// Reads patterns and finds them in graphs.
-//
-//     %wt = aten::t(self=%w)                      the last call is tried on each node of the graph; from there the
-//     %y = aten::addmm(self=%b, mat1=%x,          search goes to makers of operands, then to users of values that are
-//                      mat2=%wt)                  known, and back when something does not fit
-//     return %y
 constexpr size_t kMaxCalls = 256;  // a search tries one call inside the other
 
 // ---- Reading --------------------------------------------------------------------------------------------------------

@@ -1,3 +1,5 @@
+// Finds other forms of an operator by name and schema. No list of pairs is kept: libtorch's naming is regular, and the
+// few exceptions are rows of the operator table.
 #include "ir/operators/operator_forms.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -16,8 +18,6 @@
 namespace shadowgraph {
 namespace {
 
-// Finds other forms of an operator by name and schema. No list of pairs is kept: libtorch's naming is regular, and the
-// few exceptions are rows of the operator table.
 constexpr std::string_view kFunctionalSuffix = "_functional";
 
 bool same_target(const Target& a, const Target& b) {

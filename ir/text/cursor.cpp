@@ -1,3 +1,5 @@
+// Reads tokens from lines. It points into the text and copies nothing but quoted strings, so that reading costs about 2
+// us a node. Places are pointers, too; line and column are worked out when an error needs them.
 #include "ir/text/cursor.h"
 
 #include <fmt/format.h>
@@ -10,8 +12,6 @@
 namespace shadowgraph {
 namespace {
 
-// Reads tokens from lines. It points into the text and copies nothing but quoted strings, so that reading costs about 2
-// us a node. Places are pointers, too; line and column are worked out when an error needs them.
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_identifier(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '_'; }
 bool is_name(char c) { return is_identifier(c) || c == '.' || c == ':'; }

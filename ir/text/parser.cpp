@@ -274,7 +274,6 @@ void Parser::storage_line() {
   storage.kind = *kind;
   // Most storages are born at the first node whose result has them. The text leaves that out, and take_type fills it
   // in.
-  // in.
   Born born;
   if (cursor_.eat_word("born")) {
     born.stated = true;
@@ -526,7 +525,6 @@ void Parser::take_sizes(char open, char close, std::vector<int64_t>& sizes) {
 
 // Reads a type: f32[2,3]{1,2} @s4+6 cuda:0 grad. All but dtype and sizes may be left out, for contiguous, no storage,
 // offset 0, the storage's device, strided.
-// storage's device, strided.
 ValueId Parser::take_type(NodeId node) {
   cursor_.peek();
   const Place place = cursor_.place();
@@ -683,7 +681,6 @@ void Parser::take_saved(NodeId node) {
 
 // Reads writes. They follow from schemas and order; the text repeats them for its readers, and check_writes() holds
 // them against that.
-// that.
 void Parser::take_writes(NodeId node) {
   cursor_.expect('(');
   do {
