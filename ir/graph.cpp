@@ -44,13 +44,13 @@ struct BuiltinTarget {
 
 // Parsed once: every graph has them, also one that was moved from.
 const std::vector<BuiltinTarget>& builtin_targets() {
+  // The list is never freed: graphs in static storage may outlive it otherwise.
   static const auto* targets = [] {
     auto* made = new std::vector<BuiltinTarget>;
     for (uint32_t i = 0; i < kBuiltinCount; ++i) {
       Target target(TargetKind::kBuiltin, builtin_schema(static_cast<Builtin>(i)));
       std::string key = target_key(TargetKind::kBuiltin, target.schema_text());
       made->push_back({std::move(target), std::move(key)});
-      // The list is never freed: graphs in static storage may outlive it otherwise.
     }
     return made;
   }();

@@ -138,9 +138,9 @@ Argument NodeCopier::copy_argument(const Argument& from, bool tolerant) {
       std::vector<Argument> elements;
       for (const Argument& e : from_.list(from)) elements.push_back(copy_argument(e, tolerant));
       return into_.make_list(elements);
-      // Within one graph constants are shared, so that a copy of a node costs no tensor.
     }
     case ArgumentKind::kConstant: {
+      // Within one graph constants are shared, so that a copy of a node costs no tensor.
       if (&from_ == &into_) return from;
       const auto [to, added] = constants_.try_emplace(from.constant);
       if (added) to->second = into_.add_constant(from_.constant(from.constant));

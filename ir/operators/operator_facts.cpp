@@ -154,9 +154,9 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
     facts.host_read = facts.host_read || op->hasTag(at::Tag::data_dependent_output);
     facts.pointwise = facts.pointwise || op->hasTag(at::Tag::pointwise);
     facts.changes_objects = facts.resizes || facts.takes_storage || op->hasTag(at::Tag::inplace_view);
+  } else {
     // An operator that this process does not have may change objects: nobody can say. Analyses then take the careful
     // way.
-  } else {
     facts.changes_objects = target.kind() == TargetKind::kOperator;
   }
 
