@@ -1,8 +1,8 @@
-// Print, parse, verify and profile generated graphs of 10k, 100k and 1M nodes: us per node, and growth against the bar
-// "1M nodes take <= 12 x what 100k take".
+// Prints, parses, verifies and profiles generated graphs of 10k, 100k and 1M nodes. Prints us per node, and growth
+// against the bar "1M nodes take <= 12 x what 100k take".
 //
-// The graph is a chain of blocks like those of a captured network: mul, add with an older value, relu_, view, with
-// storages born and freed, saved tensors and one region a block.
+// The graph is a chain of blocks like those of a captured network: mul, add with an older value, relu_, view. Storages
+// are born and freed, tensors saved, and each block has a region.
 #include <benchmark/benchmark.h>
 
 #include "bench/growth.h"

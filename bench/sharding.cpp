@@ -1,5 +1,5 @@
-// What automatic sharding costs: a training step (AdamW, bf16) of the Llama models on meshes of H100s, from the captured
-// graph to a plan; then the problem alone for programs of 100k and 1M nodes.
+// Measures what automatic sharding costs, from the captured graph to a plan: a training step (AdamW, bf16) of the Llama
+// models on meshes of H100s. Then the problem alone for programs of 100k and 1M nodes.
 #include <sys/resource.h>
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
-// One graph for many sizes: what capturing costs against fitting, instantiating and rewriting in place; shape
-// propagation and decomposition of real models, in us per node.
+// Measures one graph for many sizes: what capturing costs against fitting, instantiating and rewriting in place. Also
+// shape propagation and decomposition of real models, in us per node.
 //
 //     build/bench/symbolic [model ...]          by default resnet50, bert_base, llama3_8b
 #include <torch/optim/adamw.h>

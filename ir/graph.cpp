@@ -1,3 +1,9 @@
+// Built on a small core: nodes, values and storages are records in arenas, and all lists (arguments, sizes, uses,
+// frees) are runs in pools.
+//
+//     Node     target, region, phase, previous/next          program order: a doubly linked list, with labels
+//     Value    dims (a run of ints_), storage, first_use     uses: a doubly linked list through uses_
+//     Storage  born, freed_after, place_in_frees             values in it: a list through siblings_
 #include "shadowgraph/graph.h"
 
 #include <c10/core/Contiguity.h>
@@ -25,6 +31,7 @@ std::string_view to_string(RegionKind kind) {
 
 namespace {
 
+// The first letter of a key keeps a user's function apart from an operator or built-in of the same schema text.
 constexpr char kKindLetters[] = {'o', 'b', 'f'};
 
 std::string target_key(TargetKind kind, const std::string& schema_text) {
@@ -38,6 +45,7 @@ struct BuiltinTarget {
 
 // Parsed once: every graph has them, also one that was moved from.
 const std::vector<BuiltinTarget>& builtin_targets() {
+  // The list is never freed: graphs in static storage may outlive it otherwise.
   static const auto* targets = [] {
     auto* made = new std::vector<BuiltinTarget>;
     for (uint32_t i = 0; i < kBuiltinCount; ++i) {
@@ -50,13 +58,15 @@ const std::vector<BuiltinTarget>& builtin_targets() {
   return *targets;
 }
 
-// Between the labels of nodes appended one after another, and from a node to one that is inserted behind it: many can
-// be inserted at one place, and 2^32 nodes appended, before labels have to move.
+// The distance between the labels of nodes appended one after another, and from a node to one that is inserted behind
+// it. Many can be inserted at one place, and 2^32 nodes appended, before labels have to move.
 constexpr uint64_t kAppendGap = uint64_t{1} << 32;
 constexpr uint64_t kInsertGap = uint64_t{1} << 16;
 
 }  // namespace
 
+// The ids of phases, built-in targets and the root region are constants of the API, so every graph begins with them, in
+// this order.
 Graph::Graph() {
   for (const char* phase : {"forward", "backward", "optimizer", "init"}) phases_.emplace_back(phase);
   for (const BuiltinTarget& builtin : builtin_targets()) {
@@ -71,6 +81,7 @@ Graph::Graph() {
 
 Graph::~Graph() = default;
 
+// A graph that was moved from is an empty one, not a broken one: it may be filled again.
 Graph::Graph(Graph&& other) noexcept : Graph() { swap(other); }
 
 Graph& Graph::operator=(Graph&& other) noexcept {
@@ -79,6 +90,8 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   return *this;
 }
 
+// Swaps member by member, since an InsertionPoint holds the graph's address. A member that is added to Graph must be
+// added here and in ir/edit/clone.cpp.
 void Graph::swap(Graph& other) noexcept {
   TORCH_INTERNAL_ASSERT(insertion_points_.empty() && other.insertion_points_.empty(),
                         "a graph was moved while an InsertionPoint stood in it");
@@ -114,12 +127,15 @@ void Graph::swap(Graph& other) noexcept {
   both(&Graph::constants_);
 }
 
+// Text is interned so that a name costs 4 bytes a node however often it occurs. Texts are never dropped: an erased
+// node's source may still be asked for in a message.
 StringId Graph::intern(std::string_view text) {
   auto [entry, added] = string_ids_.try_emplace(std::string(text), StringId(static_cast<uint32_t>(strings_.size())));
   if (added) strings_.emplace_back(text);
   return entry->second;
 }
 
+// There are a handful of phases, so that a search beats a map.
 PhaseId Graph::intern_phase(std::string_view name) {
   for (uint32_t i = 0; i < phases_.size(); ++i) {
     if (phases_[i] == name) return PhaseId(i);
@@ -128,6 +144,8 @@ PhaseId Graph::intern_phase(std::string_view name) {
   return PhaseId(static_cast<uint32_t>(phases_.size() - 1));
 }
 
+// The key is the schema's text, not the name: overloads differ in it, and so does an operator whose schema changed
+// between versions of libtorch.
 TargetId Graph::intern_target(Target target) {
   const TargetId next(static_cast<uint32_t>(targets_.size()));
   auto [entry, added] = target_ids_.try_emplace(target_key(target.kind(), target.schema_text()), next);
@@ -147,6 +165,7 @@ int64_t Graph::numel(ValueId id) const {
   return count;
 }
 
+// Asks c10's own rule, so that sizes of 0 and 1 are judged as libtorch judges them.
 bool Graph::is_contiguous(ValueId id) const {
   const std::span<const int64_t> dims = sizes(id);
   const std::span<const int64_t> steps = strides(id);
@@ -159,6 +178,7 @@ int64_t Graph::logical_bytes(ValueId id) const {
   return v.kind == ValueKind::kTensor ? numel(id) * static_cast<int64_t>(c10::elementSize(v.dtype)) : 0;
 }
 
+// Searches by name. Schemas have few arguments; a caller that asks for many nodes keeps the position instead.
 const Argument* Graph::find_argument(NodeId id, std::string_view name) const {
   const auto& formal = target(id).signature().arguments;
   const auto actual = arguments(id);
@@ -185,6 +205,8 @@ Run Graph::own_arguments(std::span<const Argument> arguments) {
   return run;
 }
 
+// Appends the record first and links it then: the new node's id is its place in the arena, whatever its place in the
+// program.
 NodeId Graph::insert_before(NodeId position, TargetId target, std::span<const Argument> arguments) {
   Node node;
   node.target = target;
@@ -200,6 +222,8 @@ NodeId Graph::insert_before(NodeId position, TargetId target, std::span<const Ar
 }
 
 // Where these sizes and strides lie in ints_. What lies there is never written again: others may share it.
+// Blocks of a model repeat the same few shapes, so a small cache of recent ones saves most of the memory. A miss costs
+// a copy in the pool, never a wrong answer: what is found is compared in full.
 uint32_t Graph::intern_dims(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   const auto rank = static_cast<uint32_t>(sizes.size());
   uint64_t hash = rank;
@@ -217,6 +241,7 @@ uint32_t Graph::intern_dims(std::span<const int64_t> sizes, std::span<const int6
   const auto pool = ints_.view(dims);
   std::copy(sizes.begin(), sizes.end(), pool.begin());
   std::copy(strides.begin(), strides.end(), pool.begin() + rank);
+  // Rank 0 has nothing to share; its offset would only push a useful entry out.
   if (rank != 0) recent = {dims.offset, rank};
   return dims.offset;
 }
@@ -234,12 +259,14 @@ ValueId Graph::new_tensor(NodeId producer, const TensorMeta& spec) {
   value.storage = spec.storage;
   value.offset = spec.offset;
   value.producer = producer;
+  // siblings_ runs parallel to values_, so every value gets an entry, also one without a storage.
   const ValueId id(values_.push(value));
   siblings_.push({});
   join_storage(id);
   return id;
 }
 
+// Writes new dims rather than changing the old ones: other values may share those (intern_dims).
 void Graph::set_geometry(ValueId id, const TensorMeta& spec) {
   Value& changed = values_[id.index];
   changed.rank = static_cast<uint16_t>(spec.sizes.size());
@@ -252,6 +279,8 @@ void Graph::set_geometry(ValueId id, const TensorMeta& spec) {
   set_storage(id, spec.storage, spec.offset);
 }
 
+// Gives a value dims of its own. Only code that writes sizes in place needs this: instances of a SymbolicGraph keep the
+// addresses.
 void Graph::own_dims(ValueId id) {
   const Run own = ints_.push_run(2U * value(id).rank);
   const auto shared = ints_.view({value(id).dims, own.size});
@@ -267,6 +296,7 @@ ValueId Graph::new_scalar(NodeId producer, ValueKind kind) {
   return ValueId(values_.push(value));
 }
 
+// Keeps the list of values in a storage right, which every edit of aliases relies on.
 void Graph::set_storage(ValueId id, StorageId storage, int64_t offset) {
   values_[id.index].offset = offset;
   if (value(id).storage == storage) return;
@@ -275,6 +305,7 @@ void Graph::set_storage(ValueId id, StorageId storage, int64_t offset) {
   join_storage(id);
 }
 
+// Puts the value in front of its storage's list: constant time, and nobody relies on the order.
 void Graph::join_storage(ValueId id) {
   const StorageId storage = value(id).storage;
   if (storage.index >= storages_.size()) return;  // none, or a broken graph
@@ -285,6 +316,7 @@ void Graph::join_storage(ValueId id) {
   first = id;
 }
 
+// A value that is not first and has no previous one was never in a list: a graph read from noise may have such values.
 void Graph::leave_storage(ValueId id) {
   const StorageId storage = value(id).storage;
   if (storage.index >= first_in_storage_.size()) return;
@@ -297,10 +329,12 @@ void Graph::leave_storage(ValueId id) {
   }
 }
 
+// Writes the results anew at the end of the pool. The old run stays there unused; a node's results change seldom.
 void Graph::set_results(NodeId id, std::span<const Argument> results) {
   nodes_[id.index].results = arguments_.push_run(results);
 }
 
+// Serves builders that find results one by one. Quadratic in a node's results, which are few.
 ValueId Graph::add_tensor_result(NodeId id, const TensorMeta& spec) {
   const ValueId value = new_tensor(id, spec);
   std::vector<Argument> results(this->results(id).begin(), this->results(id).end());
@@ -309,9 +343,12 @@ ValueId Graph::add_tensor_result(NodeId id, const TensorMeta& spec) {
   return value;
 }
 
+// Keeps both directions: the node lists what dies after it, and the storage knows the node and its place in that list.
+// So a death is dropped in constant time (drop_free).
 void Graph::set_frees(NodeId id, std::span<const StorageId> frees) {
   for (StorageId storage_id : this->frees(id)) storages_[storage_id.index].freed_after = NodeId();
   nodes_[id.index].frees = frees_.push_run(frees);
+  // The new run has no room behind it (add_frees).
   if (!frees_room_.empty()) frees_room_.erase(id);
   for (uint32_t i = 0; i < frees.size(); ++i) {
     storages_[frees[i].index].freed_after = id;
@@ -321,10 +358,14 @@ void Graph::set_frees(NodeId id, std::span<const StorageId> frees) {
 
 // ---- Notes ----------------------------------------------------------------------------------------------------------
 
+// A node's notes are a list sorted by key, so that two graphs with the same notes print alike. Most graphs have none,
+// hence a side table that grows when the first one comes.
 void Graph::set_note(NodeId id, std::string_view key, std::string_view value) {
   if (first_note(id) == kNoNote && value.empty()) return;
   if (id.index >= first_note_.size()) first_note_.resize(nodes_.size(), kNoNote);
   uint32_t* link = &first_note_[id.index];
+  // `link` points at the index to change, in the table or in the note before, so that the first note needs no special
+  // case.
   while (*link != kNoNote && text(notes_[*link].key) < key) link = &notes_[*link].next;
   const bool found = *link != kNoNote && text(notes_[*link].key) == key;
   if (value.empty()) {
@@ -343,6 +384,7 @@ std::string_view Graph::note(NodeId id, std::string_view key) const {
   return {};
 }
 
+// Counts what the arenas hold; texts and maps are left out, since they do not grow with the nodes.
 size_t Graph::allocated_bytes() const {
   return nodes_.allocated_bytes() + values_.allocated_bytes() + storages_.allocated_bytes() +
          regions_.allocated_bytes() + arguments_.allocated_bytes() + ints_.allocated_bytes() +
@@ -351,14 +393,18 @@ size_t Graph::allocated_bytes() const {
          first_in_storage_.capacity() * sizeof(ValueId) + first_note_.capacity() * sizeof(uint32_t);
 }
 
+// Order is kept twice: as links, for walks, and as labels that rise along the program, for is_before() in constant
+// time. A new node gets a label between those of its neighbours.
 void Graph::link_before(NodeId id, NodeId position) {
   const NodeId previous = position.valid() ? node(position).previous : last_;
   const auto room = [&] {
     const uint64_t end = position.valid() ? order_[position.index] : UINT64_MAX;
     return end - (previous.valid() ? order_[previous.index] : 0);
   };
+  // Two labels side by side leave none between them; make_room_at spreads them.
   if (room() < 2) make_room_at(previous.valid() ? previous : position);
   const uint64_t low = previous.valid() ? order_[previous.index] : 0;
+  // Appends leave wide gaps, as nothing is known of what comes between; inserts take the middle if the gap is small.
   order_[id.index] = low + std::min(position.valid() ? kInsertGap : kAppendGap, room() / 2);
   nodes_[id.index].previous = previous;
   nodes_[id.index].next = position;
@@ -366,9 +412,10 @@ void Graph::link_before(NodeId id, NodeId position) {
   (position.valid() ? nodes_[position.index].previous : last_) = id;
 }
 
-// Spreads the labels around a node whose neighbour's label leaves no room: over the smallest aligned range of labels
-// that is thinly settled, thinner the larger it is, which makes a logarithmic number of moves per insertion, amortised.
-// Bender, Cole, Demaine, Farach-Colton, Zito: Two Simplified Algorithms for Maintaining Order in a List (2002).
+// Spreads the labels around a node whose neighbour's label leaves no room. It takes the smallest aligned range of
+// labels that is thinly settled, thinner the larger it is. That makes a logarithmic number of moves per insertion,
+// amortised. Bender, Cole, Demaine, Farach-Colton, Zito: Two Simplified Algorithms for Maintaining Order in a List
+// (2002).
 void Graph::make_room_at(NodeId id) {
   NodeId left = id;
   NodeId right = id;
@@ -385,6 +432,8 @@ void Graph::make_room_at(NodeId id) {
       right = n;
       ++count;
     }
+    // 1.4 per doubling lies between 1, at which ranges never fill, and 2, at which one is never thin. A step below 8
+    // would be used up at once.
     capacity *= 1.4;
     const uint64_t step = (uint64_t{1} << bits) / count;
     if (static_cast<double>(count) > capacity || step < 8) continue;
@@ -397,6 +446,7 @@ void Graph::make_room_at(NodeId id) {
   TORCH_INTERNAL_ASSERT(false, "labels of more nodes than there are ids");
 }
 
+// Insertion points are told first: one that stands at this node moves on to the next.
 void Graph::unlink(NodeId id) {
   for (InsertionPoint* point : insertion_points_) point->leave(id);
   const Node& n = node(id);
@@ -404,6 +454,8 @@ void Graph::unlink(NodeId id) {
   (n.next.valid() ? nodes_[n.next.index].previous : last_) = n.previous;
 }
 
+// Makes a use for each value that the arguments mention, lists included, and notes it in the argument itself. So
+// dropping a use needs no search.
 void Graph::enter_uses(NodeId id, std::span<Argument> arguments) {
   for (Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kValue) {
@@ -415,6 +467,8 @@ void Graph::enter_uses(NodeId id, std::span<Argument> arguments) {
   }
 }
 
+// Appends, so that uses of a value come in the order in which they were made: replacing them visits users in a stable
+// order.
 void Graph::append_use(uint32_t use, ValueId id) {
   Value& v = values_[id.index];
   uses_[use].previous = v.last_use;
@@ -422,6 +476,7 @@ void Graph::append_use(uint32_t use, ValueId id) {
   v.last_use = use;
 }
 
+// Takes uses out of their values' lists in constant time each; the records stay behind as holes.
 void Graph::drop_uses(std::span<const Argument> arguments) {
   for (const Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kValue && argument.ref.use != Argument::kNoUse) {
@@ -435,6 +490,7 @@ void Graph::drop_uses(std::span<const Argument> arguments) {
   }
 }
 
+// Says whether a list belongs to a node already; such a list must be copied before another node takes it.
 bool Graph::has_entered_uses(std::span<const Argument> arguments) const {
   for (const Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kValue && argument.ref.use != Argument::kNoUse) return true;
@@ -443,6 +499,7 @@ bool Graph::has_entered_uses(std::span<const Argument> arguments) const {
   return false;
 }
 
+// Copies a list with the lists in it; strings, ints and constants are shared, as nobody writes them.
 Run Graph::copy_list(Run list) {
   const Run copy = arguments_.push_run(arguments_.view(list));
   for (uint32_t i = 0; i < copy.size; ++i) {
@@ -454,6 +511,7 @@ Run Graph::copy_list(Run list) {
 
 namespace {
 
+// The verifier asks these before it reads anything: a graph built from noise may hold any number as an index.
 template <class T>
 bool holds(const Arena<T>& arena, Run run) {
   return run.size == 0 || uint64_t{run.offset} + run.size <= arena.size();

@@ -3,9 +3,9 @@
 
     accuracy.py BUILD [--only NAME ...] [--quick] [--page docs/accuracy.md]
 
-Every built-in model that fits into memory and TorchScript files of six other architectures at usual sizes, each in a
-process of its own (build/bin/step_accuracy), on one thread: inference, SGD and AdamW in float32, AdamW in bfloat16.
-Rows are kept in BUILD/accuracy/rows.json, so that an interrupted run goes on; --quick takes one row a model.
+Runs every built-in model that fits into memory, and TorchScript files of six other architectures at usual sizes. Each
+has a process of its own (build/bin/step_accuracy), on one thread: inference, SGD and AdamW in float32, AdamW in
+bfloat16. Rows are kept in BUILD/accuracy/rows.json, so that an interrupted run goes on; --quick takes one row a model.
 """
 
 import argparse

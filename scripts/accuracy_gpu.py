@@ -5,9 +5,9 @@
     accuracy_gpu.py BUILD --page docs/accuracy-gpu.md --measurements measurements.json
 
 The file of measurements is what scripts/measure_gpu.py writes on a machine with a GPU. Predictions are what
-`shadowgraph profile --json` says of the same configurations: the first step for the memory of a run, the second
-(--steady-state) for the memory and the time of those that follow. They are kept in BUILD/accuracy-gpu/ for as long as
-the tool stays the same, so that an interrupted run goes on.
+`shadowgraph profile --json` says of the same configurations. The first step gives the memory of a run, the second
+(--steady-state) the memory and the time of those that follow. Predictions are kept in BUILD/accuracy-gpu/ for as long
+as the tool stays the same, so that an interrupted run goes on.
 """
 
 import argparse

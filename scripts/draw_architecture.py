@@ -6,7 +6,7 @@ markers).
     scripts/draw_architecture.py --check   fails if the page shows another tree than the one that is here
 
 A room is a folder with C++ in it; the public headers of a layer are with the files on its top. An arrow leads from a
-room to one that its files include; where a room reaches another also by a longer way, the direct arrow is left out, so
+room to one that its files include. Where a room reaches another also by a longer way, the direct arrow is left out, so
 that the picture shows the layers.
 """
 

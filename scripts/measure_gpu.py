@@ -14,10 +14,10 @@ same calls. tests/python/check_accuracy_gpu.py holds losses and gradients agains
 tests/package/test_plain_models.py FLOPs and peaks. The optimizers are written out as libtorch's C++ ones call them;
 torch.optim would take other kernels on a GPU (foreach), which hold more.
 
-Every configuration runs in a process of its own: a first step, two more to warm up, then --steps steps. Of each: the
-most bytes that the caching allocator had given out and had reserved (torch.cuda.memory_stats), seconds between CUDA
-events around a step, and seconds until the host had issued it. Rows are written as they come; an interrupted run goes
-on.
+Every configuration runs in a process of its own: a first step, two more to warm up, then --steps steps. A row has the
+most bytes that the caching allocator had given out and had reserved (torch.cuda.memory_stats). It also has seconds
+between CUDA events around a step, and seconds until the host had issued it. Rows are written as they come; an
+interrupted run goes on.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-// Lines of comma-separated values as RFC 4180 has them: fields with a comma, a quote or a line break are quoted.
+// Writes lines of comma-separated values as RFC 4180 has them: fields with a comma, a quote or a line break are quoted.
 #pragma once
 
 #include <fmt/format.h>

@@ -6,7 +6,7 @@
 
 namespace shadowgraph {
 
-// 64 hexadecimal digits.
+// Returns 64 hexadecimal digits.
 std::string sha256(std::string_view bytes);
 
 }  // namespace shadowgraph

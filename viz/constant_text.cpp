@@ -31,7 +31,7 @@ class ConstantText {
   }
 
  private:
-  // Whether there is anything but values in it.
+  // Appends an argument; says whether there is anything but values in it.
   bool append(std::string& text, const Argument& argument, TypeClass type, int depth) const {
     switch (argument.kind) {
       case ArgumentKind::kNone:

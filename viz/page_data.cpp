@@ -23,7 +23,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint32_t kNoNumber = 0xFFFFFFFFU;
-constexpr size_t kMostPlannedStorages = 200'000;  // beyond, the page places the blocks that it shows by itself
+constexpr size_t kMostPlannedStorages = 200'000;  // beyond so many, the page itself places the blocks that it shows
 
 class PageData {
  public:
@@ -50,7 +50,7 @@ class PageData {
     const Numbering numbering = Numbering::of(graph_);
     storage_order_ = numbering.storages();
     for (uint32_t i = 0; i < storage_order_.size(); ++i) storage_number_[storage_order_[i]] = i;
-    // Those that nothing shown holds still take memory.
+    // Storages that nothing shown holds still take memory.
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       if (std::as_const(storage_number_)[StorageId(i)] != kNoNumber) continue;
       storage_number_[StorageId(i)] = static_cast<uint32_t>(storage_order_.size());
@@ -179,7 +179,7 @@ class PageData {
     }
   }
 
-  // Lists of numbers by text, each once: sizes and strides.
+  // Numbers lists of numbers (sizes and strides) by their text, each once.
   uint32_t list_number(std::span<const int64_t> numbers) {
     std::string text;
     for (const int64_t number : numbers) {
@@ -256,8 +256,8 @@ class PageData {
     if (!own.empty()) header_["registered_scratch"] = std::move(own);
   }
 
-  // What the caching allocator has reserved after each step, if it is the device's: of one step from nothing, before what
-  // is freed is taken again.
+  // Writes what the caching allocator has reserved after each step, if the device has one. It counts one step from
+  // nothing, before memory that is freed is taken again.
   void reserved() {
     if (!profile_.device_memory || costs_.nodes.empty() || costs_.nodes.size() > kMostPlannedStorages) return;
     std::vector<uint32_t> ends(costs_.nodes.size());
@@ -272,7 +272,7 @@ class PageData {
     for (const AllocatorPeaks& peak : peaks) bytes.add(peak.reserved);
   }
 
-  // Of the nodes of this graph: 1 removed or added, 2 changed.
+  // Marks the nodes of this graph that differ: 1 removed or added, 2 changed.
   void differences() {
     if (role_.diff == nullptr) return;
     std::vector<int64_t> state(costs_.nodes.size(), 0);
@@ -291,7 +291,7 @@ class PageData {
     header_["same"] = role_.diff->same;
   }
 
-  // Values of nodes from a file.
+  // Writes values of nodes that a file gave.
   void given() {
     if (role_.values == nullptr) return;
     const NodeColors& colors = *role_.values;

@@ -1,4 +1,4 @@
-// The page: one HTML file with its program, its style and its data in it, which asks nothing of any network.
+// Writes the page: one HTML file with its program, its style and its data in it, which asks nothing of any network.
 //
 // What comes from the captured program stands in the page compressed and in base64, so that no name in it can end a script
 // or open a tag; the title alone is text, and is escaped.
@@ -25,7 +25,7 @@ std::string_view bundled(std::string_view name) {
 
 constexpr size_t kLongestTitle = 200;
 
-// Text of an HTML element; what is no printable character becomes a space.
+// Escapes text of an HTML element; a character that is not printable becomes a space.
 std::string escape_title(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -44,7 +44,7 @@ std::string escape_title(std::string_view text) {
         out += "&quot;";
         break;
       default:
-        // The page itself shows the name in full; the title of its window does with ASCII.
+        // The title of the window keeps ASCII only; the page itself shows the name in full.
         out += c >= 0x20 && c < 0x7F ? c : ' ';
     }
   }
@@ -63,7 +63,8 @@ void add_data(std::string& html, const char* id, const std::string& text) {
   html += "</script>\n";
 }
 
-// A saved profile as the page reads it (viz/page/src/differences.ts): its JSON without what a comparison leaves alone.
+// Returns a saved profile as the page reads it (viz/page/src/differences.ts): its JSON without what a comparison leaves
+// alone.
 std::string saved_profile(const HtmlOptions& options) {
   using nlohmann::json;
   std::optional<json> parsed = try_parse_json(options.before_json);

@@ -121,9 +121,9 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
   return value;
 }
 
-// set_ with a storage, which no value is: `after`, its self as it left it, says which part of which storage it took, so
-// it is recorded as set_ with a tensor, an alias of that storage. A storage that no tensor of the program had stays
-// opaque.
+// Records set_ with a storage, which no value is. `after`, its self as it left it, says which part of which storage it
+// took. So the call is recorded as set_ with a tensor, an alias of that storage. A storage that no tensor of the
+// program had stays opaque.
 TargetId Recorder::set_from_storage(const OperatorInfo& info, FakeTensorImpl& after) {
   const c10::StorageImpl* storage = after.unsafe_storage().unsafeGetStorageImpl();
   if (!find_storage_id(*storage, session_).valid()) {
@@ -316,7 +316,8 @@ void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument
   for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument));
 }
 
-// What a group is stands in the graph before the first collective on it. A name that nobody has: the call will say so.
+// Describes a group in the graph before the first collective on it. If nobody has a group of that name, the call will
+// say so.
 void Recorder::declare_group(const c10::IValue& group) {
   const auto info = describe_group(group);
   if (!info || !groups_.insert(info->name).second) return;
@@ -354,8 +355,8 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
     link_recomputation(node);
   }
   for (const uint32_t checkpoint : open_checkpoints_) checkpoints_[checkpoint].push_back(node);
-  // An autograd function of the program's runs without gradients, behind a grad_fn that it has made: where it communicates,
-  // that is the collective's.
+  // An autograd function of the program's runs without gradients, behind a grad_fn that it has made. If it
+  // communicates, that grad_fn is the collective's.
   if (n.flags.grad_mode || C10_UNLIKELY(info.group_argument >= 0)) claim_sequence(node);
   if (mode_.data_sizes.has_asked()) note_data_sizes(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
@@ -370,7 +371,7 @@ std::string text_of(const c10::Scalar& value) {
 
 }  // namespace
 
-// The program has read a value: item(), equal(). The path depends on it.
+// Notes that the program has read a value (item(), equal()): the path depends on it.
 void Recorder::note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result) {
   if (result.kind() != CallArgument::Kind::kBoxed || !result.boxed().isScalar()) return;
   ValueId read;
@@ -405,7 +406,7 @@ void Recorder::note_backtraces() {
   locate_ = [] { return current_recorder()->backtraces_->note(); };
 }
 
-// A size that the user gave in place of data: named at the node, and what the path depended on.
+// Notes a size that the user gave in place of data: at the node, and as something that the path depended on.
 void Recorder::note_data_sizes(NodeId node) {
   ValueId result;
   graph_.for_each_output(node, [&](ValueId value) {
@@ -425,7 +426,7 @@ void Recorder::abandon_call(const OperatorInfo& info) noexcept {
   mode_.host_answers.forget_asked();
 }
 
-// The numbers of at::tensor({...}), or what an accessor wrote: copied from a constant of the graph.
+// Records the numbers of at::tensor({...}), or what an accessor wrote, as a copy from a constant of the graph.
 void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   const KernelDepth depth;
   if (link_->has_deaths()) flush_deaths();
@@ -471,7 +472,7 @@ void Recorder::flush_deaths() {
 
 // ---- Autograd
 
-// A node that runs under the engine belongs to backward, and to the forward node that made the engine's current
+// Puts a node that runs under the engine into backward, and links it to the forward node that made the engine's current
 // grad_fn.
 void Recorder::link_backward(NodeId node) {
   const auto grad_fn = torch::autograd::get_current_node();
@@ -486,7 +487,7 @@ void Recorder::link_backward(NodeId node) {
   n.source = graph_.node(n.forward).source;
 }
 
-// A node that is run again is part of backward, as far as the run in forward went the same way.
+// Links a node that is run again: it is part of backward, as far as it goes the same way as the run in forward.
 void Recorder::link_recomputation(NodeId node) {
   Node& n = mutable_node(graph_, node);
   n.phase = Graph::kBackward;
@@ -496,12 +497,12 @@ void Recorder::link_recomputation(NodeId node) {
   if (run.next == first.size()) return;
   const NodeId repeated = first[run.next++];
   if (graph_.node(repeated).target != n.target) {
-    // What torch.utils.checkpoint does with a tensor that it keeps now.
+    // torch.utils.checkpoint detaches a tensor that it keeps now.
     if (graph_.target(n.target).name() == "aten::detach") {
       --run.next;
       return;
     }
-    // Another way: an operator that both take later on is not the same one.
+    // The second run went another way: an operator that both take later on is not the same one.
     run.next = static_cast<uint32_t>(first.size());
     return;
   }
@@ -526,9 +527,10 @@ void Recorder::record_function(const Target& target, std::span<const c10::IValue
   n.region = materialise(regions_.size() - 1);
 }
 
-// Autograd makes the grad_fn of an operator just before it calls it: sequence numbers not yet claimed are this node's.
+// Claims sequence numbers. Autograd makes an operator's grad_fn just before it calls it, so numbers not yet claimed are
+// this node's.
 void Recorder::claim_sequence(NodeId node) {
-  if (!own_link_) return;  // goes on in other scopes and threads, where numbers mean nothing
+  if (!own_link_) return;  // this link goes on in other scopes and threads, where numbers mean nothing
   const uint64_t now = at::sequence_number::peek();
   if (now == sequence_seen_) return;
   sequence_seen_ = now;
@@ -595,7 +597,7 @@ void Recorder::attach_saved_tensors() {
 
 void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept {
   try {
-    // Only what the program itself asked for: not a decomposition, not autograd.
+    // Note only what the program itself asked for: not a decomposition, not autograd.
     if (regions_.back().region.kind == RegionKind::kComposite || phase_.valid()) return;
     if (torch::autograd::get_current_node()) return;
     const KernelDepth depth;
@@ -635,7 +637,7 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   flush_deaths();
   const auto declare_value = [&](const at::Tensor& tensor) { return argument_of_tensor(tensor); };
   for (const auto& [parameter, gradient] : gradients) {
-    // The parameter as it was declared, not as the optimizer's last in-place update left it.
+    // Take the parameter as it was declared, not as the optimizer's last in-place update left it.
     const Argument last = declare_value(parameter);
     const ValueId declared = storage_root_[graph_.value(last.ref.value).storage.index];
     const Argument pair[] = {Argument::of_value(declared), declare_value(gradient)};

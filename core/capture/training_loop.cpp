@@ -1,5 +1,5 @@
-// The pieces of a training loop that libtorch's C++ frontend lacks, or has in another form than Python's: each calls the
-// operators that the Python file named beside it calls, in that order, which is what a graph of it must show.
+// Has the pieces of a training loop that libtorch's C++ frontend lacks, or has in another form than Python's. Each
+// calls the operators that the Python file named beside it calls, in that order, which is what a graph of it must show.
 #include "core/capture/training_loop.h"
 
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
@@ -29,7 +29,7 @@ void check(bool holds, const std::string& message) {
   if (!holds) throw Error(message);
 }
 
-// Lists of tensors of one device and dtype, in the order of first sight: what foreach operators take.
+// Groups tensors by device and dtype, in the order of first sight, as foreach operators take them.
 std::vector<Tensors> by_device_and_dtype(const Tensors& tensors) {
   std::vector<Tensors> groups;
   for (const at::Tensor& tensor : tensors) {
@@ -276,7 +276,7 @@ void TrainingLoop::clip_gradients() const {
   for (const Tensors& group : groups) at::_foreach_mul_(group, clamped.to(group[0].device()));
 }
 
-// torch/optim/swa_utils.py: AveragedModel.update_parameters, but for its count of updates, a tensor on the CPU.
+// torch/optim/swa_utils.py: does AveragedModel.update_parameters without its count of updates, a tensor on the CPU.
 void TrainingLoop::update_averages() {
   const at::NoGradGuard no_grad;
   Tensors averages, current;
@@ -286,7 +286,7 @@ void TrainingLoop::update_averages() {
     if (averaged_ == 0) averages_[i].second.detach().copy_(current[i]);
   }
   if (averaged_++ == 0) return;
-  // Lists of equal device and dtype, as the parameters have them: an average has its parameter's.
+  // The parameters have the same lists of device and dtype: an average has its parameter's.
   const auto grouped = by_device_and_dtype(averages);
   const auto with = by_device_and_dtype(current);
   for (size_t i = 0; i < grouped.size(); ++i) at::_foreach_lerp_(grouped[i], with[i], 1 - *program_.training.ema);

@@ -1,4 +1,4 @@
-// One step of a training loop as PyTorch programs write it, with the options of TrainingOptions. Internal to
+// Runs one step of a training loop as PyTorch programs write it, with the options of TrainingOptions. Internal to
 // core/capture.
 #pragma once
 
@@ -14,14 +14,14 @@
 
 namespace shadowgraph {
 
-// torch.amp.GradScaler at its defaults, for one optimizer.
+// Does what torch.amp.GradScaler does at its defaults, for one optimizer.
 class GradScaler {
  public:
   at::Tensor scale(const at::Tensor& loss);
   void unscale_(torch::optim::Optimizer& optimizer);
   void step(torch::optim::Optimizer& optimizer);
   void update();
-  // Of the state, what is there.
+  // Returns those tensors of the state that exist.
   std::vector<std::pair<std::string, at::Tensor>> buffers() const;
 
  private:
@@ -31,14 +31,16 @@ class GradScaler {
 
 class TrainingLoop {
  public:
-  // Throws Error for options that make no sense. Makes the averaged copies, so inside the mode that the module is of.
+  // Throws Error for options that make no sense. Makes the averaged copies, so it must be called inside the mode of the
+  // module.
   TrainingLoop(const ProgramToCapture& program, const FakeTensorOptions& mode);
 
-  // What is there already and belongs to no module: averaged copies, gradients that stay, the scaler's state.
+  // Names what is there already and belongs to no module: averaged copies, gradients that stay, the scaler's state.
   void name_state(CaptureSession& session) const;
   // Zeroes gradients, or lets go of them.
   void zero_grad() const;
-  // All of one step after zero_grad. `loss` is the variable of the loop: what it had dies where the program sets it.
+  // Does all of one step after zero_grad. `loss` is the variable of the loop: its old tensor dies where the program
+  // sets it.
   void step(at::Tensor& loss);
 
  private:

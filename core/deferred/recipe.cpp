@@ -9,7 +9,7 @@
 namespace shadowgraph {
 namespace {
 
-// What makes linalg operators throw: run with the node whose result it looks at.
+// This operator makes linalg operators throw. It runs with the node whose result it looks at.
 constexpr std::string_view kCheck = "aten::_linalg_check_errors";
 
 bool is_whole(const Graph& graph, ValueId value) {
@@ -85,10 +85,11 @@ void Recipe::note_origin(NodeId node) {
   origins_[after.index] = origin_of(before);
 }
 
-// Backwards through the program, nodes by descending id; placeholders, which may have any id, on the side.
+// Walks backwards through the program, nodes by descending id. Placeholders, which may have any id, are kept on the
+// side.
 class Recipe::Walk {
  public:
-  // Those of `without` begin at the beginning.
+  // Storages in `without` begin at the beginning.
   Walk(Recipe& recipe, const Snapshots* snapshots, const std::unordered_set<StorageId>& without)
       : recipe_(recipe), graph_(recipe.graph_), snapshots_(snapshots), without_(without) {}
 
@@ -98,8 +99,8 @@ class Recipe::Walk {
   }
   void want_run(NodeId node) { reach(node, kContents); }
 
-  // To be looked at when steps() have been made. Storages whose contents are needed from before their snapshot, too:
-  // the steps are then good for nothing.
+  // Returns storages whose contents are needed from before their snapshot, too; look when steps() have been made. If
+  // there are any, the steps are good for nothing.
   const std::unordered_set<StorageId>& begun_too_late() const { return begun_too_late_; }
   std::unordered_map<StorageId, Snapshots::Snapshot> take_snapshots() { return std::move(begins_); }
 
@@ -144,7 +145,7 @@ class Recipe::Walk {
     if (value.valid()) reach(graph_.value(value).producer, kTensor);
   }
 
-  // The contents of `storage` as a node with id `before` finds them.
+  // Asks for the contents of `storage` as a node with id `before` finds them.
   void need_contents(StorageId storage, uint32_t before) {
     if (!storage.valid()) return;
     uint32_t& covered = covered_from_.try_emplace(storage, UINT32_MAX).first->second;
@@ -188,7 +189,7 @@ class Recipe::Walk {
     return snapshots_->latest(storage, before);
   }
 
-  // Whether all that `node` gives is on storages that begin later.
+  // Says whether all that `node` gives is on storages that begin later.
   bool is_before_snapshots(NodeId node) const {
     bool all = true;
     bool any = false;
@@ -200,7 +201,7 @@ class Recipe::Walk {
     return any && all;
   }
 
-  // A view that a node with id `before` takes of `storage` lies within it.
+  // Asks for the size of `storage`: a view that a node with id `before` takes lies within it.
   void need_size(StorageId storage, uint32_t before) {
     const auto found = recipe_.growers_.find(storage);
     if (found == recipe_.growers_.end()) return;
@@ -298,7 +299,7 @@ Recipe::Reached Recipe::reach(std::span<const StorageId> wanted, NodeId node, co
 std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted, const Snapshots* snapshots) {
   const auto [steps, begins] = reach(wanted, NodeId(), snapshots);
 
-  // Steps that touch a storage belong together, but for those that share nothing but a placeholder nobody writes.
+  // Steps that touch a storage belong together, unless they share only a placeholder that nobody writes.
   std::unordered_map<StorageId, uint32_t> set_of;
   DisjointSets sets(steps.size() + wanted.size());
   std::unordered_map<StorageId, bool> shared;
@@ -322,7 +323,7 @@ std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted,
     if (!graph_.is_placeholder(steps[i].node)) item_of[steps[i].node] = i;
     const auto visit = [&](ValueId value) {
       touch(i, graph_.value(value).storage);
-      // Views of a shared placeholder belong to who uses them.
+      // Views of a shared placeholder belong to the steps that use them.
       const auto producer = item_of.find(graph_.value(value).producer);
       if (producer != item_of.end()) sets.join(i, producer->second);
     };
@@ -370,7 +371,7 @@ std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted,
   for (uint32_t i = 0; i < wanted.size(); ++i) {
     Group& own = group(first_wanted + i);
     own.wanted.push_back(wanted[i]);
-    // A storage that is a placeholder's, touched by nothing else.
+    // This storage is a placeholder's, and nothing else touches it.
     const NodeId born = graph_.storage(wanted[i]).born;
     if (!graph_.is_placeholder(born)) continue;
     const auto index = static_cast<size_t>(&own - groups.data());

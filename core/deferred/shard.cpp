@@ -1,7 +1,8 @@
-// Part of a tensor without the whole: its recipe run on one window of elements after the other.
+// Makes part of a tensor without the whole: runs its recipe on one window of elements after the other.
 //
-// Works where element i of the result depends on element i of what came before and on random numbers whose place in the
-// generator's sequence is known for each element. So each window runs the very same nodes, on one-dimensional pieces:
+// This works where element i of the result depends on element i of what came before, and on random numbers with a known
+// place. That place in the generator's sequence must be known for each element. So each window runs the very same
+// nodes, on one-dimensional pieces:
 //
 //     %0 = aten::empty([4096, 4096])            a piece of 262,144 elements
 //     %1 = aten::normal_(%0, 0, 0.02)           the generator skipped to the piece's first block of sixteen
@@ -25,7 +26,7 @@ namespace {
 
 constexpr int64_t kShardWindow = int64_t{1} << 18;  // elements
 
-// Fresh results that are alike in every place, and whose arguments say how many places there are.
+// Says whether a factory's results are alike in every place, and its arguments say how many places there are.
 bool is_even_factory(const Target& target) {
   const OperatorFacts& facts = target.facts();
   if (!facts.written.empty() || !(facts.uninitialised || facts.fills)) return false;
@@ -45,7 +46,7 @@ bool is_whole(const Graph& graph, ValueId value, int64_t numel) {
   return graph.storage(v.storage).bytes == graph.logical_bytes(value);
 }
 
-// Why `step` cannot run piece by piece; empty if it can.
+// Returns why `step` cannot run piece by piece; empty if it can.
 std::string obstacle(const Graph& graph, const Recipe::Step& step, int64_t numel) {
   if (step.role != Recipe::Role::kRun) return "";
   const Target& target = graph.target(step.node);
@@ -70,7 +71,7 @@ class WindowReplay final : public Interpreter {
                int64_t numel)
       : Interpreter(piece.graph(), std::move(options)), piece_(piece), record_(record), seed_(seed), numel_(numel) {}
 
-  // Elements begin to end; begin is a multiple of 16. One-dimensional.
+  // Returns elements begin to end, one-dimensional; begin is a multiple of 16.
   at::Tensor window(int64_t begin, int64_t end) {
     begin_ = begin;
     count_ = end - begin;
@@ -109,7 +110,7 @@ class WindowReplay final : public Interpreter {
     uint64_t words = 0;  // skipped since the draw began
   };
 
-  // A generator that stands `words` after the beginning of the draw. Asked for in ascending order, mostly.
+  // Returns a generator that stands `words` after the beginning of the draw. Calls mostly ascend.
   const at::Generator& generator_at(NodeId node, uint64_t words) {
     auto entry = positions_.find(node);
     if (entry == positions_.end() || entry->second.words > words) {
@@ -124,7 +125,7 @@ class WindowReplay final : public Interpreter {
     return generator_;
   }
 
-  // The fill on `count` elements from there: in place where the node is, a factory otherwise.
+  // Returns the fill on `count` elements from there: in place where the node is, a factory otherwise.
   at::Tensor filled(NodeId node, const torch::jit::Stack& arguments, int64_t count, const at::Generator& generator) {
     const Value& result = graph().value(graph().results(node)[0].ref.value);
     at::Tensor piece = at::empty({count}, at::TensorOptions().dtype(result.dtype));
@@ -292,7 +293,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
     const int64_t first = done / part * row + start * inner + done % part;
     const int64_t begin = first / 16 * 16;
     const int64_t end = std::min(numel, begin + kShardWindow);
-    // As far as parts reach into a window of full size; not beyond what is needed.
+    // The window ends where parts reach into one of full size, and not beyond what is needed.
     const int64_t last_row = std::min(rows - 1, (end - 1) / row);
     int64_t needed = first + 1;
     for (int64_t r = done / part; r <= last_row; ++r) {

@@ -10,7 +10,7 @@
 namespace shadowgraph {
 namespace {
 
-// What is not pointwise and still gives results the strides of new ones: whatever they were, or those that were
+// Says which results of an operator that is not pointwise have the strides of new ones: all of them, or those that were
 // resized.
 enum class Restrided : uint8_t { kAlways, kIfResized };
 constexpr std::pair<std::string_view, Restrided> kRestrided[] = {
@@ -19,8 +19,8 @@ constexpr std::pair<std::string_view, Restrided> kRestrided[] = {
     {"aten::replication_pad3d.out", Restrided::kAlways},   {"aten::nonzero.out", Restrided::kIfResized},
 };
 
-// Results whose elements share memory, with each other or with an operand's, are refused; a pointwise kernel may write
-// to an operand.
+// Refuses results whose elements share memory, with each other or with an operand's. A pointwise kernel may write to an
+// operand.
 void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack& operands, bool pointwise) {
   for (const at::Tensor& out : outs) {
     at::assert_no_internal_overlap(out);

@@ -18,7 +18,7 @@ namespace spec = torch::_export::archive_spec;
 constexpr std::string_view kSaveAgain =
     "; load it with torch.export.load of a PyTorch that can and save it again with torch.export.save";
 
-// The name of a zip's first record, wherever its directory is, if it has one: all that a torn file still tells.
+// Returns the name of a zip's first record, wherever its directory is, if it has one: all that a torn file still tells.
 std::string name_of_first_record(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string header(30, '\0');
@@ -30,7 +30,8 @@ std::string name_of_first_record(const std::string& path) {
   return name;
 }
 
-// torch.export.save until PyTorch 2.7: records without a folder, which no PyTorchStreamReader opens.
+// Says whether torch.export.save of PyTorch 2.7 or before wrote it: records without a folder, which no
+// PyTorchStreamReader opens.
 bool is_of_old_layout(std::string_view first) {
   return first == "version" || first.starts_with("serialized_exported_program") ||
          first.starts_with("serialized_state_dict");
@@ -126,7 +127,7 @@ size_t ExportArchive::size_of(const std::string& record) const {
   if (!has(record)) refuse("is damaged: it has no record " + record);
   try {
     const size_t bytes = reader_->getRecordSize(record);
-    // PyTorch's writer does not compress: a record larger than the file is a torn directory.
+    // PyTorch's writer does not compress, so a record larger than the file means a torn directory.
     if (bytes > file_bytes_) refuse("is damaged: the record " + record + " is said to be larger than the file");
     return bytes;
   } catch (const c10::Error& failure) {

@@ -25,13 +25,13 @@ const ExportedGraph& graph_at(const HigherOrderCall& call, size_t position) {
   return *call.node.inputs[position].operand.graph;
 }
 
-// What stands before the graph.
+// Returns what stands before the graph.
 IValues leading(const HigherOrderCall& call, size_t count) {
   if (call.node.inputs.size() < count) refuse_form("it has too few inputs");
   return plain_arguments(std::span(call.node.inputs).first(count), call.values);
 }
 
-// From `first` on: what the graph is given.
+// Returns, from `first` on, what the graph is given.
 IValues operands_from(const HigherOrderCall& call, size_t first) {
   if (call.node.inputs.size() < first) refuse_form("it has too few inputs");
   IValues operands = plain_arguments(std::span(call.node.inputs).subspan(first), call.values);

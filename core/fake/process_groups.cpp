@@ -34,7 +34,7 @@ bool is_class(const c10::Type& type, const char* name) {
   return type.kind() == c10::TypeKind::ClassType && type.str() == name;
 }
 
-// What FakeMesh and fake_process_group have made, by name.
+// Keeps what FakeMesh and fake_process_group have made, by name.
 struct KnownGroups {
   std::mutex mutex;
   struct Known {
@@ -59,7 +59,7 @@ Group find_group(const std::string& name) {
   }
 }
 
-// What real tensors would be sent with: Backend's own methods refuse, with this name.
+// Stands for what real tensors would be sent with: Backend's own methods refuse, with this name.
 class FakeBackend final : public c10d::Backend {
  public:
   using Backend::Backend;
@@ -169,7 +169,7 @@ ProcessGroupInfo describe(const Group& group) {
       return found->second.info;
     }
   }
-  // What DeviceMesh calls the groups of its axes.
+  // DeviceMesh gives the groups of its axes this prefix.
   constexpr std::string_view kMesh = "mesh_";
   if (const std::string& words = group->getGroupDesc(); words.starts_with(kMesh))
     info.axis = words.substr(kMesh.size());

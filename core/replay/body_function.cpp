@@ -8,7 +8,7 @@
 namespace shadowgraph {
 namespace {
 
-// The graph before the interpreter that looks at it.
+// Holds the graph before the interpreter that looks at it.
 struct Body {
   Graph graph;
   Interpreter interpreter;
@@ -18,7 +18,7 @@ struct Body {
         interpreter(graph, {.device = options.device, .check_results = options.check_results}) {}
 };
 
-// Outputs that are one tensor, as the operand and the result of an in-place operator are, become several: whoever
+// Makes several tensors of outputs that are one, as the operand and the result of an in-place operator are. Whoever
 // changes the geometry of one later (t_) must not change the other's.
 void part(std::vector<at::Tensor>& outputs) {
   for (size_t i = 1; i < outputs.size(); ++i) {

@@ -9,7 +9,7 @@
 namespace shadowgraph {
 namespace {
 
-// What an IValue list holds for a schema's element type: symbolic ints, dtypes and layouts are ints there.
+// Returns what an IValue list holds for a schema's element type: symbolic ints, dtypes and layouts are ints there.
 c10::TypePtr runtime_type(const c10::TypePtr& type) {
   switch (type->kind()) {
     case c10::TypeKind::SymIntType:
@@ -28,7 +28,7 @@ c10::TypePtr runtime_type(const c10::TypePtr& type) {
   }
 }
 
-// The element type of a list argument; Any if the schema does not say.
+// Returns the element type of a list argument; Any if the schema does not say.
 c10::TypePtr element_type_of(const c10::FunctionSchema& schema, size_t position) {
   if (position >= schema.arguments().size()) return c10::AnyType::get();
   c10::TypePtr type = schema.arguments()[position].type();
@@ -143,7 +143,7 @@ CallTemplates::Call CallTemplates::add(NodeId node, const Signature& formals, co
         templates_.emplace_back();
       }
     } else if (argument.kind == ArgumentKind::kIntList && type.type == TypeClass::kList && !type.is_int_list()) {
-      // Ints where the schema has other elements: int?[], float[].
+      // The schema has other elements than the graph's ints: int?[], float[].
       c10::impl::GenericList list(element_type_of(schema, i));
       for (const int64_t element : graph_.ints(argument)) {
         list.push_back(ivalue_of(Argument::of_int(element), type.element, type.element_optional, options));

@@ -1,5 +1,5 @@
-// The arguments of nodes as IValues, made once, that lack only what values hold: for whoever calls a node's operator
-// again (the interpreter, shape propagation, rewrites).
+// Makes the arguments of nodes as IValues once, lacking only what values hold. It serves code that calls a node's
+// operator again: the interpreter, shape propagation, rewrites.
 //
 //     CallTemplates templates(graph);
 //     const CallTemplates::Call call = templates.add(node, formals, CallTemplates::Options{});
@@ -33,7 +33,7 @@ class CallTemplates {
     Range patches;
   };
   struct Options {
-    // The device to name instead of one that an argument names.
+    // Returns the device to name instead of one that an argument names.
     c10::function_ref<c10::Device(c10::Device)> device;
     // Called with what is wrong with an argument that no call can be given; it is None then.
     c10::function_ref<void(const std::string& what)> problem;
@@ -42,7 +42,7 @@ class CallTemplates {
   // `graph` must outlive this.
   explicit CallTemplates(const Graph& graph) : graph_(graph) {}
 
-  // One IValue for each of the node's arguments. Only the newest call's templates may be changed, by at().
+  // Makes one IValue for each of the node's arguments. Only the newest call's templates may be changed, by at().
   Call add(NodeId node, const Signature& formals, const Options& options);
   // Forgets all calls.
   void clear();

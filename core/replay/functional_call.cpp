@@ -16,7 +16,7 @@
 namespace shadowgraph {
 namespace {
 
-// "aten::add_" as "aten__add_".
+// Writes "aten::add_" as "aten__add_".
 std::string flat_name(const std::string& qualified) {
   std::string name = qualified;
   const size_t colons = name.find("::");
@@ -24,7 +24,7 @@ std::string flat_name(const std::string& qualified) {
   return name;
 }
 
-// The other way: a namespace may hold "__" itself, so each is tried.
+// Goes the other way: a namespace may hold "__" itself, so each is tried.
 std::optional<c10::OperatorHandle> operator_behind(const c10::FunctionSchema& schema) {
   const std::string prefix = std::string(kFunctionalCallNamespace) + "::";
   if (!schema.name().starts_with(prefix)) return std::nullopt;
@@ -36,7 +36,8 @@ std::optional<c10::OperatorHandle> operator_behind(const c10::FunctionSchema& sc
   return std::nullopt;
 }
 
-// Whether the result at `position` is one of the written arguments; of nothing, if it views one that is not written.
+// Says whether the result at `position` is one of the written arguments; says nothing if it views one that is not
+// written.
 std::optional<bool> is_written_argument(const OperatorFacts& facts, size_t position) {
   bool found = false;
   for (const OperatorFacts::Alias& alias : facts.aliases) {
@@ -54,7 +55,7 @@ at::Tensor without_bits(at::Tensor tensor) {
   return tensor.is_neg() ? at::_neg_view(tensor) : tensor;
 }
 
-// Of what is written: the image of a storage holds what is stored.
+// Returns what is written as it is stored: the image of a storage holds what is stored.
 c10::IValue stored(const c10::IValue& value) {
   if (value.isTensor()) return value.toTensor().defined() ? without_bits(value.toTensor()) : value;
   if (!value.isTensorList()) return value;
@@ -63,7 +64,7 @@ c10::IValue stored(const c10::IValue& value) {
   return list;
 }
 
-// Operands moved onto copies of the storages that are written.
+// Moves operands onto copies of the storages that are written.
 class Copies {
  public:
   void add(const c10::IValue& value) {
@@ -112,7 +113,7 @@ class Copies {
     const auto bytes = static_cast<int64_t>(plain.unsafeGetTensorImpl()->unsafe_storage().nbytes());
     const auto item = static_cast<int64_t>(plain.itemsize());
     if (bytes % item == 0) return at::as_strided(plain, {bytes / item}, {1}, 0).clone();
-    // No whole number of elements, as in a storage of floats that is seen as complex numbers.
+    // The storage may have no whole number of elements, as floats that are seen as complex numbers.
     const at::Tensor first = at::as_strided(plain, {bytes < item ? 0 : 1}, {1}, 0).view(at::kByte);
     return at::as_strided(first, {bytes}, {1}, 0).clone();
   }

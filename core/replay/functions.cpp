@@ -20,7 +20,7 @@ struct FunctionRegistry {
   }
 };
 
-// On real and fake tensors alike: no collective finds its way without the group.
+// Checks on real and fake tensors alike: no collective finds its way without the group.
 std::shared_ptr<const RegisteredFunction> process_group_function(const Target& target) {
   const FunctionKernel kernel = [](std::span<const c10::IValue> arguments) {
     check_process_group(arguments);

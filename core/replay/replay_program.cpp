@@ -89,7 +89,7 @@ class Compiler {
     }
   }
 
-  // All of the group is in the slice, and of what only the group sees nothing is wanted.
+  // Says whether all of the group is in the slice, and nothing is wanted of what only the group sees.
   bool holds_whole(const NodeGroups::Group& group, uint32_t begin, const std::vector<NodeId>& nodes,
                    const std::vector<bool>& chosen) const {
     if (begin + group.nodes.size() > nodes.size()) return false;
@@ -249,7 +249,7 @@ class Compiler {
         preserve(before);
       }
     };
-    // An in-place operator gives its self back, also set_, which is said to alias its source.
+    // An in-place operator gives its self back. So does set_, which is said to alias its source.
     const bool in_place = !facts.written.empty() && is_in_place_name(graph_.target(node_).signature().name);
     if (in_place) follow(facts.written[0], 0, true);
     for (const auto& alias : facts.aliases) {
@@ -318,8 +318,8 @@ class Compiler {
     }
   }
 
-  // Of an `out=` that has gaps or no elements kernels refuse the very tensor as an operand, though not another one on the
-  // same memory; the program may have had two tensors that are one value here (`.data =`).
+  // Kernels refuse the very tensor of an `out=` that has gaps or no elements as an operand, but not another one on the
+  // same memory. The program may have had two tensors that are one value here (`.data =`).
   bool has_loose_out() const {
     const auto& formals = graph_.target(node_).signature().arguments;
     const auto arguments = graph_.arguments(node_);

@@ -1,5 +1,5 @@
-// Operators whose results have as many elements as their data says: the size is a hint of the user's
-// (shadowgraph/fake.h), and without one they end in DataDependentError.
+// Operators whose results have as many elements as their data says. The size is a hint of the user's
+// (shadowgraph/fake.h); without one they end in DataDependentError.
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty.h>
 

@@ -1,6 +1,6 @@
 // Views that programs make all the time. Their Meta kernels are right but reach the view through more dispatcher calls
-// (t -> transpose -> as_strided) and make a tensor that must then be wrapped; these make the fake at once. What is an
-// error is left to libtorch's own kernel.
+// (t -> transpose -> as_strided) and make a tensor that must then be wrapped. These rules make the fake at once. Errors
+// are left to libtorch's own kernel.
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>

@@ -1,5 +1,5 @@
-// Tensor parallel as Megatron-LM does it: the first matrix of an MLP split by columns and the second by rows, attention
-// split by heads, so that each needs one sum over the processes forward and one backward. One process of 8 is captured,
+// Runs tensor parallel as Megatron-LM does it: the first matrix of an MLP is split by columns and the second by rows,
+// attention by heads. So each needs one sum over the processes forward and one backward. One process of 8 is captured,
 // without a GPU and without a network.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <shadowgraph/capture.h>

@@ -24,8 +24,8 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     std::vector<NodeId> order;
 //     boost::topological_sort(def_use, std::back_inserter(order));   // reversed, as always with BGL
 //
-// Models VertexListGraph, AdjacencyGraph and BidirectionalGraph (so IncidenceGraph), with parallel edges where a node
-// reads a value twice, and a vertex_index property: the position in program order, dense whatever was erased.
+// It models VertexListGraph, AdjacencyGraph and BidirectionalGraph (so IncidenceGraph). Parallel edges stand where a
+// node reads a value twice. The vertex_index property is the position in program order, dense whatever was erased.
 // Topological sort, dominator tree, components, breadth and depth first search work as they are; max-flow wants a copy
 // with capacities.
 //
@@ -257,8 +257,9 @@ namespace SHADOWGRAPH_API shadowgraph {
 // and where one recurses (dominators) it gets a large one. Orders that keep effects are in shadowgraph/analysis/dependences.h, by
 // Boost's search.
 
-// The node over which every way from the placeholders to a node leads last; invalid for nodes that no single node
-// dominates (placeholders, what depends on two of them). Ways follow values. (boost::lengauer_tarjan_dominator_tree)
+// Returns for each node the last one that every way from the placeholders to it leads over. Invalid for nodes that no
+// single node dominates (placeholders, what depends on two of them). Ways follow values.
+// (boost::lengauer_tarjan_dominator_tree)
 IdMap<NodeId, NodeId> immediate_dominators(const Graph& graph);
 // The same from the end: the first node over which every way from a node to the nodes without users leads.
 IdMap<NodeId, NodeId> immediate_post_dominators(const Graph& graph);

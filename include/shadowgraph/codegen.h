@@ -23,9 +23,9 @@ struct GeneratedCode {
   std::vector<std::string> libraries_of;                      // namespaces of operators that are not libtorch's own
 };
 
-// Sets `only` to what patterns name: "%12" as the text of the graph numbers values, or "output0",
-// "gradient.layer.weight", "layer.weight" (a parameter, buffer or input, as the graph leaves it), with * and ? as in a
-// shell. Throws CodegenError for a pattern that matches nothing; the message lists what there is.
+// Sets `only` to what patterns name, with * and ? as in a shell. They name "%12" as the text of the graph numbers
+// values, "output0", "gradient.layer.weight", or "layer.weight" (a parameter, buffer or input, as the graph leaves it).
+// Throws CodegenError for a pattern that matches nothing; the message lists what there is.
 void choose_values(const Graph& graph, const std::vector<std::string>& patterns, CodegenOptions& options);
 
 // Writes all files into `directory`, which is made if it is not there: each whole or not at all, the side file first.
@@ -47,13 +47,12 @@ void write_code(const GeneratedCode& code, const std::string& directory);
 //     std::map<std::string, at::Tensor> run_by_name(const std::map<std::string, at::Tensor>& tensors, ...);
 //     }
 //
-// The code calls the operators of the graph in its order, so it gives bit for bit what the program gave; what is
+// The code calls the operators of the graph in its order, so it gives bit for bit what the program gave. What is
 // written in place (parameters in an optimizer step) is written in the tensors that are given. docs/codegen.md tells
 // the rest.
 //
-// Throws CodegenError for what has no C++ form (functions that nothing describes, objects that a graph does not hold,
-// constants whose contents are gone), naming the node; and for `autograd` on a graph with a backward. Linear in the
-// graph.
+// Throws CodegenError, naming the node, for functions that nothing describes, objects that a graph does not hold, and
+// constants whose contents are gone. Throws it, too, for `autograd` on a graph with a backward. Linear in the graph.
 
 GeneratedCode emit_cpp(const Graph& graph, const CodegenOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Passes: what changes graphs. Each is a function of its own; passes/pass.h has the table that text forms are run by.
+// Passes: functions that change graphs. shadowgraph/passes/pass.h has the table that text forms are run by.
 #pragma once
 
 #include "shadowgraph/passes/chain.h"

@@ -39,7 +39,7 @@ class OverlappedStep;
 //     std::cout << to_text(costs.summary()) << to_text(costs);
 //     std::cout << to_json(costs).dump(2);
 //
-// What the figures are made of (FLOPs of nodes, kinds of storages, the tree of modules) is worked out once; the views
+// What the figures are made of (FLOPs of nodes, kinds of storages, the tree of modules) is worked out once. The views
 // read it, and the graph, which must outlive them unchanged. The figures, text and JSON are values of their own. What
 // is not known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero.
 // docs/profiling.md defines every figure.
@@ -74,7 +74,7 @@ struct PeakInfo {
   BytesByKind by_kind{};
 };
 
-// Of a step of inference with a cache of keys and values; from the graph's metadata (shadowgraph capture --mode
+// Describes a step of inference with a cache of keys and values, from the graph's metadata (shadowgraph capture --mode
 // decode).
 struct CacheInfo {
   std::string step;             // "prefill" or "decode"

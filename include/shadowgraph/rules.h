@@ -25,19 +25,19 @@ namespace SHADOWGRAPH_API shadowgraph {
 // Shape rules: what an operator's outputs look like, for operators whose C++ Meta kernel is missing or wrong.
 //
 // A rule is a plain function with the operator's C++ signature (SymInt arguments as int64_t and IntArrayRef). It gets
-// meta tensors and returns meta tensors with the sizes, dtype, strides and aliasing that eager gives on the pretended
-// device; it must not read data. In-place operators return their (possibly resized) self.
+// meta tensors and returns meta tensors, with the sizes, dtype, strides and aliasing that eager gives on the pretended
+// device. It must not read data. In-place operators return their (possibly resized) self.
 //
 //     at::Tensor my_op(const at::Tensor& x, int64_t k) { return rules::empty({x.size(0), k}, x); }
 //     shadowgraph::register_rule("my::op", &my_op);
 //
 // Rules are looked up before composite decompositions and Meta kernels, at every depth. Registering replaces an earlier
-// rule, built-in ones included; it is safe at any time, but a capture that runs meanwhile on another thread may still
+// rule, built-in ones included. It is safe at any time, but a capture that runs meanwhile on another thread may still
 // see the old rule. Throws Error if `function` does not fit the operator's schema (checked when the operator is known).
 //
-// A composite rule is one for a composite operator, run in place of its decomposition, above autograd, on fake tensors
-// that pretend to be on a CUDA device: for composites that pick a kernel by asking the device (attention, fused
-// recurrent layers; these two on some other devices too).
+// A composite rule runs in place of a composite operator's decomposition, above autograd, on fake tensors that pretend
+// to be on a CUDA device. It is for composites that pick a kernel by asking the device: attention, fused recurrent
+// layers (these two on some other devices too).
 
 namespace internal {
 
@@ -87,8 +87,9 @@ const DeviceProfile& device_profile();
 // Where a rule leaves a call to libtorch's Meta kernel.
 constexpr c10::DispatchKeySet kMeta(c10::DispatchKey::Meta);
 
-// A tensor without storage that has `like`'s geometry and dtype and the pretended device's dispatch keys: for functions
-// of libtorch that choose a kernel by looking at their operands (select_conv_backend, ...) and never touch data.
+// Returns a tensor without storage that has `like`'s geometry and dtype and the pretended device's dispatch keys. It is
+// for functions of libtorch that choose a kernel by looking at their operands (select_conv_backend, ...) and never
+// touch data.
 at::Tensor stand_in(const at::Tensor& like);
 at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::Tensor& dtype_of);
 
@@ -123,9 +124,9 @@ at::Tensor& elementwise_into(at::Tensor& output, Operands inputs, const Elementw
 // The sizes of a reduction over `dims` (none or empty: all of them).
 c10::DimVector reduced_sizes(const at::Tensor& input, at::OptionalIntArrayRef dims, bool keepdim);
 
-// How many elements a result has that the data of `tensor` decides, as the user says (FakeTensorOptions::data_sizes):
-// the answer to `question` ("nonzero", asked as "nonzero0", "nonzero1", ...), from 0 to `most`. Throws
-// DataDependentError, which names the option, without one.
+// Returns how many elements a result has that the data of `tensor` decides, as the user says
+// (FakeTensorOptions::data_sizes). It is the answer to `question` ("nonzero", asked as "nonzero0", "nonzero1", ...),
+// from 0 to `most`. Throws DataDependentError, which names the option, without one.
 int64_t data_size(const std::string& op, const std::string& question, const at::Tensor& tensor, int64_t most);
 
 // A tensor argument that may be absent.

@@ -1,5 +1,5 @@
-// When two parts of a program do the same: what find-repeats, the layers that a picture folds and the rows that a
-// summary folds all go by.
+// Decides when two parts of a program do the same. find-repeats, the layers that a picture folds and the rows that a
+// summary folds all go by this.
 //
 // A block is some nodes in program order. Two are the same if, node by node,
 //
@@ -28,10 +28,10 @@ class BlockHashes {
   // One walk over the graph, which must outlive this, unchanged.
   explicit BlockHashes(const Graph& graph);
 
-  // Of a node without the places of its operands: equal nodes of equal blocks have equal ones.
+  // Returns a node's hash without the places of its operands: equal nodes of equal blocks have equal ones.
   uint64_t of_node(NodeId node) const { return of_node_[node.index]; }
 
-  // Linear in the block. `label` is one more thing that must agree node by node (where in a module a node lies);
+  // Linear in the block. `label` is one more thing that must agree node by node (where in a module a node lies).
   // `origin` says which value an operand counts as (a picture looks through views that it does not draw).
   uint64_t of(
       std::span<const NodeId> block, c10::function_ref<uint64_t(NodeId)> label = [](NodeId) { return uint64_t{0}; },
@@ -57,8 +57,9 @@ struct Sibling {
   uint32_t call = 0;            // which call of that name
 };
 
-// One past the last of the siblings from `first` on that repeat the first: of one class, one apart by number ("3", "4")
-// or by call, all in the same direction (backward meets layers last to first), and with the same content, by its hash.
+// Returns one past the last of the siblings from `first` on that repeat the first. They are of one class, one apart by
+// number ("3", "4") or by call, all in the same direction (backward meets layers last to first). They have the same
+// content, by its hash.
 size_t end_of_run(std::span<const Sibling> siblings, size_t first, c10::function_ref<uint64_t(size_t)> content);
 
 }  // namespace shadowgraph

@@ -1,3 +1,8 @@
+// Effects are worked out in one walk in program order, with the current version of every storage in a table. A version
+// is the number of writes so far.
+//
+//     %1 = aten::add_(%0, %0) @s0       reads s0@0, writes s0: 0 -> 1
+//     %2 = aten::mul(%0, %0)  @s2       reads s0@1: the older name %0 reads what was written through %1
 #include <algorithm>
 #include <string_view>
 
@@ -23,6 +28,7 @@ void for_each_tensor(const Graph& graph, std::span<const Argument> arguments, F&
   }
 }
 
+// An opaque object may be anything, a tensor included.
 bool has_opaque(const Graph& graph, std::span<const Argument> arguments, int depth = 0) {
   return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& argument) {
     return argument.kind == ArgumentKind::kOpaque || (argument.kind == ArgumentKind::kList && depth < kMaxListDepth &&
@@ -30,7 +36,8 @@ bool has_opaque(const Graph& graph, std::span<const Argument> arguments, int dep
   });
 }
 
-// The device whose generator a random node draws from.
+// Returns the device whose generator a random node draws from: by its generator argument, else by a function's device
+// argument, else by its first tensor. libtorch chooses the default generator in the same way.
 c10::Device generator_device(const Graph& graph, NodeId node, const OperatorFacts& facts) {
   const auto arguments = graph.arguments(node);
   for (const uint16_t position : facts.generators) {
@@ -52,9 +59,9 @@ c10::Device generator_device(const Graph& graph, NodeId node, const OperatorFact
   return device.value_or(c10::Device(c10::DeviceType::CPU));
 }
 
-// An argument that is annotated as written, and is only where another one is given. The kernels of fused optimizer
-// steps (FusedAdamKernel.cpp and .cu, and their like) divide gradients by the scaler's factor and keep that; without
-// one they read them.
+// An argument that is annotated as written, but is written only where another one is given. The kernels of fused
+// optimizer steps (FusedAdamKernel.cpp and .cu, and their like) divide gradients by the scaler's factor and keep that.
+// Without a scaler they read them.
 struct WrittenIfGiven {
   std::string_view name, argument, given;
 };
@@ -67,6 +74,8 @@ constexpr WrittenIfGiven kWrittenIfGiven[] = {
 
 }  // namespace
 
+// The schema is believed except for the rows of the table above. A node without the deciding argument reads what it is
+// annotated to write.
 bool writes_argument(const Graph& graph, NodeId node, size_t position) {
   const Target& target = graph.target(node);
   if (target.kind() != TargetKind::kOperator) return true;
@@ -89,6 +98,7 @@ StorageId Effects::generator_for(c10::Device device) {
   for (const Generator& generator : generators_) {
     if (generator.device == device) return generator.storage;
   }
+  // Pseudo storages are numbered behind the graph's own, so that one table has the versions of both.
   const StorageId id(static_cast<uint32_t>(versions_.size()));
   generators_.push_back({id, device});
   versions_.push_back(0);
@@ -101,7 +111,8 @@ Effects Effects::of(const Graph& graph) {
   result.entries_.resize(graph.node_capacity());
   result.versions_.assign(graph.storage_count(), 0);
   result.reads_.reserve(size_t{graph.node_count()} * 2);
-  // Per storage, the last node (as 1 + ordinal) that was seen to read or write it: each storage once per node.
+  // For each storage, the last node (as 1 + its ordinal) that was seen to read or write it. A node that names a storage
+  // twice reads it once.
   std::vector<uint32_t> last_read(graph.storage_count(), 0);
   std::vector<uint32_t> last_write(graph.storage_count(), 0);
   std::vector<bool> unknown_seen(graph.target_count());
@@ -113,6 +124,7 @@ Effects Effects::of(const Graph& graph) {
     Entry& entry = result.entries_[n.index];
     entry.reads = static_cast<uint32_t>(result.reads_.size());
     entry.writes = static_cast<uint32_t>(result.writes_.size());
+    // Broken graphs are analysed, too: the verifier asks for effects before it knows that all is well.
     if (target.index >= graph.target_count()) continue;
     const OperatorFacts& facts = graph.facts(target);
     const auto arguments = graph.arguments(n);
@@ -131,6 +143,7 @@ Effects Effects::of(const Graph& graph) {
       result.writes_.push_back({s, version, version + 1});
       ++version;
     };
+    // Operands are read before anything is written: add_(x, x) reads the version that it overwrites.
     for_each_tensor(graph, arguments, read);
     const bool unknown = facts.unknown || has_opaque(graph, arguments);
     if (unknown) {
@@ -145,6 +158,7 @@ Effects Effects::of(const Graph& graph) {
         for_each_tensor(graph, arguments.subspan(position, 1), write);
       }
     }
+    // A draw reads and writes the generator, so draws stay in order like writes to one buffer.
     if (facts.random) {
       const StorageId generator = result.generator_for(generator_device(graph, n, facts));
       uint32_t& version = result.versions_[generator.index];
@@ -152,6 +166,8 @@ Effects Effects::of(const Graph& graph) {
       result.writes_.push_back({generator, version, version + 1});
       ++version;
     }
+    // Collectives stay in order with one another, whatever they communicate: every process must run them alike, or they
+    // wait for each other for ever.
     if (facts.collective) {
       if (!result.collectives_.valid()) {
         result.collectives_ = StorageId(static_cast<uint32_t>(result.versions_.size()));
@@ -165,6 +181,7 @@ Effects Effects::of(const Graph& graph) {
     entry.read_count = static_cast<uint32_t>(result.reads_.size()) - entry.reads;
     entry.write_count = static_cast<uint32_t>(result.writes_.size()) - entry.writes;
     entry.random = facts.random;
+    // What is unknown may look at contents, whatever the facts say.
     entry.geometry_only = facts.geometry_only && !unknown;
     entry.collective = facts.collective;
     entry.host_read = facts.host_read;

@@ -25,7 +25,7 @@ class Identity {
   // Linear. As if the nodes marked in `without` (by index) were not there.
   static Identity of(const Graph& graph, const Effects& effects, const std::vector<bool>& without = {});
 
-  // Whether somebody outside the graph may hold it when the graph ends: a placeholder has it, sg::output or
+  // Says whether somebody outside the graph may hold a storage when the graph ends. A placeholder has it, sg::output or
   // sg::gradient mentions it, something unknown was given it, or it outlives the graph.
   bool escapes(StorageId storage) const { return escapes_[storage.index]; }
   void set_escapes(StorageId storage) { escapes_[storage.index] = true; }

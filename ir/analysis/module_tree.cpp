@@ -6,22 +6,22 @@
 namespace shadowgraph {
 namespace {
 
-// Deeper paths than any program has; what is below belongs to the last level. Keeps recursion over the tree shallow.
+// No program has deeper paths; anything below belongs to the last level. This keeps recursion over the tree shallow.
 constexpr uint32_t kDeepest = 64;
 
 class Builder {
  public:
-  // `names`: as many paths as will come, or more.
+  // Expects `names` paths at most.
   Builder(ModuleTree& tree, size_t names) : tree_(tree) {
     tree_.modules.reserve(names + 1);
     tree_.modules.emplace_back();
     by_path_.reserve(names);
   }
 
-  // `path`: of the graph's texts, which outlive this. `inside`: a module that it may be in.
+  // `path` is one of the graph's texts, which outlive this. `inside` is a module that it may be in.
   uint32_t module_at(std::string_view path, uint32_t inside) {
     if (path.empty()) return 0;
-    // Looking for the containers from the top costs a search each.
+    // Looking for the containers from the top would cost a search each.
     const std::string& outer = tree_.modules[inside].path;
     const bool begins = inside != 0 && tree_.modules[inside].depth < kDeepest && path.size() > outer.size() &&
                         path[outer.size()] == '.' && path.starts_with(outer);

@@ -1,8 +1,9 @@
-// The modules of a program as a tree of paths, and what a node belongs to.
+// Shows the modules of a program as a tree of paths, and which of them a node belongs to.
 //
-// "layer1.0.conv1" is a child of "layer1.0", that of "layer1"; containers that no region names (a ModuleList) stand in
-// the tree by their path alone. All calls of a module are one entry. A backward node belongs to the module of the
-// forward node it differentiates; a node outside every module belongs to the root, whose path is empty.
+// "layer1.0.conv1" is a child of "layer1.0", and that a child of "layer1". Containers that no region names (a
+// ModuleList) stand in the tree by their path alone. All calls of a module are one entry. A backward node belongs to
+// the module of the forward node it differentiates. A node outside every module belongs to the root, whose path is
+// empty.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +33,13 @@ struct ModuleTree {
   uint32_t of_node(const Graph& graph, NodeId node) const;
 };
 
-// The region that a node's costs are charged to: for a backward node that of its forward node, when known.
+// Returns the region that a node's costs are charged to: for a backward node that of its forward node, when known.
 RegionId charged_region(const Graph& graph, NodeId node);
 
-// Path of the module that a node is charged to; "" outside all modules.
+// Returns the path of the module that a node is charged to; "" outside all modules.
 std::string module_path(const Graph& graph, NodeId node);
 
-// "fc.weight" for sg::parameter("fc.weight"); "" for anything that is not a named placeholder.
+// Returns "fc.weight" for sg::parameter("fc.weight"); "" for anything that is not a named placeholder.
 std::string placeholder_name(const Graph& graph, NodeId node);
 
 }  // namespace shadowgraph

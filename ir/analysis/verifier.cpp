@@ -1,3 +1,6 @@
+// Checks the rules of shadowgraph/verify.h, by their numbers there. Nothing may be believed before it is checked: a
+// graph may be noise. So links and references come first, and a node with a reference out of range is looked at no
+// further.
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
@@ -37,6 +40,7 @@ class Verifier {
     found_.push_back({rule, node, std::move(message)});
   }
 
+  // Nodes are live if the walk along the links met them, whatever their records say.
   bool live(NodeId id) const { return id.index < ordinals_.size() && ordinals_[id.index] != kNone; }
   bool earlier(NodeId id, NodeId than) const { return live(id) && ordinals_[id.index] < ordinals_[than.index]; }
 
@@ -75,6 +79,7 @@ class Verifier {
 
 // ---- 1, 2, 12: what everything else relies on -----------------------------------------------------------------------
 
+// A list that goes in a circle ends the check of links: everything else walks along them.
 void Verifier::links() {
   NodeId previous;
   for (NodeId n = graph_.first(); n.valid(); n = graph_.node(n).next) {
@@ -88,6 +93,7 @@ void Verifier::links() {
     if (graph_.node(n).previous != previous) {
       report(Rule::kLinks, {}, "node id {} names as previous another than the one it comes after", n.index);
     }
+    // Labels are checked beside the links: is_before() answers from labels alone.
     if (previous.valid() && !graph_.is_before(previous, n)) {
       report(Rule::kLinks, {}, "is_before() does not say that node id {} comes after the one before it", n.index);
     }
@@ -97,6 +103,7 @@ void Verifier::links() {
   if (order_.size() != graph_.node_count()) {
     report(Rule::kLinks, {}, "the list holds {} nodes, the graph counts {}", order_.size(), graph_.node_count());
   }
+  // A node that is not erased and in no list is lost.
   for (uint32_t i = 0; i < graph_.node_capacity(); ++i) {
     if (ordinals_[i] == kNone && !graph_.is_erased(NodeId(i))) {
       report(Rule::kLinks, {}, "live node id {} is not in the list", i);
@@ -104,6 +111,7 @@ void Verifier::links() {
   }
 }
 
+// Lists nest at most kMaxListDepth deep, so that later walks may recurse without asking.
 bool Verifier::arguments_in_range(std::span<const Argument> arguments, int depth, bool results) {
   return std::all_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
     if (!graph_.in_bounds(a) || a.kind > ArgumentKind::kOpaque) return false;
@@ -112,6 +120,8 @@ bool Verifier::arguments_in_range(std::span<const Argument> arguments, int depth
   });
 }
 
+// Every index in the record must name something. Messages do not print such a node, as printing would follow the
+// indices.
 bool Verifier::references(NodeId id) {
   const Node& n = graph_.node(id);
   const auto bad = [&](const char* what) {
@@ -138,6 +148,7 @@ bool Verifier::references(NodeId id) {
   return values || bad("the sizes of a result");
 }
 
+// Parents come first, so a region tree cannot have a circle.
 void Verifier::regions() {
   for (uint32_t i = 0; i < graph_.region_count(); ++i) {
     const Region& region = graph_.region(RegionId(i));
@@ -152,6 +163,7 @@ void Verifier::regions() {
       report(Rule::kReferences, {}, "r{}: its name, class, target or arguments are out of range", i);
       continue;
     }
+    // A composite's arguments are checked by their number alone; their values may be gone.
     if (region.arguments.size != 0 &&
         (!region.target.valid() || region.arguments.size != graph_.target(region.target).signature().arguments.size())) {
       report(Rule::kRegions, {}, "r{} has {} arguments, which is not what its operator takes", i,
@@ -160,6 +172,7 @@ void Verifier::regions() {
   }
 }
 
+// Storages are checked here by themselves; whether values lie within them, result() asks.
 void Verifier::storages() {
   for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
     const Storage& storage = graph_.storage(StorageId(i));
@@ -175,6 +188,7 @@ void Verifier::storages() {
 
 // ---- 3, 4: uses -----------------------------------------------------------------------------------------------------
 
+// An operand's use must be in the list of its value, and its maker must come before.
 void Verifier::inputs(NodeId id, std::span<const Argument> arguments, int depth) {
   for (const Argument& a : arguments) {
     if (a.kind == ArgumentKind::kList && depth < kMaxListDepth) inputs(id, graph_.list(a), depth + 1);
@@ -192,6 +206,7 @@ void Verifier::inputs(NodeId id, std::span<const Argument> arguments, int depth)
   }
 }
 
+// Walks along each value's uses and counts. The list must hold exactly what arguments mention, no more and no less.
 void Verifier::uses() {
   for (uint32_t i = 0; i < graph_.value_capacity(); ++i) {
     const Value& value = graph_.value(ValueId(i));
@@ -217,6 +232,8 @@ void Verifier::uses() {
 
 // ---- 6, 7: schemas --------------------------------------------------------------------------------------------------
 
+// Kinds are compared with the schema's type, generously where libtorch converts: a number stands for a tensor, a value
+// for a number of its kind.
 bool Verifier::fits(const Argument& a, TypeClass type, bool optional) const {
   if (a.kind == ArgumentKind::kNone) return optional || type == TypeClass::kTensor || type == TypeClass::kAny;
   if (a.kind == ArgumentKind::kOpaque || type == TypeClass::kAny) return true;
@@ -272,6 +289,7 @@ bool Verifier::fits(const Argument& a, const FormalType& type) const {
   }
 }
 
+// A result that is not there is None: kernels may leave out what a flag switches off.
 bool Verifier::result_fits(const Argument& a, TypeClass type) const {
   if (a.kind == ArgumentKind::kNone) return true;
   if (a.kind == ArgumentKind::kList) return type == TypeClass::kList || type == TypeClass::kAny;
@@ -282,6 +300,7 @@ bool Verifier::result_fits(const Argument& a, TypeClass type) const {
   return !tensor && fits(a, type, false);
 }
 
+// A schema with `...` says nothing of the arguments behind.
 void Verifier::signature(NodeId id) {
   const Signature& formals = graph_.target(id).signature();
   const auto arguments = graph_.arguments(id);
@@ -295,6 +314,7 @@ void Verifier::signature(NodeId id) {
     }
   }
   const auto results = graph_.results(id);
+  // A node without results is an operator whose results nobody recorded (write-only forms).
   if (results.empty() || formals.variadic_returns) return;
   if (results.size() != formals.returns.size()) {
     report(Rule::kReturns, id, "{} results, but the schema returns {}", results.size(), formals.returns.size());
@@ -311,6 +331,7 @@ void Verifier::signature(NodeId id) {
 
 // ---- 5, 8, 9, 11: values and storages -------------------------------------------------------------------------------
 
+// A value must be made by one node, once, and lie within its storage.
 void Verifier::result(NodeId id, ValueId v) {
   const Value& value = graph_.value(v);
   if (value.producer != id)
@@ -379,6 +400,7 @@ void Verifier::aliases(NodeId id) {
 
 // ---- 13 to 17 -------------------------------------------------------------------------------------------------------
 
+// Placeholders, calls, ends: once a later kind has come, an earlier one must not.
 void Verifier::placement(NodeId id) {
   const TargetId target = graph_.node(id).target;
   const bool placeholder = target.index <= target_of(Builtin::kConstant).index;
@@ -390,6 +412,8 @@ void Verifier::placement(NodeId id) {
   if (target == target_of(Builtin::kOutput) && ++outputs_ > 1) report(Rule::kOutput, id, "a second sg::output");
 }
 
+// A tensor saved as an argument is that argument or shares its storage: autograd may save a view or an unpacked form of
+// it.
 void Verifier::saved(NodeId id) {
   const auto arguments = graph_.arguments(id);
   for (const SavedTensor& saved : graph_.saved(id)) {
@@ -415,6 +439,8 @@ void Verifier::saved(NodeId id) {
   }
 }
 
+// Deaths are told twice, by the node and by the storage; both must agree, in both directions. The other direction is
+// checked in run().
 void Verifier::frees(NodeId id) {
   for (const StorageId storage : graph_.frees(id)) {
     if (storage_frees_[storage.index].valid())
@@ -432,6 +458,7 @@ void Verifier::node(NodeId id) {
   signature(id);
   aliases(id);
   placement(id);
+  // A forward node that is erased is no error: passes erase forward nodes whose backward still runs.
   const NodeId forward = graph_.node(id).forward;
   if (forward.valid() && !graph_.is_erased(forward) && !earlier(forward, id)) {
     report(Rule::kForward, id, "its forward node does not come before it");
@@ -440,6 +467,7 @@ void Verifier::node(NodeId id) {
   frees(id);
 }
 
+// All nodes' references are checked before any node's meaning, since a node's meaning asks other nodes.
 std::vector<Violation> Verifier::run() {
   regions();
   storages();
@@ -471,6 +499,8 @@ std::string_view to_string(Rule rule) {
 
 std::vector<Violation> violations(const Graph& graph) { return Verifier(graph).run(); }
 
+// The message lists every violation: one broken edit often breaks several rules, and the first is seldom the telling
+// one.
 void verify(const Graph& graph) {
   const std::vector<Violation> found = violations(graph);
   if (found.empty()) return;

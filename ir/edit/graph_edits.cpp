@@ -1,5 +1,5 @@
-// Edits that keep a graph valid. Each first finds out all it has to change and whether it may, then changes it, so that
-// a throw leaves the graph as it was.
+// Edits that keep a graph valid. Each first finds out all it has to change and whether it may. Then it changes it, so
+// that a throw leaves the graph as it was.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,10 @@
 
 namespace shadowgraph {
 
-// What is to move from one storage to another: results of operators that alias something that moves.
+// Says what is to move from one storage to another: results of operators that alias something that moves. When %1 is
+// replaced by a tensor elsewhere, its views follow:
+//
+//     %2 = aten::t(%1) @s1        uses of %1 become uses of %5 @s3        %2 = aten::t(%5) @s3
 struct Graph::Rehoming {
   StorageId from;
   StorageId to;
@@ -51,6 +54,8 @@ std::string Graph::describe(NodeId id) const { return "\n  " + to_text(*this, id
 
 // ---- Reading --------------------------------------------------------------------------------------------------------
 
+// Uses come in the order in which they were made, and a node may use a value twice. Callers want each node once, in
+// program order.
 std::vector<NodeId> Graph::users_of(ValueId id) const {
   std::vector<NodeId> users;
   for_each_use(id, [&](NodeId n) { users.push_back(n); });
@@ -59,6 +64,7 @@ std::vector<NodeId> Graph::users_of(ValueId id) const {
   return users;
 }
 
+// Targets are asked once each, not nodes: a graph of a million nodes has a hundred targets.
 std::vector<NodeId> nodes_calling(const Graph& graph, std::string_view name) {
   std::vector<bool> wanted(graph.target_count());
   for (uint32_t i = 0; i < graph.target_count(); ++i) {
@@ -79,6 +85,8 @@ bool Graph::mentions(std::span<const Argument> arguments, ValueId id) const {
 
 // ---- Saved tensors --------------------------------------------------------------------------------------------------
 
+// saved_elsewhere_ lists who saves a value that it neither takes nor makes. Only such savers keep a value from being
+// erased without showing among its uses.
 void Graph::forget_saved_elsewhere(NodeId id) {
   if (saved_elsewhere_.empty()) return;
   for (const SavedTensor& saved : saved(id)) {
@@ -89,6 +97,8 @@ void Graph::forget_saved_elsewhere(NodeId id) {
   }
 }
 
+// Notes which of the saved tensors are neither arguments nor results of the node. Autograd seldom saves such (an input
+// of a composite), so the side table stays small.
 void Graph::set_saved(NodeId id, std::span<const SavedTensor> saved) {
   forget_saved_elsewhere(id);
   nodes_[id.index].saved = saved_.push_run(saved);
@@ -105,7 +115,9 @@ void Graph::set_saved(NodeId id, std::span<const SavedTensor> saved) {
   }
 }
 
-// After its arguments changed, or the storages of its arguments or results: what was saved as one of them still is one.
+// Repairs the list of saved tensors after a node's arguments changed, or the storages of its arguments or results. What
+// was saved as an argument or result is still one: the same value, or one in the same storage. Otherwise the first
+// tensor of that argument or result takes its place; without one the entry goes.
 void Graph::repair_saved(NodeId id) {
   if (node(id).saved.size == 0) return;
   std::vector<SavedTensor> repaired;
@@ -138,7 +150,8 @@ void Graph::repair_saved(NodeId id) {
 
 // ---- Deaths ---------------------------------------------------------------------------------------------------------
 
-// Appends in place where there is room: a node may inherit the deaths of many that are erased after it.
+// Appends in place where there is room. A node may inherit the deaths of many that are erased after it, one at a time,
+// so a copy each time would be quadratic. frees_room_ says how long the run may get.
 void Graph::add_frees(NodeId id, std::span<const StorageId> storages) {
   if (storages.empty()) return;
   Run& run = nodes_[id.index].frees;
@@ -162,6 +175,7 @@ void Graph::add_frees(NodeId id, std::span<const StorageId> storages) {
   }
 }
 
+// A storage must die once. Edits that move a death drop it here first and add it elsewhere.
 void Graph::drop_free(StorageId id) {
   const NodeId freed = storage(id).freed_after;
   storages_[id.index].freed_after = NodeId();
@@ -180,6 +194,8 @@ void Graph::drop_free(StorageId id) {
   --run.size;
 }
 
+// A storage that died before `user` would be read after its death; its death moves to `user`. Nodes at the end free
+// nothing: what they hold lives on with the caller.
 void Graph::extend_life(StorageId id, NodeId user) {
   const NodeId freed = storage(id).freed_after;
   if (!freed.valid() || is_erased(freed) || !is_before(freed, user)) return;
@@ -189,12 +205,14 @@ void Graph::extend_life(StorageId id, NodeId user) {
 
 // ---- Erasing --------------------------------------------------------------------------------------------------------
 
+// A result that another node saves for backward is needed, though nobody uses it.
 bool Graph::can_erase(NodeId id) const {
   bool needed = false;
   for_each_output(id, [&](ValueId v) { needed = needed || has_uses(v) || is_saved_elsewhere(v); });
   return !needed;
 }
 
+// Erasing hands on what the node had to do with lives: storages that it allocated, and storages that died after it.
 void Graph::erase(NodeId id) {
   if (!can_erase(id)) {
     throw GraphEditError(
@@ -207,6 +225,8 @@ void Graph::erase(NodeId id) {
   remove(id);
 }
 
+// Erases nodes that use one another, which one by one would depend on the order. Everything is checked before the first
+// one goes.
 void Graph::erase(std::span<const NodeId> ids) {
   std::vector<NodeId> doomed;
   for (NodeId n : ids) {
@@ -231,6 +251,8 @@ void Graph::erase(std::span<const NodeId> ids) {
                            describe(n));
     }
   }
+  // Uses go first, then births, then nodes: handing a birth on looks for the first node left that makes a value in the
+  // storage.
   for (NodeId n : doomed) drop_uses(arguments(n));
   for (NodeId n : doomed) hand_births_on(n, &all);
   // In program order, so that deaths go to a node that stays at once.
@@ -238,6 +260,8 @@ void Graph::erase(std::span<const NodeId> ids) {
 }
 
 // What is left to do when the uses it made are gone, and its births handed on.
+// An erased node keeps its id and its record; an invalid target says that it is gone. Ids that others hold therefore
+// never come to mean another node.
 void Graph::remove(NodeId id) {
   forget_saved_elsewhere(id);
   hand_deaths_on(id, node(id).previous.valid() ? node(id).previous : node(id).next);
@@ -247,8 +271,8 @@ void Graph::remove(NodeId id) {
   --live_nodes_;
 }
 
-// A storage that this node allocated is now allocated by the first other node that makes a value in it. Without one it
-// is gone, and nothing frees it.
+// Lets the first other node that makes a value in a storage have allocated it. An in-place chain loses its first node
+// this way: empty, add_ without the empty. Without an heir the storage is gone, and nothing frees it.
 void Graph::hand_births_on(NodeId id, const DoomedNodes* doomed) {
   for_each_output(id, [&](ValueId v) {
     const StorageId s = value(v).storage;
@@ -267,6 +291,8 @@ void Graph::hand_births_on(NodeId id, const DoomedNodes* doomed) {
   });
 }
 
+// Deaths go to a neighbour, so that live bytes change by what the node itself held and by nothing else. Storages that
+// the node allocated itself are gone and have no death.
 void Graph::hand_deaths_on(NodeId id, NodeId heir) {
   if (node(id).frees.size == 0) return;
   std::vector<StorageId> freed;
@@ -279,11 +305,13 @@ void Graph::hand_deaths_on(NodeId id, NodeId heir) {
 
 // ---- Moving ---------------------------------------------------------------------------------------------------------
 
+// Program order has three parts: placeholders, calls, and sg::output and sg::gradient at the end.
 int Graph::rank_of(TargetId target) {
   if (target.index <= target_of(Builtin::kConstant).index) return kPlaceholderRank;
   return target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient) ? kEndRank : 1;
 }
 
+// Only neighbours need be looked at: the rest of the program is in order already.
 void Graph::check_order_of_kinds(NodeId before, TargetId target, NodeId after) const {
   const int rank = rank_of(target);
   if ((before.valid() && rank_of(node(before).target) > rank) ||
@@ -293,6 +321,7 @@ void Graph::check_order_of_kinds(NodeId before, TargetId target, NodeId after) c
   }
 }
 
+// Looks at labels, not at the whole program: constant time an operand.
 void Graph::check_operands(std::span<const Argument> arguments, NodeId position, const char* what) const {
   for_each_value(arguments, [&](ValueId v) {
     const NodeId producer = v.index < values_.size() ? value(v).producer : NodeId();
@@ -303,7 +332,10 @@ void Graph::check_operands(std::span<const Argument> arguments, NodeId position,
   });
 }
 
-// The nodes that come to stand earlier, the range or those between it and `position`, must not refer to the others.
+// Checks that the nodes that come to stand earlier do not refer to those that come to stand later. Moving a range up is
+// the same as moving what lies between down:
+//
+//     ... position [ between ] [ range ] ...       ->       ... [ range ] [ between ] ...
 void Graph::check_range_move(NodeId first, NodeId last, NodeId position) const {
   const bool earlier = position.valid() && is_before(position, first);
   const NodeId rising = earlier ? first : node(last).next;
@@ -315,6 +347,8 @@ void Graph::check_range_move(NodeId first, NodeId last, NodeId position) const {
   };
   for (NodeId n = rising; n != rising_end; n = node(n).next) {
     bool refers = sinks(node(n).forward);
+    // A node needs the allocation of a storage, too, even where no value connects the two: a view by set_ is an
+    // example.
     const auto see = [&](ValueId v) {
       const StorageId s = value(v).storage;
       refers = refers || sinks(value(v).producer) || (s.valid() && sinks(storage(s).born));
@@ -332,6 +366,8 @@ void Graph::check_range_move(NodeId first, NodeId last, NodeId position) const {
   }
 }
 
+// Ranges move as one, with one check at their borders, since moving node by node would pass through states that are not
+// legal.
 void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
   if (is_before(last, first)) throw GraphEditError("no range: it ends before it begins");
   if (position == node(last).next || position == first) return;
@@ -343,6 +379,8 @@ void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
   check_order_of_kinds(before, node(first).target, NodeId());
   check_order_of_kinds(NodeId(), node(last).target, position);
 
+  // Deaths are told of nodes, so moving nodes moves them. What must not happen is that a storage dies before somebody
+  // reads it.
   const bool earlier = position.valid() && is_before(position, first);
   std::vector<NodeId> range;
   for (NodeId n = first;; n = node(n).next) {
@@ -357,6 +395,7 @@ void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
       std::vector<StorageId> go;
       for (StorageId s : frees(n)) {
         const NodeId born = storage(s).born;
+        // A storage that was born within the range was unknown to the nodes that were in front of it.
         const bool inside = born.valid() && !is_erased(born) && !is_before(born, first) && !is_before(last, born);
         (inside ? stay : go).push_back(s);
       }
@@ -367,6 +406,7 @@ void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
   }
   for (NodeId n : range) unlink(n);
   for (NodeId n : range) link_before(n, position);
+  // The range moved down: whatever it touches must live until there.
   if (earlier) return;
   for (NodeId n : range) {
     const auto touch = [&](ValueId v) {
@@ -389,9 +429,11 @@ void Graph::reorder(std::span<const NodeId> order) {
   }
   if (next != live_nodes_) throw GraphEditError(fmt::format("the new order has {} of {} nodes", next, live_nodes_));
 
+  // Everything is found out in one walk over the new order: that it is legal, and where each storage is touched last.
   std::vector<NodeId> last_touch(storages_.size());
   int rank = kPlaceholderRank;
   for (NodeId n : order) {
+    // A node refers to another "later" if that comes at or behind its own new place.
     const auto later = [&](NodeId other) {
       return other.valid() && !is_erased(other) && positions[other.index] >= positions[n.index];
     };
@@ -411,6 +453,7 @@ void Graph::reorder(std::span<const NodeId> order) {
     if (!good) throw GraphEditError("in the new order a node comes before one that it depends on:" + describe(n));
   }
 
+  // Links and labels are made anew, with the widest gaps.
   first_ = last_ = NodeId();
   for (NodeId n : order) {
     nodes_[n.index].previous = last_;
@@ -440,6 +483,7 @@ void Graph::reorder(std::span<const NodeId> order) {
 
 // ---- Replacing uses -------------------------------------------------------------------------------------------------
 
+// Collects pointers to the arguments themselves: the uses of a value say who uses it, not where in nested lists.
 void Graph::collect_arguments(std::span<Argument> arguments, NodeId user, ValueId of, const UseFilter* filter,
                               std::vector<Argument*>& found) {
   for (Argument& argument : arguments) {
@@ -452,7 +496,8 @@ void Graph::collect_arguments(std::span<Argument> arguments, NodeId user, ValueI
   }
 }
 
-// Finds the results, in the storage that is left, of operators that alias one of their moved operands there; and so on.
+// Finds the results, in the storage that is left, of operators that alias one of their moved operands there. Those
+// results move, too, and so do views of them: a worklist, since chains of views may be as long as the program.
 void Graph::follow_aliases(Rehoming& rehoming) {
   while (!rehoming.users.empty()) {
     const NodeId n = rehoming.users.back();
@@ -476,6 +521,7 @@ void Graph::follow_aliases(Rehoming& rehoming) {
         known = true;
         moves = moves || any_moved(arguments.subspan(alias.argument, 1));
       }
+      // The schema of a user's function may say nothing of aliases.
       if (!known) {
         // The schema says nothing, but the storage does: it comes from the moved operand unless another shares it.
         bool other = false;
@@ -494,6 +540,7 @@ void Graph::follow_aliases(Rehoming& rehoming) {
   }
 }
 
+// Views that move keep their geometry, so they must fit into the new storage. This is checked before anything moves.
 void Graph::check_extents(const Rehoming& rehoming) const {
   for (ValueId v : rehoming.values) {
     const Value& moved = value(v);
@@ -509,6 +556,7 @@ void Graph::check_extents(const Rehoming& rehoming) const {
   }
 }
 
+// Moves the values, then mends what depends on where they are: the life of the new storage, and what is saved.
 void Graph::rehome(const Rehoming& rehoming) {
   for (ValueId v : rehoming.values) {
     set_storage(v, rehoming.to, value(v).offset + rehoming.shift);
@@ -537,6 +585,8 @@ uint32_t Graph::replace_uses_if(ValueId of, ValueId with, const UseFilter& filte
   return redirect(of, with, &filter);
 }
 
+// Replaces uses. The checks come first: every user must come after the new value, and every view must fit into its
+// storage.
 uint32_t Graph::redirect(ValueId of, ValueId with, const UseFilter* filter) {
   if (of == with) return 0;
   const NodeId producer = value(with).producer;
@@ -552,6 +602,8 @@ uint32_t Graph::redirect(ValueId of, ValueId with, const UseFilter* filter) {
       throw GraphEditError("cannot replace a use: the new value is not made before its user:" + describe(user));
     }
   }
+  // Where the new value lives in another storage, views of the old one follow it. To find them, facts are asked of the
+  // users as they will be, with the new value in place.
   const StorageId from = value(of).storage;
   const StorageId to = value(with).storage;
   Rehoming rehoming{.from = from, .to = to, .shift = value(with).offset - value(of).offset};
@@ -568,6 +620,7 @@ uint32_t Graph::redirect(ValueId of, ValueId with, const UseFilter* filter) {
       check_extents(rehoming);
     } catch (...) {
       undo();
+      // A throw must leave the graph as it was, uses included.
       throw;
     }
     undo();
@@ -581,7 +634,8 @@ uint32_t Graph::redirect(ValueId of, ValueId with, const UseFilter* filter) {
   }
   if (to.valid() && !users.empty()) extend_life(to, users.back());
   rehome(rehoming);
-  // What was saved as the argument is saved as the new one.
+  // What was saved as the argument that changed is saved as the new one: autograd would have saved what the operator
+  // read.
   for (NodeId user : users) {
     bool changed = false;
     std::vector<SavedTensor> saved(this->saved(user).begin(), this->saved(user).end());
@@ -595,6 +649,7 @@ uint32_t Graph::redirect(ValueId of, ValueId with, const UseFilter* filter) {
     if (changed) set_saved(user, saved);
     repair_saved(user);
   }
+  // Tensors that other nodes save follow only if all uses do: with a filter, the old value is still meant by somebody.
   if (filter != nullptr) return static_cast<uint32_t>(found.size());
   if (const auto entry = saved_elsewhere_.find(of); entry != saved_elsewhere_.end()) {
     for (NodeId saver : std::vector<NodeId>(entry->second)) {
@@ -609,6 +664,8 @@ uint32_t Graph::redirect(ValueId of, ValueId with, const UseFilter* filter) {
   return static_cast<uint32_t>(found.size());
 }
 
+// A call changes in place, keeping id, results and users. The new target must give as many results; whether they are
+// the same tensors is the caller's to know.
 void Graph::set_call(NodeId id, TargetId target, std::span<const Argument> arguments) {
   if (target.index >= target_count()) throw GraphEditError("no such target:" + describe(id));
   const Signature& signature = this->target(target).signature();
@@ -617,6 +674,7 @@ void Graph::set_call(NodeId id, TargetId target, std::span<const Argument> argum
                                      this->target(target).name(), signature.returns.size(), results(id).size(),
                                      describe(id)));
   }
+  // set_arguments asks the node's facts, so the target must be the new one by then.
   const TargetId old = std::exchange(nodes_[id.index].target, target);
   try {
     set_arguments(id, arguments);
@@ -638,6 +696,7 @@ void Graph::set_phase(NodeId id, PhaseId phase) {
 
 void Graph::set_flags(NodeId id, NodeFlags flags) { nodes_[id.index].flags = flags; }
 
+// A backward node comes after the forward node that it differentiates; passes rely on it.
 void Graph::set_forward(NodeId id, NodeId forward) {
   if (forward.valid() && (forward.index >= node_capacity() || is_erased(forward) || !is_before(forward, id))) {
     throw GraphEditError("the forward node of a backward node comes before it:" + describe(id));
@@ -653,10 +712,12 @@ void Graph::set_requires_grad(ValueId id, bool requires_grad) { values_[id.index
 
 void Graph::set_storage_kind(StorageId id, StorageKind kind) { storages_[id.index].kind = kind; }
 
+// Storages only grow: a resize_ makes room, and what lies there stays.
 void Graph::grow_storage(StorageId id, int64_t bytes) {
   storages_[id.index].bytes = std::max(storages_[id.index].bytes, bytes);
 }
 
+// Rewrites the whole list: arguments are a run in a pool that others may share.
 void Graph::set_argument(NodeId id, size_t position, const Argument& argument) {
   std::vector<Argument> changed(arguments(id).begin(), arguments(id).end());
   if (position >= changed.size()) {
@@ -666,6 +727,8 @@ void Graph::set_argument(NodeId id, size_t position, const Argument& argument) {
   set_arguments(id, changed);
 }
 
+// New arguments may alias another storage; then results that alias them move there, and so do views of these. As in
+// redirect(), everything is checked before the first change.
 void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
   const Signature& signature = target(id).signature();
   const size_t wanted = signature.arguments.size();
@@ -699,6 +762,7 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
     rehomings.push_back(std::move(rehoming));
   }
 
+  // Both lists are copied, since the pools that they lie in may grow now.
   const std::vector<Argument> kept(arguments.begin(), arguments.end());  // they may be the node's own
   const std::vector<Argument> before(this->arguments(id).begin(), this->arguments(id).end());
   drop_uses(before);

@@ -1,3 +1,5 @@
+// Turns nodes into one call of a user's function, and a call back into nodes. What must hold for that is checked
+// against the function's schema.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,6 +39,9 @@ struct Deeds {
   bool anything = false;  // host reads, unknown
 };
 
+// Sums up what the nodes do to others. A write to a storage that only they know is nobody's business:
+//
+//     %3 = empty(..) @s3, %4 = add_(%3, 1) @s3, %5 = mul(%0, %4)        no deed: s3 is born and dies inside
 Deeds deeds_of(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes, const Boundary& boundary) {
   Deeds deeds;
   std::unordered_set<StorageId> known;
@@ -58,7 +63,8 @@ const char* scalar_type(ValueKind kind) {
   return kind == ValueKind::kInt ? "int" : kind == ValueKind::kFloat ? "float" : "bool";
 }
 
-// Innermost region around two.
+// Returns the innermost region around two others. Parents have smaller indices, so the larger one is always the one to
+// leave.
 RegionId common_region(const Graph& graph, RegionId a, RegionId b) {
   // Parents have smaller indices.
   while (a != b) {
@@ -67,6 +73,7 @@ RegionId common_region(const Graph& graph, RegionId a, RegionId b) {
   return a;
 }
 
+// What a call will be made of, worked out before the graph is touched.
 struct Planned {
   std::vector<NodeId> nodes;  // in program order
   TargetId target;
@@ -99,6 +106,7 @@ Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
   const OperatorFacts& facts = target.facts();
   planned.target = graph.intern_target(target);
 
+  // Without arguments by the caller, the schema's come in the order in which the nodes first use them, then defaults.
   planned.arguments = group.arguments;
   if (planned.arguments.empty()) {
     if (boundary.inputs.size() > formals.arguments.size()) {
@@ -121,6 +129,7 @@ Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
     given.insert(v);
     if (graph.value(v).storage.valid()) given_storages.insert(graph.value(v).storage);
   });
+  // The call must see everything that the nodes see.
   for (ValueId v : boundary.inputs) {
     if (!given.contains(v)) refuse(group.schema, "they read a value that is no argument: " + type_text(graph, v));
   }
@@ -136,10 +145,12 @@ Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
   for (ValueId v : boundary.outputs) {
     if (!returned.contains(v)) refuse(group.schema, "a value that others use is not returned: " + type_text(graph, v));
   }
+  // A value that somebody outside uses must come out of the call, else it is lost.
   for (ValueId v : planned.outputs) {
     if (!inside.contains(graph.value(v).producer)) refuse(group.schema, "it returns a value that none of them makes");
   }
 
+  // What the nodes do must be in the schema. Passes believe schemas, so a write that is not in it would be moved over.
   const Deeds deeds = deeds_of(graph, effects, planned.nodes, boundary);
   if (facts.unknown) return planned;
   if (deeds.anything) refuse(group.schema, "one of them reads the host or is unknown; the schema needs '...'");
@@ -170,6 +181,7 @@ Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
       refuse(group.schema, fmt::format("result {} does not share the storage of its argument", alias.result));
     }
   }
+  // An alias that the schema does not mention is as bad as a write that it does not mention.
   for (size_t r = 0; r < planned.outputs.size(); ++r) {
     if (marked[r] == 0 && given_storages.contains(graph.value(planned.outputs[r]).storage)) {
       refuse(group.schema, fmt::format("result {} shares a storage with an argument, unmarked", r));
@@ -178,10 +190,13 @@ Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
   return planned;
 }
 
+// Puts the call in the place of the first node. Its results live where the old ones did, so that aliases, lives and
+// views are right at once.
 NodeId make_call(Graph& graph, const Planned& planned) {
   NodeId call;
   RegionId region = graph.node(planned.nodes.front()).region;
   for (NodeId n : planned.nodes) region = common_region(graph, region, graph.node(n).region);
+  // The point must be gone before nodes are erased.
   {
     InsertionPoint at(graph, planned.nodes.front());
     call = at.insert(planned.target, planned.arguments);
@@ -209,6 +224,8 @@ NodeId make_call(Graph& graph, const Planned& planned) {
   }
   graph.set_results(call, results);
 
+  // Autograd keeps of the call what it kept of the nodes, as far as that is one of the call's arguments or results.
+  // Tensors within are gone with the nodes.
   std::unordered_map<ValueId, SavedTensor> known;
   for (size_t r = 0; r < planned.outputs.size(); ++r) {
     known[planned.outputs[r]] = {
@@ -235,6 +252,8 @@ NodeId make_call(Graph& graph, const Planned& planned) {
   return call;
 }
 
+// Links backward nodes to the call. A backward node that now stands before the call (it was moved up) has no forward
+// node.
 void relink(Graph& graph, const std::unordered_map<NodeId, NodeId>& replaced) {
   for (NodeId n : graph.nodes()) {
     const auto found = replaced.find(graph.node(n).forward);
@@ -245,6 +264,7 @@ void relink(Graph& graph, const std::unordered_map<NodeId, NodeId>& replaced) {
 
 }  // namespace
 
+// A value is an output if somebody outside uses it, or saves it for backward.
 Boundary boundary_of(const Graph& graph, std::span<const NodeId> nodes) {
   Boundary boundary;
   const std::vector<NodeId> sorted = in_program_order(graph, nodes);
@@ -263,6 +283,8 @@ Boundary boundary_of(const Graph& graph, std::span<const NodeId> nodes) {
   return boundary;
 }
 
+// Writes a schema that is legal for the nodes: "(a!)" where they write, the same letter where a result shares the
+// storage, options for random numbers and collectives.
 std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const std::string& name) {
   return schema_of(graph, nodes, name, Effects::of(graph));
 }
@@ -313,6 +335,8 @@ NodeId replace_by_call(Graph& graph, const GroupCall& group) {
   return replace_by_calls(graph, std::span(&group, 1))[0];
 }
 
+// Replaces several groups at once: one analysis of effects, and one new order in which each group stands together.
+// Group by group, each would move nodes that the next one has planned with.
 std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> groups) {
   const Effects effects = Effects::of(graph);
   std::vector<Planned> all;
@@ -326,7 +350,8 @@ std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> gr
   }
   const std::vector<NodeId> order = topological_order(graph, Dependences::of(graph, effects), group_of);
   if (!std::equal(order.begin(), order.end(), graph.nodes().begin())) graph.reorder(order);
-  // From the end of the program on: what an earlier group makes is then still known by the name it was planned with.
+  // Calls are made from the end of the program on. What an earlier group makes is then still known by the name it was
+  // planned with: its own replacement comes later.
   std::vector<size_t> from_last(all.size());
   std::iota(from_last.begin(), from_last.end(), size_t{0});
   std::sort(from_last.begin(), from_last.end(),
@@ -341,6 +366,8 @@ std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> gr
   return calls;
 }
 
+// Puts the body in a call's place. Results of the call become the body's outputs, at the same storages where those
+// alias its arguments.
 void inline_call(Graph& graph, NodeId call, const Graph& body) {
   std::vector<ValueId> inputs;
   graph.for_each_input(call, [&](ValueId v) { inputs.push_back(v); });
@@ -356,6 +383,7 @@ void inline_call(Graph& graph, NodeId call, const Graph& body) {
     throw GraphEditError(fmt::format("cannot inline: the body outputs {} values, the call has {}:\n  {}", outputs,
                                      results.size(), to_text(graph, call)));
   }
+  // Whether the body made any node decides whether backward nodes have something to link to.
   const NodeId before = graph.node(call).previous;
   const std::vector<ValueId> made = splice(graph, call, body, inputs);
   NodeId last;
@@ -366,6 +394,7 @@ void inline_call(Graph& graph, NodeId call, const Graph& body) {
       throw GraphEditError("cannot inline: the body outputs None where the call has a result:\n  " +
                            to_text(graph, call));
     }
+    // The body's fresh storages have no death of their own: sg::output kept them alive there.
     const StorageId from = graph.value(results[i]).storage;
     const StorageId to = graph.value(made[i]).storage;
     graph.replace_all_uses_with(results[i], made[i]);

@@ -1,3 +1,9 @@
+// Reads patterns and finds them in graphs.
+//
+//     %wt = aten::t(self=%w)                      the last call is tried on each node of the graph; from there the
+//     %y = aten::addmm(self=%b, mat1=%x,          search goes to makers of operands, then to users of values that are
+//                      mat2=%wt)                  known, and back when something does not fit
+//     return %y
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,6 +49,7 @@ class PatternReader {
   bool returned_ = false;
 };
 
+// A pattern must say which values come out: others may not be used by the rest of the graph.
 Pattern PatternReader::run() {
   while (cursor_.next_line()) {
     if (returned_) cursor_.fail("a line after 'return'", "the end");
@@ -60,6 +67,7 @@ Pattern PatternReader::run() {
   return std::move(pattern_);
 }
 
+// Numbers values in the order of first mention; -1 as maker means a wildcard.
 uint32_t PatternReader::take_value() {
   cursor_.expect('%');
   const std::string name = "%" + std::string(cursor_.take_identifier());
@@ -97,6 +105,7 @@ void PatternReader::take_results(PatternCall& call) {
   } while (cursor_.eat(','));
 }
 
+// A pattern may name functions of the user's own, which only the graph that it is for may know.
 TargetId PatternReader::take_target(PatternCall& call) {
   cursor_.peek();
   const auto place = cursor_.place();
@@ -115,6 +124,7 @@ TargetId PatternReader::take_target(PatternCall& call) {
   cursor_.fail_at(place, "unknown operator '" + call.target + "'", "one with its overload, such as aten::add.Tensor");
 }
 
+// The search tries one call inside the other, so its stack is as deep as the pattern is long.
 void PatternReader::call_line() {
   if (pattern_.calls.size() == kMaxCalls) cursor_.fail("too many calls", fmt::format("at most {}", kMaxCalls));
   PatternCall call;
@@ -156,6 +166,7 @@ void PatternReader::take_arguments(PatternCall& call, TargetId target) {
     } while (cursor_.eat(','));
     cursor_.expect(')');
   }
+  // An argument that is left out means its default, not "anything": patterns must not match more than they say.
   for (size_t i = 0; i < stated.size(); ++i) {
     if (stated[i]) continue;
     if (call.more) {
@@ -170,6 +181,7 @@ void PatternReader::take_arguments(PatternCall& call, TargetId target) {
   }
 }
 
+// An int list is one constant; another list may have values in it, so its elements are patterns themselves.
 PatternArgument PatternReader::take_argument(const FormalType& type, int depth) {
   PatternArgument result;
   if (cursor_.eat_word("_")) {
@@ -205,6 +217,7 @@ PatternArgument PatternReader::take_argument(const FormalType& type, int depth) 
 
 // ---- Searching ------------------------------------------------------------------------------------------------------
 
+// Searches by going back: a step binds names, and undo() takes its bindings away again if a later step fails.
 class Search {
  public:
   Search(const Graph& graph, const Pattern& pattern, const Dependences& dependences);
@@ -252,6 +265,7 @@ Search::Search(const Graph& graph, const Pattern& pattern, const Dependences& de
       nodes_(pattern.calls.size()),
       values_(pattern.value_names.size()),
       arguments_(pattern.argument_names.size()) {
+  // Targets are compared once a call of the pattern, so that a node is refused by looking up one bit.
   for (const PatternCall& call : pattern.calls) {
     auto& wanted = targets_.emplace_back(graph.target_count());
     for (uint32_t i = 0; i < graph.target_count(); ++i) {
@@ -262,7 +276,8 @@ Search::Search(const Graph& graph, const Pattern& pattern, const Dependences& de
   plan();
 }
 
-// From the last call to what makes its operands, and to other calls that share a value.
+// Plans the order of steps: from the last call to what makes its operands, then to other calls that share a value. A
+// producer is one node, users may be many, so producers come first.
 void Search::plan() {
   const auto& calls = pattern_.calls;
   std::vector<std::vector<uint32_t>> reads(calls.size());
@@ -293,6 +308,7 @@ void Search::plan() {
         if (known[v]) next = Step{i, Step::How::kUser, v};
       }
     }
+    // Such a call could stand anywhere in the graph, and the search would try all pairs of nodes.
     if (!next) {
       size_t i = 0;
       while (placed[i]) ++i;
@@ -303,11 +319,13 @@ void Search::plan() {
   }
 }
 
+// Bindings are undone in the reverse order of being made, back to given counts.
 void Search::undo(size_t values, size_t arguments) {
   for (; bound_values_.size() > values; bound_values_.pop_back()) values_[bound_values_.back()] = ValueId();
   for (; bound_arguments_.size() > arguments; bound_arguments_.pop_back()) arguments_[bound_arguments_.back()].reset();
 }
 
+// A name means one value throughout a match; binding it again asks for the same one.
 bool Search::bind(uint32_t value, ValueId to) {
   if (values_[value].valid()) return values_[value] == to;
   values_[value] = to;
@@ -315,6 +333,7 @@ bool Search::bind(uint32_t value, ValueId to) {
   return true;
 }
 
+// Says whether an argument is what the pattern wants, and binds the names in it.
 bool Search::unify(const PatternArgument& wanted, const Argument& actual) {
   switch (wanted.kind) {
     case PatternArgument::Kind::kAnything:
@@ -332,6 +351,7 @@ bool Search::unify(const PatternArgument& wanted, const Argument& actual) {
         bound_arguments_.push_back(wanted.index);
         return true;
       }
+      // Values are equal by identity, constants by content.
       if (bound->kind == ArgumentKind::kValue || actual.kind == ArgumentKind::kValue) {
         return bound->kind == actual.kind && bound->ref.value == actual.ref.value;
       }
@@ -347,6 +367,7 @@ bool Search::unify(const PatternArgument& wanted, const Argument& actual) {
   return false;
 }
 
+// A call with fewer arguments than the pattern has never fits; one with more fits only with `...`.
 bool Search::unify(const PatternCall& call, NodeId n) {
   const auto arguments = graph_.arguments(n);
   if (arguments.size() < call.arguments.size() || (arguments.size() > call.arguments.size() && !call.more))
@@ -366,6 +387,7 @@ bool Search::unify(const PatternCall& call, NodeId n) {
   return good && flat >= call.results.size();
 }
 
+// Tries one node for one call; whatever it bound is undone when the rest of the pattern does not follow.
 bool Search::try_node(const Step& step, size_t number, NodeId n) {
   if (taken_[n.index] != 0 || !targets_[step.call][graph_.node(n).target.index]) return false;
   const size_t values = bound_values_.size();
@@ -378,6 +400,7 @@ bool Search::try_node(const Step& step, size_t number, NodeId n) {
   return false;
 }
 
+// Goes from step to step. Only a shared value with many users makes a step try several nodes.
 bool Search::solve(size_t number) {
   if (number == steps_.size()) return legal();
   const Step& step = steps_[number];
@@ -387,6 +410,8 @@ bool Search::solve(size_t number) {
   return std::any_of(users.begin(), users.end(), [&](NodeId n) { return try_node(step, number, n); });
 }
 
+// What fits by its calls must also be replaceable. Values that do not come out may be used within the match alone, and
+// all nodes must be able to meet at one point.
 bool Search::legal() {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const PatternCall& call = pattern_.calls[i];
@@ -408,6 +433,7 @@ bool Search::legal() {
   return !place_.obstacle.valid();
 }
 
+// Each node is tried as the pattern's last call, in program order, so that the first match wins where matches overlap.
 std::vector<Match> Search::run(std::vector<std::string>* refused) {
   std::vector<Match> matches;
   for (NodeId n : graph_.nodes()) {
@@ -430,6 +456,7 @@ std::vector<Match> Search::run(std::vector<std::string>* refused) {
     for (const auto& argument : arguments_) match.arguments.push_back(argument.value_or(Argument()));
     match.pattern = &pattern_;
     matches.push_back(std::move(match));
+    // Nodes of a match are taken: matches never overlap.
     for (NodeId m : nodes_) taken_[m.index] = 1;
     undo(0, 0);
   }
@@ -466,6 +493,8 @@ const Argument& Match::argument(std::string_view name) const {
   return arguments[static_cast<size_t>(found - names.begin())];
 }
 
+// Compares constants by content. Floats are compared by bits: NaN equals itself, and -0.0 is not 0.0. A tensor constant
+// is the same only within one graph.
 bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, const Argument& y) {
   if (x.kind != y.kind) return false;
   const auto same_bits = [](double p, double q) { return std::bit_cast<uint64_t>(p) == std::bit_cast<uint64_t>(q); };

@@ -103,12 +103,13 @@ void conclude_contents(const Signature& signature, const Unread& unread, Operato
   facts.geometry_only = unread.geometry_only && !reads;
 }
 
-// Of a collective: objects of c10d that only say where it communicates and how, not what.
+// Says whether a collective's argument is an object of c10d that only says where it communicates and how, not what.
 bool names_a_group(std::string_view argument) {
   return argument == "group_name" || argument == "process_group" || argument == "reduce_op";
 }
 
-// `op`: the operator in this process, if it is there.
+// `op`: the operator in this process, if it is there. Facts come from three sources, in this order. These are the
+// schema, rows of the table where schemas lie or say nothing, and tags that the operator has in this process.
 OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHandle>& op) {
   OperatorFacts facts;
   if (target.kind() == TargetKind::kBuiltin) {
@@ -136,17 +137,20 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
     facts.pointwise = facts.pointwise || op->hasTag(at::Tag::pointwise);
     facts.changes_objects = facts.resizes || facts.takes_storage || op->hasTag(at::Tag::inplace_view);
   } else {
+    // An operator that this process does not have may change objects: nobody can say. Analyses then take the careful
+    // way.
     facts.changes_objects = target.kind() == TargetKind::kOperator;
   }
 
   const std::string_view space = namespace_of(target.name());
   facts.collective = std::ranges::find(collective_namespaces(), space) != collective_namespaces().end();
-  // Functions that take a generator's state out and put it back (core/replay/random_state.h): ordered among the draws,
-  // and what is put in decides what is drawn later, which no result shows.
+  // Functions that take a generator's state out and put it back (core/replay/random_state.h) are ordered among the
+  // draws. What is put in decides what is drawn later, which no result shows.
   if (space == "sg_random") {
     facts.random = true;
     facts.host_read = target.name() != "sg_random::get_state";
   }
+  // A user's function says by its arguments what it is; see shadowgraph/graph/target.h.
   if (target.kind() == TargetKind::kFunction) {
     for (const Formal& formal : signature.arguments) {
       facts.collective =
@@ -165,6 +169,7 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
     aliased_results +=
         std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
   }
+  // A view gives nothing fresh: all its tensor results alias something, and it writes nothing.
   facts.is_view = tensor_results > 0 && aliased_results == tensor_results && facts.written.empty();
   // A view that may be a copy reads what it copies.
   const bool always_view = facts.is_view && std::all_of(facts.aliases.begin(), facts.aliases.end(),
@@ -175,6 +180,8 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
 
 }  // namespace
 
+// Facts are worked out once for all copies of a target. They are final once the operator was found with its tags;
+// before that they are worked out again when a library has registered operators since.
 const OperatorFacts& Target::work_out_facts() const {
   KnownTarget& known = KnownTarget::of(*this);
   const std::lock_guard lock(known.mutex);
@@ -190,6 +197,7 @@ const OperatorFacts& Target::work_out_facts() const {
     return *known.facts_without_tags;
   }
   known.final_facts = std::make_unique<const OperatorFacts>(facts_of(*this, op));
+  // Readers take the pointer without the lock.
   known.facts.store(known.final_facts.get(), std::memory_order_release);
   return *known.final_facts;
 }

@@ -12,6 +12,8 @@
 namespace shadowgraph {
 namespace {
 
+// Schema types as classes. Symbolic ints and floats are numbers in a graph, and whatever has no class is kAny: the
+// verifier then accepts anything.
 TypeClass class_of(const c10::Type& type) {
   switch (type.kind()) {
     case c10::TypeKind::TensorType:

@@ -6,6 +6,7 @@
 
 namespace shadowgraph {
 
+// Reads a call's arguments by name. Arguments that are not stated get their defaults, made once a schema.
 std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool forward_references) {
   const Signature& formals = graph_.target(target).signature();
   arguments_.assign(formals.arguments.size(), Argument());
@@ -54,6 +55,7 @@ std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool f
   return arguments_;
 }
 
+// The first character tells most kinds; the schema's type decides only between words.
 Argument ArgumentReader::take_argument(const FormalType& type, bool forward_references, int depth) {
   const char c = cursor_.peek();
   switch (c) {
@@ -70,7 +72,7 @@ Argument ArgumentReader::take_argument(const FormalType& type, bool forward_refe
     const Cursor::Place place = cursor_.place();
     const std::string_view token = cursor_.take_number();
     if (const auto value = parse_int(token)) return Argument::of_int(*value);
-    // Digits alone are an integer, never rounded to a float.
+    // Digits alone are an integer, never rounded to a float: 9007199254740993 must come back as it is.
     if (token.find_first_not_of("0123456789", 1) != std::string_view::npos) {
       if (const auto value = parse_float(token)) return Argument::of_float(*value);
     }
@@ -79,6 +81,7 @@ Argument ArgumentReader::take_argument(const FormalType& type, bool forward_refe
   return take_word_argument(type, forward_references, depth);
 }
 
+// Words mean dtypes, layouts or memory formats where the schema has such a type, since "i8" may be a string elsewhere.
 Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward_references, int depth) {
   const Cursor::Place place = cursor_.place();
   const auto finite = [&] {
@@ -132,6 +135,7 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
     cursor_.expect(')');
     return argument;
   }
+  // c0, c1, ... are constants; no device is called so.
   if (word.size() > 1 && word[0] == 'c' && word[1] >= '0' && word[1] <= '9') {
     const auto number = parse_int(word.substr(1));
     if (!number || *number >= graph_.constant_count()) {
@@ -161,6 +165,7 @@ Argument ArgumentReader::take_ints() {
   return graph_.int_list(ints_);
 }
 
+// An int list where the schema has one is a run of numbers, not of arguments: sizes are what most lists are.
 Argument ArgumentReader::take_list(bool as_ints, const FormalType& type, bool forward_references, int depth) {
   if (as_ints) return take_ints();
   if (depth >= kMaxListDepth) {

@@ -1,4 +1,4 @@
-// from_json writes the text form of what it is given and lets the one parser judge it: every line of that text belongs
+// from_json writes the text form of what it is given and lets the one parser judge it. Every line of that text belongs
 // to one JSON element, which is how errors find their way back. So JSON can hold nothing that text cannot.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -17,11 +17,13 @@ using nlohmann::json;
 
 constexpr std::string_view kGuardKinds[] = {"rank", "size", "sizes", "host_value"};
 
+// nlohmann::json throws for strings that are no UTF-8, and sources or names may be any bytes.
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
     const size_t length = lead < 0x80 ? 1 : (lead >> 5) == 6 ? 2 : (lead >> 4) == 14 ? 3 : (lead >> 3) == 30 ? 4 : 0;
     if (length == 0 || i + length > text.size()) return false;
+    // Overlong forms and surrogates are refused: two texts would mean the same.
     uint32_t point = length == 1 ? lead : lead & (0x7fU >> length);
     for (size_t k = 1; k < length; ++k) {
       const auto next = static_cast<unsigned char>(text[i + k]);
@@ -42,6 +44,7 @@ json string_json(std::string_view text) {
   return json{{"escaped", quoted.substr(1, quoted.size() - 2)}};
 }
 
+// JSON has no infinities and NaNs.
 json float_json(double value) {
   if (std::isfinite(value)) return value;
   std::string text;
@@ -57,6 +60,7 @@ std::string device_text(c10::Device device) {
 
 // ---- Graph to JSON --------------------------------------------------------------------------------------------------
 
+// Says everything, defaults included: readers of JSON have no schemas at hand.
 class Exporter {
  public:
   explicit Exporter(const Graph& graph)
@@ -86,6 +90,7 @@ class Exporter {
   const Effects effects_;
 };
 
+// Kinds that JSON lacks become objects with one key, so that a reader can tell them from strings and numbers.
 json Exporter::argument(const Argument& a, const FormalType& type) const {
   switch (a.kind) {
     case ArgumentKind::kNone:
@@ -116,6 +121,7 @@ json Exporter::argument(const Argument& a, const FormalType& type) const {
     case ArgumentKind::kIntList: {
       json list = json::array();
       for (const int64_t i : graph_.ints(a)) list.push_back(i);
+      // The kind of list that the schema expects is a plain array, the other one is marked.
       return type.is_int_list() ? list : json{{"ints", std::move(list)}};
     }
     case ArgumentKind::kList: {
@@ -199,6 +205,7 @@ json Exporter::constant(ConstantId id) const {
           {"base64", std::move(base64)}};
 }
 
+// Lists that are empty are left out, so that most nodes stay short.
 json Exporter::node(NodeId id) {
   const Node& node = graph_.node(id);
   json result = {{"target", target_name(node.target)},
@@ -244,6 +251,7 @@ json Exporter::run() {
     result[table] = json::array();
   }
   json metadata = json::object();
+  // Metadata is an object unless a key is no UTF-8: then it is a list of pairs.
   bool plain_keys = true;
   for (const auto& [key, value] : graph_.metadata.lines()) {
     result["metadata"].push_back(json::array({string_json(key), string_json(value)}));

@@ -12,6 +12,8 @@ namespace {
 
 using nlohmann::json;
 
+// Writes JSON as graph text, line by line, and lets the one parser judge it. Only what the text cannot express safely
+// is checked here: words that could break out of their place.
 class Importer {
  public:
   explicit Importer(const json& source) : source_(source) {}
@@ -62,6 +64,8 @@ class Importer {
   std::vector<std::string> paths_;  // by line
 };
 
+// Returns a string that may stand in the text as it is. Anything with a space, quote or bracket could end its field and
+// begin another.
 std::string_view Importer::word(const json& value, std::string_view what) const {
   if (!value.is_string()) fail(fmt::format("no string, expected {}", what));
   const std::string_view text = value.get_ref<const std::string&>();
@@ -75,9 +79,11 @@ std::string_view Importer::word(const json& value, std::string_view what) const 
 
 void Importer::put_int(const json& value) {
   if (!value.is_number_integer()) fail("not an integer where one is expected");
+  // Numbers keep all 64 bits; a double in between would round them.
   put(value.is_number_unsigned() ? fmt::to_string(value.get<uint64_t>()) : fmt::to_string(value.get<int64_t>()));
 }
 
+// JSON strings are UTF-8. Other bytes come as the text form's escapes.
 void Importer::put_quoted(const json& value) {
   if (value.is_object()) {
     const auto text = field(value, "escaped").is_string() ? unquote(value["escaped"].get<std::string>()) : std::nullopt;
@@ -114,6 +120,7 @@ void Importer::put_ints(const json& list, char open, char close) {
   text_ += close;
 }
 
+// Depth is checked here, too, for this recursion runs before the parser's.
 void Importer::put_list(const json& list, int depth) {
   if (!list.is_array()) fail("no array where one is expected");
   if (depth > kMaxListDepth) fail("lists nest too deep");
@@ -145,6 +152,7 @@ void Importer::put_argument(const json& value, int depth) {
     default:
       fail("no argument");
   }
+  // Kinds that JSON has no type for are objects with one key.
   if (value.size() != 1) fail("no argument: an object with one key is expected");
   const std::string& key = value.begin().key();
   const json& content = value.begin().value();
@@ -185,6 +193,7 @@ void Importer::put_arguments(const json& object, const json* more) {
   if (!object.is_object()) fail("no object of arguments where one is expected");
   put("(");
   bool first = true;
+  // Arguments beyond the schema's, of variadic functions, have no name and come in "more".
   for (const auto& [name, value] : object.items()) {
     if (!first) put(", ");
     first = false;
@@ -238,6 +247,7 @@ void Importer::put_result_types(const json& results, int depth) {
   }
 }
 
+// Everything is written out, also what equals its default: the parser drops it.
 void Importer::put_type(const json& type) {
   if (const json* scalar = optional_field(type, "scalar")) return put(word(*scalar, "int, float or bool"));
   put(word(field(type, "dtype"), "a dtype"));
@@ -293,6 +303,7 @@ void Importer::put_saved(const json& saved) {
   put(")");
 }
 
+// Follows the order of the text's node lines.
 void Importer::put_node(const json& node) {
   if (const json* results = optional_field(node, "results"); results != nullptr && !results->empty()) {
     put_result_names(*results, 0);
@@ -378,6 +389,7 @@ void Importer::put_region(const json& region, size_t number) {
 }
 
 template <class F>
+// Notes for every line which element it came from, so that the parser's error can name that.
 void Importer::each(const char* table, F&& f) {
   path_ = fmt::format("/{}", table);
   const json& list = field(source_, table);
@@ -418,6 +430,7 @@ Graph Importer::run() {
     put(word(field(target, "kind"), "operator or function"));
     put(" ");
     const json& schema = field(target, "schema");
+    // A line break in a schema would begin another line, of any kind.
     if (!schema.is_string() || schema.get_ref<const std::string&>().find_first_of("\n\r") != std::string::npos) {
       fail("no schema on one line");
     }
@@ -461,6 +474,7 @@ Graph Importer::run() {
     put_node(node);
   });
 
+  // The parser's error tells a line of the intermediate text, which nobody has seen; it becomes a path in the JSON.
   try {
     return parse(text_, "json");
   } catch (const ParseError& error) {

@@ -1,10 +1,9 @@
-// The reader of graph text (docs/ir.md has the format by example, printer.cpp writes it).
+// Reads graph text (docs/ir.md has the format by example, printer.cpp writes it).
 //
-// One pass over the lines, by recursive descent where brackets nest, with a bound on their depth: the text may be
-// anybody's. The graph is built while it is read, and ids are positions: the k-th node line is node k, so that what
-// parse gives prints back byte for byte. What a line says of later lines (values of composites' arguments, deaths and
-// births, forward links) waits in lists of (number, place) until finish(), so that its error, too, names line and
-// column.
+// There is one pass over the lines, by recursive descent where brackets nest, with a bound on their depth: the text may
+// be anybody's. The graph is built while it is read, and ids are positions: the k-th node line is node k. So what parse
+// gives prints back byte for byte. A line may speak of later lines: values of composites' arguments, deaths and births,
+// forward links. That waits in lists of (number, place) until finish(), so that its error, too, names line and column.
 //
 // Only the form is checked here, and what the graph could not hold. Whether it makes sense is the verifier's question.
 #include <fmt/format.h>
@@ -33,6 +32,7 @@ constexpr int kMaxSchemaListSize = 1024;
 // intern_phase compares with all phases there are.
 constexpr uint32_t kMaxPhases = 1024;
 
+// Lets names be looked up as views of the text, without a string for each node line.
 struct NameHash {
   using is_transparent = void;
   size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
@@ -41,6 +41,7 @@ struct NameHash {
 class Parser {
  public:
   Parser(std::string_view text, std::string_view name) : cursor_(text, name) {
+    // Built-ins need no line: every reader has them.
     for (uint32_t i = 0; i < kBuiltinCount; ++i) name_target(TargetId(i));
   }
   Graph run();
@@ -87,7 +88,7 @@ class Parser {
   // Scratch, kept to spare allocations.
   std::vector<Argument> stack_;  // elements of the lists of results being read, innermost last
   std::vector<int64_t> sizes_, strides_;
-  // A line names its results before their types, %1, [%2, %3] = ... : f32[2], [f32[3], f32[4]]; the names' brackets are
+  // A line names its results before their types, %1, [%2, %3] = ... : f32[2], [f32[3], f32[4]]. The names' brackets are
   // kept until the types are read and must nest alike.
   struct Shape {
     enum Kind : uint8_t { kNone, kValue, kOpen, kClose } kind;
@@ -116,6 +117,8 @@ class Parser {
   std::vector<Written> writes_;
 };
 
+// A line says what it is by its first word or letter. Lines may come in any order, as long as what they cite is
+// declared above.
 Graph Parser::run() {
   header();
   while (cursor_.next_line()) {
@@ -146,6 +149,8 @@ Graph Parser::run() {
 
 // ---- The head -------------------------------------------------------------------------------------------------------
 
+// The version stands first, so that a text of a later format is refused as such and not as nonsense. The libtorch
+// version is for people; schemas in the text say what operators take.
 void Parser::header() {
   if (!cursor_.next_line() || !cursor_.eat_word("shadowgraph")) {
     cursor_.fail("this is no shadowgraph text", "a first line such as 'shadowgraph 1 libtorch 2.13.0'");
@@ -163,6 +168,7 @@ void Parser::header() {
   if (cursor_.take_rest().empty()) cursor_.fail("no libtorch version", "a version such as 2.13.0");
 }
 
+// Metadata checks its own values; its error gets the place in the text.
 void Parser::meta_line() {
   cursor_.peek();
   const Place place = cursor_.place();
@@ -184,12 +190,14 @@ void Parser::meta_line() {
 void Parser::target_line(TargetKind kind) {
   cursor_.peek();
   const Place place = cursor_.place();
+  // Everything is bounded before libtorch's parser sees it.
   const std::string_view text = cursor_.take_rest();
   if (text.size() > kMaxSchemaBytes) cursor_.fail_at(place, "a schema that is too long", "at most 64 KiB");
   int nesting = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     nesting += (text[i] == '(' || text[i] == '[') - (text[i] == ')' || text[i] == ']');
     if (nesting > kMaxSchemaNesting) cursor_.fail_at(place, "a schema that nests too deep", "at most 32 brackets");
+    // `int[1000000000] x=0` would become a list of as many ints.
     if (text[i] == '[' && i + 1 < text.size() && text[i + 1] >= '0' && text[i + 1] <= '9') {
       const size_t end = std::min(text.find_first_not_of("0123456789", i + 1), text.size());
       const auto size = parse_int(text.substr(i + 1, end - i - 1));
@@ -205,12 +213,14 @@ void Parser::target_line(TargetKind kind) {
     cursor_.fail_at(place, "not an operator schema that libtorch can read",
                     "one such as aten::mm(Tensor self, Tensor mat2) -> Tensor");
   }
+  // Interning says whether the schema was there before: a second line for it would shift no id, but prints differently.
   const uint32_t before = graph_.target_count();
   const TargetId id = graph_.intern_target(std::move(*target));
   if (graph_.target_count() == before) cursor_.fail_at(place, "a schema that was there before", "each schema once");
   name_target(id);
 }
 
+// Names of targets are what node lines cite, so they must be unique.
 void Parser::name_target(TargetId id) {
   const std::string& name = graph_.target(id).name();
   std::string unique = name;
@@ -237,6 +247,8 @@ TargetId Parser::take_target() {
   return found->second;
 }
 
+// Storages, regions and constants are numbered by their lines. A number out of order is an error, since it would come
+// back as another one.
 void Parser::storage_line() {
   const Place place = cursor_.place();
   if (cursor_.take_id('s', "a storage") != graph_.storage_count()) {
@@ -259,7 +271,7 @@ void Parser::storage_line() {
                     "parameter, buffer, input, constant, activation, gradient, optimizer_state or temporary");
   }
   storage.kind = *kind;
-  // Mostly a storage is born at the first node whose result has it, and the text leaves that out; take_type fills it
+  // Most storages are born at the first node whose result has them. The text leaves that out, and take_type fills it
   // in.
   Born born;
   if (cursor_.eat_word("born")) {
@@ -388,6 +400,7 @@ ValueId Parser::take_value(bool forward) {
   return ValueId(number);
 }
 
+// Storages are declared above all nodes, so a number that is too large is known to be wrong at once.
 StorageId Parser::take_storage() {
   cursor_.peek();
   const Place place = cursor_.place();
@@ -398,6 +411,7 @@ StorageId Parser::take_storage() {
   return StorageId(number);
 }
 
+// A node may be cited before its line (deaths, births), so the check waits for finish().
 NodeId Parser::take_node() {
   cursor_.peek();
   const Place place = cursor_.place();
@@ -408,6 +422,7 @@ NodeId Parser::take_node() {
 
 // ---- Nodes ----------------------------------------------------------------------------------------------------------
 
+// People may leave the number out; then the line's place decides, as it does anyhow.
 void Parser::node_line() {
   const Place place = cursor_.place();
   const uint32_t number = graph_.node_capacity();
@@ -424,11 +439,13 @@ void Parser::node_line() {
     cursor_.expect('=');
   }
   const TargetId target = take_target();
+  // Arguments are read before results exist: a node cannot use its own result.
   const NodeId node = graph_.append(target, arguments_.take_arguments(target, false));
   if (!shapes_.empty()) take_results(node);
   if (cursor_.eat('|')) take_attributes(node);
 }
 
+// Names are checked as they come: the k-th name of the text is value k. So values need no table of names.
 void Parser::take_result_names(int depth) {
   do {
     const char c = cursor_.peek();
@@ -454,6 +471,7 @@ void Parser::take_result_names(int depth) {
   } while (cursor_.eat(','));
 }
 
+// Types follow in the order of the names, nested alike.
 void Parser::take_results(NodeId node) {
   cursor_.expect(':');
   results_.clear();
@@ -472,6 +490,7 @@ Argument Parser::take_result(NodeId node, size_t& shape, int depth) {
     case Shape::kOpen: {
       cursor_.expect('[');
       const size_t base = stack_.size();
+      // stack_ holds the elements of all lists that are open, so that nesting allocates nothing.
       for (bool first = true; shapes_[shape].kind != Shape::kClose; first = false) {
         if (!first) cursor_.expect(',');
         const Argument element = take_result(node, shape, depth + 1);
@@ -489,6 +508,7 @@ Argument Parser::take_result(NodeId node, size_t& shape, int depth) {
   }
 }
 
+// Value::rank has 16 bits.
 void Parser::take_sizes(char open, char close, std::vector<int64_t>& sizes) {
   sizes.clear();
   cursor_.expect(open);
@@ -502,8 +522,8 @@ void Parser::take_sizes(char open, char close, std::vector<int64_t>& sizes) {
   if (sizes.size() > UINT16_MAX) cursor_.fail_at(place, "too many dimensions", "at most 65535");
 }
 
-// f32[2,3]{1,2} @s4+6 cuda:0 grad: all but dtype and sizes may be left out, for contiguous, no storage, offset 0, the
-// storage's device, strided.
+// Reads a type: f32[2,3]{1,2} @s4+6 cuda:0 grad. All but dtype and sizes may be left out, for contiguous, no storage,
+// offset 0, the storage's device, strided.
 ValueId Parser::take_type(NodeId node) {
   cursor_.peek();
   const Place place = cursor_.place();
@@ -530,6 +550,7 @@ ValueId Parser::take_type(NodeId node) {
     if (!cursor_.eat_word("none")) {
       spec.storage = take_storage();
       spec.device = graph_.storage(spec.storage).device();
+      // The first value in a storage says where it was born, unless its own line does.
       if (!born_[spec.storage.index].stated) born_[spec.storage.index] = {true, node};
     }
     if (cursor_.eat('+')) {
@@ -552,7 +573,9 @@ ValueId Parser::take_type(NodeId node) {
   return graph_.new_tensor(node, spec);
 }
 
+// Attributes may come in any order; the printer writes them in one.
 void Parser::take_attributes(NodeId node) {
+  // Regions are declared above, so the count is fixed while nodes are read.
   const uint32_t regions = graph_.region_count();
   while (!cursor_.at_end()) {
     const Place place = cursor_.place();
@@ -602,11 +625,13 @@ void Parser::take_phase(NodeId node) {
                  "a region, a phase, 'of', a mode, 'saved', 'writes', 'free', 'note' or a quoted source line");
   }
   mutable_node(graph_, node).phase = graph_.intern_phase(cursor_.take_quoted());
+  // Each new phase costs a comparison with all before it, so the text must not have many.
   if (graph_.phase_count() > kMaxPhases) {
     cursor_.fail_at(place, "too many phases", fmt::format("at most {}", kMaxPhases));
   }
 }
 
+// Saved tensors name an argument, a result or a value of the operator's own.
 void Parser::take_saved(NodeId node) {
   const auto& formals = graph_.target(node).signature().arguments;
   const auto arguments = graph_.arguments(node);
@@ -628,6 +653,7 @@ void Parser::take_saved(NodeId node) {
       if (formal == formals.end()) {
         cursor_.fail_at(place, "no saved tensor", "an argument's name, argument[0], result[0] or internal=%0");
       }
+      // The name stands for the position: people read names.
       tensor.role = SavedRole::kArgument;
       tensor.index = static_cast<uint16_t>(formal - formals.begin());
     }
@@ -652,8 +678,8 @@ void Parser::take_saved(NodeId node) {
   graph_.set_saved(node, saved);
 }
 
-// Writes follow from schemas and order; the text repeats them for its readers, and check_writes() holds them against
-// that.
+// Reads writes. They follow from schemas and order; the text repeats them for its readers, and check_writes() holds
+// them against that.
 void Parser::take_writes(NodeId node) {
   cursor_.expect('(');
   do {
@@ -668,6 +694,7 @@ void Parser::take_writes(NodeId node) {
   cursor_.expect(')');
 }
 
+// Each storage dies once; a second death would be a contradiction that no edit could make.
 void Parser::take_frees(NodeId node) {
   std::vector<StorageId> freed;
   cursor_.expect('(');
@@ -709,6 +736,7 @@ void Parser::take_notes(NodeId node) {
 
 // ---- The end --------------------------------------------------------------------------------------------------------
 
+// What was cited before its line is checked now, in the order of citation, so that the first wrong one is reported.
 void Parser::finish() {
   for (const Forward& forward : forward_values_) {
     if (forward.index >= graph_.value_capacity()) {
@@ -720,12 +748,15 @@ void Parser::finish() {
       cursor_.fail_at(forward.place, fmt::format("there is no n{}", forward.index), "a node of this text");
     }
   }
+  // Births are set last: a storage's line may cite a node that comes later.
   for (uint32_t i = 0; i < born_.size(); ++i) mutable_storage(graph_, StorageId(i)).born = born_[i].node;
   check_writes();
 }
 
-// Both lists are in program order, so one walk along both will do. Random numbers are no storages of the text.
+// Compares the stated writes with the real ones. Both lists are in program order, so one walk along both will do.
+// Random numbers are no storages of the text.
 void Parser::check_writes() {
+  // Without a statement there is nothing to hold against anything, and effects cost a walk.
   if (writes_.empty()) return;
   const Effects effects = Effects::of(graph_);
   for (size_t i = 0; i < writes_.size();) {

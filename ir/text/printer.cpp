@@ -10,9 +10,12 @@
 namespace shadowgraph {
 namespace {
 
+// Text goes out in pieces of this size, so that a graph of a million nodes needs no string of 150 MB.
 constexpr size_t kFlushBytes = size_t{1} << 18;
 constexpr size_t kShortList = 4;  // kShort cuts longer lists
 
+// Writes the presets of the text. Canonical text must come back byte for byte. So whatever parse() derives is left out
+// here by the same rule: defaults, contiguous strides, births at the first use.
 class Writer {
  public:
   Writer(const Graph& graph, const Numbering& numbering, PrintPreset preset)
@@ -60,6 +63,8 @@ class Writer {
   uint32_t next_value_ = 0;              // kFingerprint: how many values the lines so far made
 };
 
+// Numbers the values that the slice makes, from 0, so that equal slices of one graph give equal fingerprints wherever
+// they stand.
 void Writer::set_slice(std::span<const NodeId> nodes) {
   sliced_ = true;
   slice_numbers_.assign(graph_.value_capacity(), Numbering::kNone);
@@ -71,6 +76,7 @@ void Writer::set_slice(std::span<const NodeId> nodes) {
   }
 }
 
+// Broken graphs are printed, too, in messages of the verifier: what has no number is "?".
 void Writer::number(char letter, uint32_t n) {
   put(letter);
   if (n == Numbering::kNone) {
@@ -80,6 +86,10 @@ void Writer::number(char letter, uint32_t n) {
   }
 }
 
+// Writes a reference to a value. A fingerprint names values by distance, since absolute numbers differ from block to
+// block:
+//
+//     %7 = mul(%5, %6), %12 = mul(%10, %11)        both are mul(^2, ^1)
 void Writer::value_ref(ValueId id) {
   if (preset_ != PrintPreset::kFingerprint) return number('%', numbering_.of(id));
   const uint32_t n =
@@ -88,6 +98,7 @@ void Writer::value_ref(ValueId id) {
   const NodeId producer = known ? graph_.value(id).producer : NodeId();
   const bool placeholder = producer.index < graph_.node_capacity() &&
                            graph_.node(producer).target.index <= target_of(Builtin::kConstant).index;
+  // A value from outside says what it is by its type only: layers have parameters of their own.
   if (n == Numbering::kNone || placeholder) {
     put('<');
     if (placeholder) {
@@ -103,6 +114,7 @@ void Writer::value_ref(ValueId id) {
   }
 }
 
+// Two schemas may have one name; the copies are numbered as the parser numbers them.
 void Writer::target_name(TargetId id) {
   if (id.index >= graph_.target_count()) return put("target?");
   const std::string_view name = graph_.target(id).name();
@@ -112,6 +124,7 @@ void Writer::target_name(TargetId id) {
 
 // ---- The head -------------------------------------------------------------------------------------------------------
 
+// Everything that nodes cite stands above them, so that a reader needs one pass.
 void Writer::head() {
   put("shadowgraph 1 libtorch ");
   put(libtorch_version());
@@ -144,6 +157,7 @@ void Writer::storage_line(uint32_t n, StorageId id) {
   append_device(out_, storage.device());
   put(' ');
   put(to_string(storage.kind));
+  // Says where a storage is born only if that is not the first node that makes a value in it, which parse() assumes.
   const uint32_t born = numbering_.of(storage.born);
   if (born != numbering_.of(numbering_.first_node(id))) {
     put(" born ");
@@ -161,11 +175,13 @@ void Writer::region_line(RegionId id) {
   const std::string_view name = graph_.text_or_empty(region.name);
   const std::string_view class_name = graph_.text_or_empty(region.class_name);
   const bool has_target = region.target.index < graph_.target_count();
+  // The root is in every graph; a line for it would only say what is known.
   const bool says_more = region.call != 0 || region.inferred || has_target || region.parent.valid();
   if (id == Graph::kRootRegion && name.empty() && class_name.empty() && !says_more) return;
   number('r', id.index);
   put(" = ");
   put(to_string(region.kind));
+  // A composite is called what its operator is called; that name is not repeated.
   const bool name_is_target = has_target && name == graph_.target(region.target).name();
   if (!name_is_target || !class_name.empty()) {
     put(' ');
@@ -192,6 +208,7 @@ void Writer::region_line(RegionId id) {
   put('\n');
 }
 
+// A constant without readable contents (meta, sparse) is kept as a declaration: the rest of the graph still comes back.
 void Writer::constant_line(uint32_t n, ConstantId id) {
   const auto bytes = tensor_bytes(graph_.constant(id));
   number('c', n);
@@ -231,6 +248,7 @@ void Writer::guard_line(const Guard& guard) {
 
 // ---- Arguments ------------------------------------------------------------------------------------------------------
 
+// kShort is for people: long lists say their beginning.
 void Writer::ints(std::span<const int64_t> list, bool cut, std::string_view separator) {
   const size_t shown = cut && list.size() > kShortList ? kShortList - 1 : list.size();
   for (size_t i = 0; i < shown; ++i) {
@@ -240,6 +258,8 @@ void Writer::ints(std::span<const int64_t> list, bool cut, std::string_view sepa
   if (shown < list.size()) put(", ...");
 }
 
+// Arguments that equal their schema's default are left out. The default is compared as an argument, so "1" and "1.0"
+// differ here as they do for the parser.
 void Writer::arguments(TargetId target, std::span<const Argument> actual) {
   const Signature& formals = graph_.target(target).signature();
   put('(');
@@ -251,6 +271,7 @@ void Writer::arguments(TargetId target, std::span<const Argument> actual) {
     if (preset_ == PrintPreset::kFingerprint && target.index <= target_of(Builtin::kConstant).index) continue;
     if (!first) put(", ");
     first = false;
+    // A value by position is shorter; everything else keeps its name.
     const bool by_position = preset_ == PrintPreset::kShort && actual[i].kind == ArgumentKind::kValue;
     if (formal != nullptr && !by_position) {
       put(formal->name);
@@ -280,6 +301,8 @@ void Writer::argument(const Argument& a, TypeClass type, bool int_list, TypeClas
       return value_ref(a.ref.value);
     case ArgumentKind::kInt: {
       std::string_view word;
+      // Numbers of dtypes, layouts and memory formats are libtorch's own and may change, so words are written. A number
+      // without a word stays a number.
       // c10's enumerations are a byte wide: 256 + 6 is no dtype.
       if (a.i >= 0 && a.i < 127) {
         if (type == TypeClass::kDtype && a.i < static_cast<int64_t>(c10::ScalarType::Undefined)) {
@@ -308,11 +331,14 @@ void Writer::argument(const Argument& a, TypeClass type, bool int_list, TypeClas
       return append_quoted(out_, graph_.text_or_empty(a.string));
     case ArgumentKind::kDevice:
       return append_device(out_, a.device());
+    // A list of ints where the schema has one is `[..]`. The other kind of list is marked, so that both come back as
+    // what they were.
     case ArgumentKind::kIntList:
       put(int_list ? "[" : "ints[");
       ints(graph_.ints(a), preset_ == PrintPreset::kShort, ", ");
       return put(']');
     case ArgumentKind::kList:
+      // Depth is bounded as in the parser, which would refuse what is printed deeper.
       if (depth >= kMaxListDepth) return put("[?]");
       put(int_list ? "list[" : "[");
       elements(graph_.list(a), element, depth);
@@ -333,6 +359,7 @@ void Writer::argument(const Argument& a, TypeClass type, bool int_list, TypeClas
 
 // ---- Results --------------------------------------------------------------------------------------------------------
 
+// Names and types are written apart: names first, so that lines begin with what they make.
 void Writer::result_names(std::span<const Argument> results, int depth) {
   bool first = true;
   for (const Argument& result : results) {
@@ -367,6 +394,7 @@ void Writer::result_types(std::span<const Argument> results, int depth) {
   }
 }
 
+// Each part is left out when it is what parse() would assume.
 void Writer::type(ValueId id) {
   if (id.index >= graph_.value_capacity() || !graph_.in_bounds(graph_.value(id))) return put('?');
   const Value& value = graph_.value(id);
@@ -390,6 +418,7 @@ void Writer::type(ValueId id) {
     ints(graph_.strides(id));
     put('}');
   }
+  // Only canonical text has storages: other presets say what a tensor is, not where it lies.
   const bool canonical = preset_ == PrintPreset::kCanonical;
   const bool has_storage = value.storage.index < graph_.storage_count();
   if (canonical && (value.storage.valid() || value.offset != 0)) {
@@ -404,6 +433,7 @@ void Writer::type(ValueId id) {
     put('+');
     append_int(out_, value.offset);
   }
+  // The storage's line has the device already, unless the value claims another one.
   if (!has_storage || graph_.storage(value.storage).device() != value.device() || !canonical) {
     put(' ');
     append_device(out_, value.device());
@@ -417,6 +447,7 @@ void Writer::type(ValueId id) {
 
 // ---- Nodes ----------------------------------------------------------------------------------------------------------
 
+// One line a node, whatever it holds: diffs then show nodes.
 void Writer::node_line(NodeId id) {
   const Node& node = graph_.node(id);
   const auto results = graph_.results(id);
@@ -439,11 +470,13 @@ void Writer::node_line(NodeId id) {
     result_types(results, 0);
   }
   if (preset_ != PrintPreset::kShort) attributes(id);
+  // Results count after the line, so that `^1` is the value made just before.
   if (preset_ == PrintPreset::kFingerprint) {
     graph_.for_each_output(id, [&](ValueId) { ++next_value_; });
   }
 }
 
+// Attributes come in a fixed order: region, phase, forward, modes, saved, writes, frees, notes, source.
 void Writer::attributes(NodeId id) {
   const Node& node = graph_.node(id);
   const bool canonical = preset_ == PrintPreset::kCanonical;
@@ -482,6 +515,8 @@ void Writer::attributes(NodeId id) {
     attribute(any);
     saved(id);
   }
+  // Writes are derived. They are printed since they answer what readers of a graph ask first, and the parser checks
+  // them.
   if (effects_ != nullptr) {
     bool open = false;
     for (const StorageWrite& write : effects_->writes(id)) {
@@ -525,6 +560,8 @@ void Writer::attributes(NodeId id) {
   }
 }
 
+// Names what is saved by its role. The value follows only where the role does not imply it, which parse() works out in
+// the same way.
 void Writer::saved(NodeId id) {
   const auto arguments = graph_.arguments(id);
   const TargetId target = graph_.node(id).target;
@@ -563,11 +600,13 @@ void Writer::saved(NodeId id) {
   put(')');
 }
 
+// Works for strings and streams: `flush` takes the text whenever it likes.
 template <class Flush>
 void write_graph(const Graph& graph, PrintPreset preset, Flush&& flush) {
   const Numbering numbering = Numbering::of(graph);
   Writer writer(graph, numbering, preset);
   std::optional<Effects> effects;
+  // Effects cost a walk over the graph, so only the preset that prints writes pays it.
   if (preset == PrintPreset::kCanonical) {
     effects = Effects::of(graph);
     writer.set_effects(&*effects);
@@ -599,6 +638,7 @@ std::string to_text(const Graph& graph, PrintPreset preset) {
   return result;
 }
 
+// One line for a message. Numbering costs a walk over the graph; callers with many messages keep one.
 std::string to_text(const Graph& graph, NodeId node) { return to_text(graph, node, Numbering::of(graph)); }
 
 std::string to_text(const Graph& graph, NodeId node, const Numbering& numbering) {
@@ -619,6 +659,7 @@ std::string to_text(const Graph& graph, std::span<const NodeId> nodes, PrintPres
   return std::move(writer.text());
 }
 
+// Needs no numbering: a type in short form cites nothing.
 std::string type_text(const Graph& graph, ValueId value) {
   const Numbering numbering;
   Writer writer(graph, numbering, PrintPreset::kShort);

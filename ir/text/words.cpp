@@ -10,7 +10,8 @@
 namespace shadowgraph {
 namespace {
 
-// By the integer of the ScalarType; c10 promises never to renumber them, they are in serialized files.
+// By the integer of the ScalarType. c10 promises never to renumber them, for they are in serialized files. The
+// assertions below catch a libtorch that adds one.
 constexpr std::string_view kDtypes[] = {
     "u8",      "i8",    "i16",    "i32",    "i64",       "f16",         "f32",        "f64",   "c32",     "c64",
     "c128",    "bool",  "qi8",    "qu8",    "qi32",      "bf16",        "qu4x2",      "qu2x4", "bits1x8", "bits2x4",
@@ -31,6 +32,7 @@ constexpr std::string_view kDevices[] = {"cpu",  "cuda", "mkldnn", "opengl", "op
                                          "meta", "hpu",  "ve",     "lazy",   "ipu",    "mtia",  "privateuseone"};
 static_assert(std::size(kDevices) == static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES));
 
+// The tables are short, and f32 is answered before (parse_dtype).
 template <class E, size_t N>
 std::optional<E> find_word(const std::string_view (&words)[N], std::string_view word) {
   for (size_t i = 0; i < N; ++i) {
@@ -39,6 +41,7 @@ std::optional<E> find_word(const std::string_view (&words)[N], std::string_view 
   return std::nullopt;
 }
 
+// The NaN that a processor makes; others keep their bits in the text.
 constexpr uint64_t kUsualNan = 0x7ff8000000000000;
 constexpr char kBase64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 constexpr char kHex[] = "0123456789abcdef";
@@ -51,6 +54,7 @@ int hex_digit(char c) {
 
 }  // namespace
 
+// What is out of range prints as "undefined": broken graphs must print.
 std::string_view dtype_word(c10::ScalarType dtype) {
   const auto i = static_cast<size_t>(dtype);
   return i < std::size(kDtypes) ? kDtypes[i] : "undefined";
@@ -113,6 +117,7 @@ std::optional<RegionKind> parse_region_kind(std::string_view word) {
   return std::nullopt;
 }
 
+// to_chars neither allocates nor asks the locale.
 void append_int(std::string& out, int64_t value) {
   char buffer[24];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
@@ -134,6 +139,7 @@ void append_float(std::string& out, double value) {
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
   const std::string_view text(buffer, static_cast<size_t>(end - buffer));
   out += text;
+  // "1" would come back as an int.
   if (text.find_first_of(".einf") == std::string_view::npos) out += ".0";
 }
 
@@ -163,6 +169,7 @@ std::optional<double> parse_float(std::string_view text) {
   return value;
 }
 
+// Text files hold ASCII alone, whatever bytes the names have: they survive every editor and diff.
 void append_quoted(std::string& out, std::string_view text) {
   out += '"';
   for (const char c : text) {
@@ -223,6 +230,7 @@ std::optional<std::string> unquote(std::string_view text) {
   return out;
 }
 
+// Constants are bytes, so their bits survive.
 void append_base64(std::string& out, std::span<const uint8_t> bytes) {
   out.reserve(out.size() + (bytes.size() + 2) / 3 * 4);
   for (size_t i = 0; i < bytes.size(); i += 3) {

@@ -1,4 +1,4 @@
-// Operators that read where an index says, and losses of classes that are indices.
+// Operators that read where an index says, and losses whose classes are indices.
 #include <algorithm>
 #include <numeric>
 

@@ -32,7 +32,7 @@ class CallGraphMaker {
         throw KernelError("a result on " + device.str());
       }
     }
-    // A call of one element of lists is no call that the operator takes, and gives nothing.
+    // A call of one element of lists is none that the operator takes, and it returns nothing.
     if (op_.schema().returns().empty()) {
       metas.clear();
     } else {
@@ -94,7 +94,7 @@ class CallGraphMaker {
     return Argument::of_value(value);
   }
 
-  // The geometry of results: by our rule, where libtorch has no Meta kernel or a wrong one.
+  // Computes the geometry of results by our rule, where libtorch has no Meta kernel or a wrong one.
   void call(torch::jit::Stack& metas) const {
     const at::AutoDispatchBelowADInplaceOrView below;
     const c10::OperatorName& name = op_.operator_name();

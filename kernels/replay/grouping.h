@@ -1,4 +1,4 @@
-// Which nodes become one kernel, and in which order the graph then runs. Internal to kernels/replay.
+// Decides which nodes become one kernel, and in which order the graph then runs. Internal to kernels/replay.
 #pragma once
 
 #include <vector>

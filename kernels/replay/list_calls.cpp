@@ -9,7 +9,7 @@ namespace {
 
 bool is_list(const c10::IValue& argument) { return argument.isList() && !argument.isIntList(); }
 
-// The overloads that one over lists may stand for. A list of numbers is a number for each element.
+// Returns the overloads that one over lists may stand for. A list of numbers is a number for each element.
 std::vector<std::string> element_overloads(const std::string& overload) {
   if (overload == "List" || overload == "Tensor") return {"Tensor", ""};
   if (overload == "Scalar" || overload == "ScalarList") return {"Scalar", "Tensor_Scalar", ""};

@@ -34,6 +34,7 @@ struct ForwardLife {
 
 class ChainBuilder {
  public:
+  // Without a cost of the caller's, FLOPs and bytes stand for time.
   ChainBuilder(const Graph& graph, const CheckpointChainOptions& options)
       : graph_(graph), options_(options), effects_(Effects::of(graph)), lives_(graph.storage_count()) {
     if (!options_.cost) options_.cost = flops_and_bytes();
@@ -41,6 +42,7 @@ class ChainBuilder {
     find_lives();
   }
 
+  // The order matters: stages must be known before what passes over them, and that before what each stage holds.
   CheckpointChain run(std::span<const RegionId> regions) {
     if (forward_.empty() || !has_backward_) return {};
     if (regions.empty()) {
@@ -52,6 +54,7 @@ class ChainBuilder {
     add_up_backward();
     for (size_t i = 0; i < ends_.size(); ++i) describe(i);
     measure();
+    // What is there before the first stage but given by the caller counts as the chain's input.
     std::unordered_set<StorageId> given;
     for (int32_t at = 0; at < ends_[0]; ++at) {
       graph_.for_each_input(forward_[size_t(at)], [&](ValueId v) {
@@ -66,6 +69,7 @@ class ChainBuilder {
  private:
   int32_t begin_of(size_t stage) const { return stage == 0 ? 0 : ends_[stage - 1]; }
 
+  // Nodes that a checkpoint computes again are no forward of their own.
   void list_forward() {
     const IdMap<RegionId, RegionId> again = recompute_regions(graph_);
     for (const NodeId n : graph_.nodes()) {
@@ -84,6 +88,7 @@ class ChainBuilder {
 
   bool is_forward(NodeId n) const { return std::as_const(place_)[n] != kNowhere; }
 
+  // Lives are counted by storage, not by value: a view keeps its base.
   void find_lives() {
     for (size_t at = 0; at < forward_.size(); ++at) {
       const auto touch = [&](ValueId v) {
@@ -97,6 +102,7 @@ class ChainBuilder {
       graph_.for_each_input(forward_[at], touch);
       graph_.for_each_output(forward_[at], touch);
     }
+    // Everything after forward that reads a storage counts as backward: the optimizer does so for gradients alone.
     for (const NodeId n : graph_.nodes()) {
       if (is_forward(n) || graph_.is_placeholder(n)) continue;
       graph_.for_each_input(n, [&](ValueId v) {
@@ -109,12 +115,17 @@ class ChainBuilder {
 
   // ---- Where to cut
 
+  // Cuts forward where one tensor with a gradient is alive: all that comes later depends on the past by it alone.
+  // Tensors without gradients (masks, tables of positions) do not count, since nothing is computed again through them.
   void cut() {
     const auto length = static_cast<int32_t>(forward_.size());
+    // A skip connection over half of the network leaves a stage without a cut. Setting its tensor aside opens cuts
+    // below it, so cutting begins anew.
     for (int set_aside = 0;; ++set_aside) {
       ends_.clear();
       // By place: tensors with gradients that are made there or before and read after it.
       std::vector<int32_t> over(size_t(length) + 1, 0);
+      // One walk over lives gives the number that is alive at each place, by adding up births and deaths.
       for (const ForwardLife& life : lives_) {
         if (!is_made(life) || !life.gradient || life.last <= life.born) continue;
         ++over[size_t(life.born)];
@@ -132,7 +143,8 @@ class ChainBuilder {
     fixed_.assign(ends_.size(), false);
   }
 
-  // Of the longest stage, if it is long: the tensor that lives longest inside goes aside. Whether there was one.
+  // Sets the tensor that lives longest inside the longest stage aside, if that stage is long. Returns whether there was
+  // one.
   bool set_aside_in_longest_stage() {
     const auto length = static_cast<int32_t>(forward_.size());
     size_t longest = 0;
@@ -170,7 +182,8 @@ class ChainBuilder {
     return {};
   }
 
-  // Neighbours that keep least together become one, until there are as many as wanted.
+  // Joins neighbours that keep least together, until there are as many stages as wanted: the solver's time grows with
+  // their cube.
   void merge() {
     std::vector<int64_t> saved(ends_.size(), 1);
     const auto add_up = [&](size_t stage) {
@@ -201,7 +214,7 @@ class ChainBuilder {
     }
   }
 
-  // Regions are stages; what is between them cannot be dropped.
+  // Takes regions as stages; what is between them cannot be dropped.
   void cut_at(std::span<const RegionId> regions) {
     IdMap<RegionId, int32_t> stage_at(kNowhere);
     for (size_t i = 0; i < regions.size(); ++i) stage_at[regions[i]] = static_cast<int32_t>(i);
@@ -229,6 +242,7 @@ class ChainBuilder {
     int32_t end = 0;
     for (const Extent& extent : extents) {
       const std::string_view name = graph_.text_or_empty(graph_.region(regions[extent.region]).name);
+      // Regions may be nested or interleaved; a chain needs them one after the other.
       if (extent.first < end) {
         chain_.not_a_chain.push_back(fmt::format("{} begins before the region before it ends: not a stage", name));
         continue;
@@ -250,7 +264,8 @@ class ChainBuilder {
     }
   }
 
-  // Tensors that are read beyond the stage after theirs stay where they are, whatever the plan.
+  // Sets aside tensors that are read beyond the stage after theirs. Dropping a stage would drop them, and a later stage
+  // needs them, so they stay whatever the plan.
   void set_aside_what_passes_over() {
     stage_of_.resize(forward_.size());
     for (size_t i = 0; i < ends_.size(); ++i) {
@@ -271,6 +286,7 @@ class ChainBuilder {
     }
   }
 
+  // A stage's backward is what differentiates its nodes.
   void add_up_backward() {
     backward_costs_.assign(ends_.size(), 0);
     for (const NodeId n : graph_.nodes()) {
@@ -296,7 +312,8 @@ class ChainBuilder {
 
   using Storages = std::unordered_set<StorageId>;
 
-  // The cost of making these storages of a stage again, where `kept` are there.
+  // Returns the cost of making these storages of a stage again, where `kept` are there: a walk backwards over the
+  // stage, as checkpoint_plan.cpp selects nodes.
   int64_t cost_of(size_t stage, const Storages& wanted, const Storages& kept) const {
     Storages needed;
     for (const StorageId s : wanted) {
@@ -327,7 +344,7 @@ class ChainBuilder {
     return bytes;
   }
 
-  // Most bytes of the stage's own tensors in its forward, where these stay to its end.
+  // Returns the most bytes of the stage's own tensors in its forward, if those in `stay` live to its end.
   int64_t peak_with(size_t stage, const Storages& stay) const {
     const int32_t begin = begin_of(stage);
     std::vector<int64_t> change(size_t(ends_[stage] - begin) + 1, 0);
@@ -341,6 +358,7 @@ class ChainBuilder {
     return most;
   }
 
+  // Describes one stage: what it makes, what it hands on, what backward saves of it. All figures are of whole storages.
   void describe(size_t stage) {
     const int32_t begin = begin_of(stage), end = ends_[stage];
     own_.clear();
@@ -365,6 +383,7 @@ class ChainBuilder {
                          .offload = {{}},
                          .exposed = {0}};
     result.backward = backward_costs_[stage];
+    // The last nodes of a stage may serve only the next stage; running again leaves them out.
     result.again = cost_of(stage, saved, {});
     result.forward = std::max(result.again, cost_of(stage, all, {}));
     result.output = bytes_of(handed_on);
@@ -379,9 +398,11 @@ class ChainBuilder {
 
   // ---- Ways to keep a stage
 
+  // Finds ways to keep a part of what backward reads. There are 2^n sets; two greedy walks find those that matter, one
+  // dropping from all, one adding to none.
   void find_options(size_t stage, const Storages& saved, const Storages& handed_on, ChainStage& result,
                     CheckpointStage& part) const {
-    // What one node makes is kept together.
+    // What one node makes is kept together: computing one of its results gives the others, too.
     std::vector<Storages> groups;
     std::unordered_map<int32_t, size_t> by_maker;
     for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) {
@@ -437,6 +458,8 @@ class ChainBuilder {
         left.erase(left.begin() + static_cast<std::ptrdiff_t>(best));
       }
     }
+    // A tensor that waits on the host costs no memory here and no computing, only what the link takes beyond the time
+    // of computing.
     if (options_.link > 0) {
       int64_t running = 0;  // forward once, whatever is run again
       for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) running += costs_[size_t(at)];
@@ -447,9 +470,10 @@ class ChainBuilder {
           may_leave.push_back(&group);
         }
       }
+      // Large tensors first: fewer copies for the same bytes.
       std::stable_sort(may_leave.begin(), may_leave.end(),
                        [&](const Storages* a, const Storages* b) { return bytes_of(*a) > bytes_of(*b); });
-      // Of every way, one that sends as much as computing hides, and one that sends all.
+      // Each way gets two more: one that sends as much as computing hides, and one that sends all.
       const size_t ways = found.size();
       for (size_t i = 0; i < ways; ++i) {
         for (const bool hidden : {true, false}) {
@@ -471,6 +495,7 @@ class ChainBuilder {
         }
       }
     }
+    // Only ways that no other beats in both cost and bytes stay.
     std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
       return a.cost != b.cost ? a.cost < b.cost : a.bytes < b.bytes;
     });
@@ -509,6 +534,8 @@ class ChainBuilder {
 
   // ---- What backward holds, from the graph's own lives
 
+  // Measures what backward holds by the graph's own lives: what is resident when a stage's backward begins, and its
+  // peak. Backward meets stages from the last to the first.
   void measure() {
     const size_t count = chain_.stages.size();
     std::vector<int64_t> live(count, 0);
@@ -560,6 +587,7 @@ class ChainBuilder {
         ChainStage& at = chain_.stages[size_t(stage)];
         at.backward_peak = std::max(at.backward_peak, bytes);
       }
+      // Deaths after the node: it was still alive while the node ran.
       for (const StorageId s : graph_.frees(n)) {
         const int32_t of = stage_of(s);
         (of == kNowhere ? others : live[size_t(of)]) -= graph_.storage(s).bytes;
@@ -607,6 +635,8 @@ std::vector<bool> dropped_by(const ChainPlan& plan) {
 
 }  // namespace
 
+// Turns a plan into segments of nodes. A dropped range is one segment, and a stage that keeps a part is one within or
+// beside it.
 std::vector<CheckpointSegment> CheckpointChain::segments(const ChainPlan& plan) const {
   std::vector<CheckpointSegment> segments;
   for (const ChainSegment& dropped : plan.segments) {

@@ -19,8 +19,8 @@ std::string name_of(const Graph& graph, RegionId region) {
   return std::string(graph.text_or_empty(graph.region(region).name));
 }
 
-// Regions that may be named: modules, scopes and checkpoints with forward nodes inside, outside of what is computed
-// again; in the order in which the program entered them.
+// Returns the regions that may be named, in the order in which the program entered them. These are modules, scopes and
+// checkpoints with forward nodes inside, outside of what is computed again.
 std::vector<RegionId> nameable_regions(const Graph& graph) {
   const auto again = recompute_regions(graph);
   std::vector<bool> met(graph.region_count(), false);

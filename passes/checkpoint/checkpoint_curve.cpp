@@ -12,7 +12,7 @@
 namespace shadowgraph {
 namespace {
 
-// Of n, at most `most` evenly spread, the first and the last among them.
+// Returns at most `most` of n, evenly spread, the first and the last among them.
 std::vector<size_t> evenly(size_t n, size_t most) {
   std::vector<size_t> chosen;
   if (n <= most || most < 2) {
@@ -75,8 +75,8 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
   };
   attempt("none", {});
 
-  // The chain's plans. How many bytes it takes them for and what they take differ a little, for its figures are those of
-  // a chain; what counts is what they take.
+  // Try the chain's plans. The bytes that they are taken for and the bytes that they take differ a little, for a
+  // chain's figures are not the graph's. What counts is what they take.
   const std::vector<ChainStage>& stages = curve.chain_.stages;
   if (!stages.empty()) {
     const ChainSolver solver(stages, bytes_to_keep_all(stages), options.slots);

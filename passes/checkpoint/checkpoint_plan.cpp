@@ -1,3 +1,10 @@
+// Decides, without changing the graph, what a checkpoint computes again. checkpoint.cpp carries it out.
+//
+//     segment   its nodes          -> level      segments within it are deeper levels
+//     level     its demands        -> accepted   backward nodes that read a tensor born there
+//               blocked and kept   -> made_again, recomputed
+//
+// Levels are decided from the innermost outwards, since an inner one asks the outer one for its operands.
 #include "passes/checkpoint/checkpoint_plan.h"
 
 #include <fmt/format.h>
@@ -23,6 +30,8 @@ std::string_view text_of_name(const Graph& graph, RegionId region) {
 
 }  // namespace
 
+// Running statistics change with every run of the operator, so a second run must leave them alone. The formula of a
+// training batch norm does not read them.
 std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   const std::string& name = graph.target(node).name();
   if (name != "aten::native_batch_norm" && name != "aten::cudnn_batch_norm" && name != "aten::miopen_batch_norm") {
@@ -40,6 +49,8 @@ std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   return positions;
 }
 
+// Says whether a storage can wait on the host. All of it must be one value, so that one copy there and one back will
+// do. Backward may only read it, and nothing outside may hold it.
 HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage) {
   HostTrip trip;
   const NodeId born = graph.storage(storage).born;
@@ -53,6 +64,7 @@ HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage
   const auto note = [&](NodeId n) {
     if (!trip.last_forward.valid() || graph.is_before(trip.last_forward, n)) trip.last_forward = n;
   };
+  // Every value in the storage has a say: a view that backward writes to would be lost.
   graph.for_each_value_in(storage, [&](ValueId v) {
     const Value& value = graph.value(v);
     if (!value.producer.valid() || graph.is_erased(value.producer)) return;
@@ -71,7 +83,7 @@ HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage
         if (is_written(user)) possible = false;
       }
     });
-    if (!in_forward) return;  // a view that backward makes: of what it reads
+    if (!in_forward) return;  // a view that backward makes of what it reads
     if (read) trip.read.push_back(v);
     if (strided && value.offset == 0 && graph.logical_bytes(v) == graph.storage(storage).bytes &&
         is_dense(view_of(graph, v))) {
@@ -79,12 +91,14 @@ HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage
     }
   });
   if (possible && trip.whole.valid()) {
-    // Other dtypes would be views of another kind.
+    // A view of another dtype could not be taken from the copy by the same strides.
     for (const ValueId v : trip.read) possible = possible && graph.value(v).dtype == graph.value(trip.whole).dtype;
   }
   return possible && trip.whole.valid() && !trip.read.empty() && trip.last_forward.valid() ? trip : HostTrip{};
 }
 
+// Effects are worked out once for all levels. Names of regions and ranges of nodes are two ways to say segments; mixed,
+// nobody could say which lies within which.
 CheckpointPlan::CheckpointPlan(const Graph& graph, std::span<const CheckpointSegment> segments)
     : graph_(graph), effects_(Effects::of(graph)) {
   const auto by_nodes = std::count_if(segments.begin(), segments.end(), [](const CheckpointSegment& segment) {
@@ -111,6 +125,7 @@ CheckpointPlan::CheckpointPlan(const Graph& graph, std::span<const CheckpointSeg
 
 // ---- Which node belongs to which segment
 
+// Segments by regions form a tree, as regions do. A node belongs to the innermost segment around its region.
 void CheckpointPlan::assign_levels(std::span<const CheckpointSegment> segments) {
   IdMap<RegionId, int32_t> segment_at(-1);  // regions named by a segment
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -118,6 +133,8 @@ void CheckpointPlan::assign_levels(std::span<const CheckpointSegment> segments) 
     const auto refuse = [&](const std::string& what) {
       throw GraphEditError(fmt::format("cannot checkpoint segment '{}': {}", segment.name, what));
     };
+    // Regions of one segment must be siblings: what lies between them is then called from the same place, and belongs
+    // to it.
     if (segment.regions.empty()) refuse("it has no regions");
     for (const RegionId region : segment.regions) {
       if (region.index >= graph_.region_count() || region == Graph::kRootRegion) refuse("there is no such region");
@@ -150,7 +167,7 @@ void CheckpointPlan::assign_levels(std::span<const CheckpointSegment> segments) 
     for (int32_t outer = level.outer; outer >= 0; outer = levels_[size_t(outer)].outer) ++level.depth;
   }
 
-  // Nodes; then those between the regions of one segment.
+  // Find the extent of every segment; nodes between the regions of one segment belong to it, too.
   struct Extent {
     NodeId first, last;
   };
@@ -176,6 +193,7 @@ void CheckpointPlan::assign_levels(std::span<const CheckpointSegment> segments) 
       begins[extents[i].first].push_back(static_cast<int32_t>(i));
     }
   }
+  // `open` are the segments around the current node. One that begins inside another must end inside it.
   for (const NodeId n : graph_.nodes()) {
     if (const auto found = begins.find(n); found != begins.end()) {
       std::sort(found->second.begin(), found->second.end(),
@@ -203,6 +221,8 @@ void CheckpointPlan::assign_levels(std::span<const CheckpointSegment> segments) 
   }
 }
 
+// Segments by nodes nest by their ranges. Where several begin at the same node, the one that ends last is the outer
+// one.
 void CheckpointPlan::assign_ranges(std::span<const CheckpointSegment> segments) {
   const IdMap<RegionId, RegionId> again = recompute_regions(graph_);
   const auto is_forward = [&](NodeId n) {
@@ -252,11 +272,13 @@ void CheckpointPlan::assign_ranges(std::span<const CheckpointSegment> segments) 
   }
 }
 
+// Nesting is as deep as the user's segments, so walking up is cheap.
 bool CheckpointPlan::is_within(int32_t inner, int32_t outer) const {
   while (inner >= 0 && inner != outer) inner = levels_[size_t(inner)].outer;
   return inner == outer;
 }
 
+// Returns the innermost level that has both.
 int32_t CheckpointPlan::common_level(int32_t a, int32_t b) const {
   while (a >= 0 && !is_within(b, a)) a = levels_[size_t(a)].outer;
   return a;
@@ -267,6 +289,8 @@ int32_t CheckpointPlan::level_of_birth(StorageId storage) const {
   return born.valid() && !graph_.is_erased(born) ? level_of(born) : -1;
 }
 
+// Returns the level that would make this value again for a reader in level `from`; -1 if none does. A storage that a
+// level keeps counts as made outside it, so the next level around is asked.
 int32_t CheckpointPlan::candidate_level(int32_t from, ValueId id) const {
   const Value& value = graph_.value(id);
   if (from < 0 || value.kind != ValueKind::kTensor || !value.storage.valid()) return -1;
@@ -282,6 +306,8 @@ int32_t CheckpointPlan::home_for(int32_t level, ValueId id) const {
 
 // ---- Who needs what
 
+// Only backward nodes that differentiate a node of a segment get the copy. Other readers keep the original, so that the
+// result is right whatever they are.
 void CheckpointPlan::collect_demands() {
   for (const NodeId n : graph_.nodes()) {
     const Node& node = graph_.node(n);
@@ -295,6 +321,8 @@ void CheckpointPlan::collect_demands() {
   }
 }
 
+// Lists writers by storage and version, so that asking who wrote next costs nothing. Draws are numbered by generator:
+// copies must draw in the same order without a gap.
 void CheckpointPlan::index_writes() {
   const uint32_t storages = graph_.storage_count();
   writers_begin_.assign(size_t{storages} + 1, 0);
@@ -322,7 +350,8 @@ NodeId CheckpointPlan::next_writer(StorageId storage, uint32_t version) const {
   return at < writers_begin_[storage.index + 1] ? writers_[at] : NodeId();
 }
 
-// Attention is random by its tag, and with dropout_p = 0 draws nothing; taking a state leaves it as it is.
+// Says whether a random node draws. Attention is random by its tag, and with dropout_p = 0 draws nothing; taking a
+// state leaves it as it is.
 bool CheckpointPlan::draws(NodeId n) const {
   const Argument* p = graph_.find_argument(n, "dropout_p");
   if (p != nullptr && p->kind == ArgumentKind::kFloat && p->d == 0) return false;
@@ -335,6 +364,7 @@ class CheckpointPlan::Decision {
  public:
   Decision(CheckpointPlan& plan, int32_t index)
       : plan_(plan), graph_(plan.graph_), effects_(plan.effects_), index_(index), level_(plan.levels_[size_t(index)]) {
+    // What backward needs before the segment has ended would be computed twice at once.
     std::erase_if(level_.demands, [&](const CheckpointDemand& demand) {
       // A gradient taken within forward; nothing is gained there.
       const bool early = graph_.is_before(demand.at, level_.nodes.back());
@@ -346,6 +376,7 @@ class CheckpointPlan::Decision {
     }
   }
 
+  // First all reasons against, then what is left is accepted, and of that only what the demands need is computed again.
   void run() {
     if (level_.demands.empty()) return;
     find_obstacles();
@@ -374,13 +405,15 @@ class CheckpointPlan::Decision {
     return found != storages_.end() && !found->second.kept;
   }
 
-  // Whether the contents that a node read are still there when they are needed again.
+  // Says whether the contents that a node read are still there when they are needed again. end_ is the last node that
+  // may need something of this level.
   bool still_there(StorageId s, uint32_t version) const {
     const NodeId writer = plan_.next_writer(s, version);
     return !writer.valid() || !graph_.is_before(writer, end_);
   }
 
   // The first reason why this node cannot run again, whatever others do; "" if there is none.
+  // The reason goes into the report, so it names the operator.
   std::string obstacle(NodeId n) const {
     const std::string& name = graph_.target(n).name();
     if (effects_.unknown(n)) return name + ": nothing is known of it";
@@ -402,11 +435,13 @@ class CheckpointPlan::Decision {
     for (const StorageWrite& write : effects_.writes(n)) {
       if (level_.keeps.contains(write.storage)) reason = name + ": writes to what is to be kept";
       if (effects_.is_generator(write.storage) || born_here(write.storage)) continue;
+      // A second write to what others see would be seen.
       if (!is_statistic(n, write.storage)) reason = name + ": writes to what is made outside";
     }
     return reason;
   }
 
+  // Statistics are the one write that a copy may leave out.
   bool is_statistic(NodeId n, StorageId s) const {
     const auto positions = statistics_to_leave_out(graph_, n);
     return std::any_of(positions.begin(), positions.end(), [&](size_t position) {
@@ -414,6 +449,8 @@ class CheckpointPlan::Decision {
     });
   }
 
+  // Finds all that cannot run again. Reasons spread: what cannot run again keeps what it makes, and what is kept may
+  // block those that wrote to it.
   void find_obstacles() {
     blocked_.reserve(level_.nodes.size() / 8);
     for (const NodeId n : level_.nodes) {
@@ -435,6 +472,7 @@ class CheckpointPlan::Decision {
       }
     }
     for (auto& [storage, use] : storages_) {
+      // Some writer is not in the segment: a copy would miss its write.
       if (use.writers.size() != effects_.final_version(storage)) keep(storage, "written to outside its segment");
     }
     for (const NodeId n : level_.nodes) {
@@ -443,6 +481,7 @@ class CheckpointPlan::Decision {
       for (const StorageVersion& read : effects_.reads(n)) {
         if (read.storage.index >= graph_.storage_count() || storages_.contains(read.storage)) continue;
         if (!still_there(read.storage, read.version) && !is_statistic(n, read.storage)) {
+          // A copy would read what is there now, not what was there.
           block(n, graph_.target(n).name() + ": an operand is written to before backward");
         }
       }
@@ -462,6 +501,7 @@ class CheckpointPlan::Decision {
     if (blocked_.try_emplace(n, reason).second) pending_.push_back(n);
   }
 
+  // All writers of a kept storage must stay, too: their copies would write to the original a second time.
   void keep(StorageId s, const std::string& reason) {
     const auto found = storages_.find(s);
     if (found == storages_.end() || found->second.kept) return;
@@ -473,6 +513,7 @@ class CheckpointPlan::Decision {
     }
   }
 
+  // Demands that nothing speaks against. The first of them says where the copies go: just before that backward node.
   void accept() {
     std::unordered_set<StorageId> counted;
     for (const CheckpointDemand& demand : level_.demands) {
@@ -488,7 +529,8 @@ class CheckpointPlan::Decision {
     }
   }
 
-  // Backwards from what is needed to all that it takes.
+  // Walks backwards from what is needed to all that it takes, so that only that is computed again. A node whose results
+  // are only looked at needs no contents.
   void select() {
     std::unordered_set<ValueId> values;
     std::unordered_set<StorageId> contents;
@@ -517,6 +559,8 @@ class CheckpointPlan::Decision {
     std::reverse(level_.recomputed.begin(), level_.recomputed.end());
   }
 
+  // Copies that draw must find the generator as it was. Draws that follow one another without a gap share one saved
+  // state: putting a state back costs a copy of 5 KB.
   void find_random_runs() {
     std::unordered_map<StorageId, uint32_t> last_draw;
     std::unordered_map<StorageId, size_t> run_of;
@@ -543,7 +587,8 @@ class CheckpointPlan::Decision {
     return c10::Device(c10::DeviceType::CPU);
   }
 
-  // Operands that an outer level makes again as well.
+  // An operand may be born in an outer segment, which drops it as well. Then the outer level must make it again before
+  // this one runs.
   void ask_outer_levels() {
     for (const NodeId n : level_.recomputed) {
       graph_.for_each_input(n, [&](ValueId v) {

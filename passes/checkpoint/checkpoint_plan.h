@@ -52,7 +52,7 @@ class CheckpointPlan {
   CheckpointPlan(const Graph& graph, std::span<const CheckpointSegment> segments);
 
   const std::vector<CheckpointLevel>& levels() const { return levels_; }
-  // Of a forward node: the innermost level, -1 if it is in none.
+  // Returns the innermost level of a forward node, -1 if it is in none.
   int32_t level_of(NodeId node) const { return std::as_const(level_of_)[node]; }
   // Where a node of `level` that is computed again there finds a value: the level that has a copy, -1: the original.
   int32_t home_for(int32_t level, ValueId value) const;

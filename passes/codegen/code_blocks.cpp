@@ -150,7 +150,7 @@ class BlockBuilder {
     return target.kind() == TargetKind::kFunction && random_state_function(target) != nullptr;
   }
 
-  // Of a checkpoint or scope: what the modules in it have in common.
+  // Returns what the modules in a checkpoint or scope have in common.
   std::string path_of(const CodeBlock& block) const {
     const RegionKind kind = graph_.region(block.region).kind;
     if (kind != RegionKind::kCheckpoint && kind != RegionKind::kScope) return std::string(plan_.path_of(block.region));

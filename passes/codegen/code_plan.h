@@ -1,11 +1,11 @@
-// A graph laid out as functions with variables, before it is spelled in a language.
+// Lays a graph out as functions with variables, before it is spelled in a language.
 //
-// *Variables.* A value that an in-place operator gives back is the tensor that the operator was given, so both are one
-// variable: `%2 = add_(%1)` is the statement `x.add_(y)`. Where the operator changes the geometry (t_, resize_, set_)
-// and the old one is needed later, a copy of the tensor object is made before, which is what CodeStep::copies says.
+// *Variables.* An in-place operator gives back the tensor that it was given, so both values are one variable: `%2 =
+// add_(%1)` is the statement `x.add_(y)`. The operator may change the geometry (t_, resize_, set_) although the old one
+// is needed later. Then a copy of the tensor object is made before, as CodeStep::copies says.
 //
 // *Blocks.* Steps in program order that ran in the same module become a function of their own, nested as the modules
-// are; so do the steps of an activation checkpoint. Forward, backward and optimizer are never in one function. In
+// are. So do the steps of an activation checkpoint. Forward, backward and optimizer are never in one function. In
 // backward and optimizer what ran outside any module stays with what ran before it. A function that would be long is
 // cut in parts.
 //

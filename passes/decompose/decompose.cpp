@@ -1,5 +1,7 @@
-// Nodes are visited from the last to the first, so that a backward node is gone before its forward is looked at. What
-// an expansion put in a node's place is visited next, from its last node on, until all of it is in the set or has no
+// decompose: replaces operators by more basic ones (decompositions.h has the formulas).
+//
+// Nodes are visited from the last to the first, so that a backward node is gone before its forward is looked at. Nodes
+// that an expansion put in are visited next, from the last on. This ends when all of them are in the set or have no
 // row.
 #include "shadowgraph/passes/decompose.h"
 

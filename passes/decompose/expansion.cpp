@@ -17,6 +17,7 @@
 namespace shadowgraph {
 namespace {
 
+// Thrown by decline(), through the function that is being run, and caught in expand().
 struct Declined {
   std::string why;
 };
@@ -33,6 +34,8 @@ void ExpansionTable::call(const c10::OperatorHandle& op, torch::jit::Stack* stac
     boxed->second(op, stack);
     return;
   }
+  // A function of another signature would be given arguments it does not expect, so schemas are compared. They are
+  // compared at the first call, when the operator is known.
   const Row& row = rows_.at(name);
   const auto difference = c10::findSchemaDifferences(row.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
                                                      op.schema().cloneWithRealTypes(/*with_symint=*/false));
@@ -62,6 +65,7 @@ class Expander::Recording final : public CallObserver {
     values_[tensor.unsafeGetTensorImpl()] = value;
     storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
   }
+  // A tensor that no call gave is an alias, such as detach makes below autograd.
   ValueId value_of(const at::Tensor& tensor) {
     const auto known = values_.find(tensor.unsafeGetTensorImpl());
     return known != values_.end() ? known->second : alias(tensor);
@@ -69,6 +73,7 @@ class Expander::Recording final : public CallObserver {
   const std::vector<StorageId>& fresh() const { return fresh_; }
   bool is_fresh(StorageId storage) const { return !fresh_.empty() && storage >= fresh_.front(); }
 
+  // The observer sees calls below autograd, so composites that the function calls are in parts already.
   void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override {
     arguments_.clear();
     for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument.value()));
@@ -108,6 +113,7 @@ Argument Expander::Recording::argument_of(const c10::IValue& value) {
   });
 }
 
+// A storage that is met first in a result is new to the graph.
 ValueId Expander::Recording::new_value(NodeId node, const at::Tensor& tensor) {
   const FakeTensorImpl& fake = *as_fake(tensor);
   const auto [storage, added] = storages_.try_emplace(fake.unsafe_storage().unsafeGetStorageImpl(), StorageId());
@@ -121,7 +127,7 @@ ValueId Expander::Recording::new_value(NodeId node, const at::Tensor& tensor) {
   return value;
 }
 
-// A tensor that no call gave: an alias, such as detach makes below autograd.
+// Records a tensor that no call gave as an alias of one on its storage; detach makes such below autograd.
 ValueId Expander::Recording::alias(const at::Tensor& tensor) {
   const auto storage = storages_.find(tensor.storage().unsafeGetStorageImpl());
   TORCH_CHECK(storage != storages_.end(), "the function to expand an operator met a fake tensor from outside");
@@ -161,6 +167,8 @@ class Observed {
 
 }  // namespace
 
+// Runs the function first and looks then whether its results will do. If they will not, the nodes that it made are
+// erased again, and the graph is as it was.
 std::optional<std::string> Expander::expand(NodeId node) {
   inserted_.clear();
   adopted_.clear();
@@ -170,6 +178,7 @@ std::optional<std::string> Expander::expand(NodeId node) {
     saved_elsewhere |= graph_.is_saved_elsewhere(value);
     if (graph_.value(value).kind == ValueKind::kTensor) state_of(mode_).default_device = graph_.value(value).device();
   });
+  // The saver would keep a tensor that nobody makes any more.
   if (saved_elsewhere) return "another node says that autograd keeps its result";
 
   Recording recording(graph_, node, inserted_);
@@ -198,14 +207,17 @@ std::optional<std::string> Expander::expand(NodeId node) {
   }
   move_saved(node);
   const std::string& name = graph_.target(node).name();
+  // The note tells people, and passes that count, where a node comes from.
   for (const NodeId made : inserted_) graph_.set_note(made, "expanded", name);
   graph_.set_saved(node, {});
+  // Backward nodes of the node now belong to the last of its parts.
   if (!inserted_.empty()) replaced_[node] = inserted_.back();
   graph_.erase(node);
   set_deaths(recording);
   return std::nullopt;
 }
 
+// Nodes that were inserted use one another only, so they go together.
 void Expander::undo(Recording& recording) {
   graph_.erase(inserted_);
   inserted_.clear();
@@ -258,6 +270,7 @@ bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, Record
     }
     at::Tensor tensor = made[i];
     const bool aliases = std::ranges::find(operand_storages, old.storage) != operand_storages.end();
+    // Dtype and strides are part of what was recorded: users were chosen for them.
     if (tensor.scalar_type() != old.dtype) tensor = tensor.to(old.dtype);
     if (!same(graph_.sizes(recorded[i]), tensor.sizes())) {
       throw Error("the function to expand " + graph_.target(node).name() + " gives sizes " + c10::str(tensor.sizes()) +
@@ -271,6 +284,7 @@ bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, Record
             at::empty_strided(tensor.sizes(), c10::IntArrayRef(strides.data(), strides.size()), tensor.options());
         tensor = laid_out.copy_(tensor);
       } else if (!recording.is_fresh(graph_.value(recording.value_of(tensor)).storage) ||
+                 // Two results that are one tensor here were two in the record, and may be written apart.
                  std::find(adopted.begin(), adopted.begin() + static_cast<std::ptrdiff_t>(i),
                            recording.value_of(tensor)) != adopted.begin() + static_cast<std::ptrdiff_t>(i)) {
         tensor = tensor.clone();

@@ -1,4 +1,4 @@
-// Replacing nodes by what a C++ function over ATen does: the machinery of `decompose` and `split-bias`.
+// Replaces nodes by what a C++ function over ATen does: the machinery of `decompose` and `split-bias`.
 //
 //     at::Tensor addmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
 //                      const at::Scalar& alpha) { return at::add(at::mul(self, beta), at::mul(at::mm(a, b), alpha)); }
@@ -8,9 +8,9 @@
 //     Expander(graph, table).expand(node);
 //
 // The function has the operator's C++ signature (SymInt as int64_t). It is run on fake tensors of the node's operands,
-// and the operators that it calls become nodes in the node's place: with its region, phase, flags, forward link and
-// source line, and shapes, dtypes and strides from the rules, so that a row of a table is nothing but the mathematics.
-// Results that come out with other strides or another dtype than recorded are copied into ones that have them, a result
+// and the operators that it calls become nodes in the node's place. They get its region, phase, flags, forward link and
+// source line, and shapes, dtypes and strides from the rules. So a row of a table is nothing but the mathematics.
+// Results that come out with other strides or another dtype than recorded are copied into ones that have them. A result
 // that should be fresh but is an operand is cloned. Storages keep their kinds and deaths, saved tensors stay saved.
 //
 // A function that cannot do a call (training, dropout) says so: decline("..."). One that cannot give a result returns

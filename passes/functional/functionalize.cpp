@@ -11,13 +11,13 @@
 //   anything else                 a functional call (core/replay/functional_call.h), which runs the very operator on a copy
 //                                 of the storage
 //
-// and the result becomes the new image of the storage: as it is if it covers all that the program looks at, scattered
-// into the old image otherwise. At the end the placeholders whose storages were written get aten::copy_ from their
-// images, and outputs that live there are taken from the placeholders again.
+// The result then becomes the new image of the storage. If it covers all that the program looks at, it is that image,
+// otherwise it is scattered into the old one. At the end the placeholders whose storages were written get aten::copy_
+// from their images. Outputs that live there are taken from the placeholders again.
 //
-// Why layout matters: kernels may sum in another order for other strides, and random fills draw in order of memory, or
-// by another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever
-// appended, so every step is as simple and as cheap as recording.
+// Why layout matters: kernels may sum in another order for other strides. Random fills draw in order of memory, or by
+// another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever appended,
+// so every step is as simple and as cheap as recording.
 #include <c10/util/strides.h>
 
 #include <algorithm>
@@ -38,6 +38,7 @@
 namespace shadowgraph {
 namespace {
 
+// What an opaque object is written to or read from, nobody knows.
 bool has_opaque(const Graph& graph, std::span<const Argument> arguments) {
   return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
     return a.kind == ArgumentKind::kOpaque || (a.kind == ArgumentKind::kList && has_opaque(graph, graph.list(a)));
@@ -53,6 +54,7 @@ class Functionalizer {
         carried_(graph, made_),
         writes_(graph.storage_count()) {}
 
+  // The graph that is read stays as it is until the new one is complete, so a throw leaves it alone.
   FunctionalizeResult run();
   Graph take_graph() { return std::move(made_); }
 
@@ -117,6 +119,7 @@ class Functionalizer {
 
 // ---- Nodes that write nothing
 
+// Arguments are read as of now: each through the image of its storage.
 std::vector<Argument> Functionalizer::current_arguments(NodeId n) {
   std::vector<Argument> arguments;
   for (const Argument& argument : read_.arguments(n)) {
@@ -125,6 +128,7 @@ std::vector<Argument> Functionalizer::current_arguments(NodeId n) {
   return arguments;
 }
 
+// Makes results like those of the node that is read. A view lies in its storage's new self; a fresh result gets one.
 Argument Functionalizer::result_like(const Argument& result, NodeId made) {
   if (result.kind == ArgumentKind::kList) {
     std::vector<Argument> elements;
@@ -156,6 +160,7 @@ Argument Functionalizer::result_like(const Argument& result, NodeId made) {
   return Argument::of_value(tensor);
 }
 
+// A node that writes nothing is the same node on current operands.
 void Functionalizer::copy(NodeId n) {
   prepare_saved(n);
   const std::vector<Argument> arguments = current_arguments(n);
@@ -185,6 +190,8 @@ void Functionalizer::keep_saved(NodeId n, NodeId made) {
 
 // ---- Nodes that write
 
+// Pairs every written argument with the result that aliases it, since `out=` and resize_ may leave another geometry
+// than they were given.
 std::vector<Functionalizer::Written> Functionalizer::written_by(NodeId n) {
   const OperatorFacts& facts = read_.facts(n);
   const auto arguments = read_.arguments(n);
@@ -208,6 +215,7 @@ std::vector<Functionalizer::Written> Functionalizer::written_by(NodeId n) {
 }
 
 // No content changes, or only what there is of it.
+// Says whether a write changes only what a tensor looks at. Such nodes vanish, and later reads take the new view.
 bool Functionalizer::metadata(NodeId n, std::span<const Written> written) {
   const OperatorFacts& facts = read_.facts(n);
   if (facts.takes_storage) return true;
@@ -222,6 +230,8 @@ bool Functionalizer::metadata(NodeId n, std::span<const Written> written) {
   return true;
 }
 
+// Tries ways from the cheapest to the one that always works: contents alone, the functional operator, a functional
+// call.
 void Functionalizer::write(NodeId n) {
   const std::vector<Written> written = written_by(n);
   if (written.empty()) return copy(n);
@@ -233,6 +243,7 @@ void Functionalizer::write(NodeId n) {
   }
   if (metadata(n, written)) return;
   ++result_.writes;
+  // Notes how far writes reach in each storage; the epilogue copies no more than that.
   for (const Written& w : written) {
     Extent& extent = writes_[read_.value(w.before).storage.index];
     const auto [begin, end] = view_of(read_, w.after).bytes();
@@ -258,8 +269,8 @@ void Functionalizer::write(NodeId n) {
   call_functionally(n, written);
 }
 
-// copy_ from a lazy negative of another dtype converts first and negates then: the imaginary parts become -0. A clone,
-// which other operators read, negates first.
+// Says whether a copy_ would read a lazy negative of another dtype. It converts first and negates then, so that
+// imaginary parts become -0. A clone, which other operators read, negates first.
 bool Functionalizer::copies_lazily(NodeId n) const {
   if (read_.target(n).name() != "aten::copy_") return false;
   const auto arguments = read_.arguments(n);
@@ -285,10 +296,15 @@ ValueId Functionalizer::converted(ValueId content, c10::ScalarType dtype, c10::D
 }
 
 // copy_, fill_ and zero_: the new content needs nothing of the old.
+// Handles copy_, fill_ and zero_, whose new content needs nothing of the old.
+//
+//     copy_(%1, %2)      %1 is now clone(%2), or %2 converted
+//     zero_(%1)          %1 is now full(sizes, 0)
 bool Functionalizer::write_contents(NodeId n, const Written& written) {
   const std::string& name = read_.target(n).name();
   const bool is_copy = name == "aten::copy_";
   const bool is_fill = name == "aten::fill_.Scalar" || name == "aten::fill_.Tensor" || name == "aten::zero_";
+  // A view that visits an element twice has no single new content.
   if ((!is_copy && !is_fill) || internal_overlap(view_of(read_, written.after)) != Overlap::kNone) return false;
   if (copies_lazily(n)) return false;
   const auto arguments = read_.arguments(n);
@@ -308,7 +324,8 @@ bool Functionalizer::write_contents(NodeId n, const Written& written) {
     }
     const ValueId typed = converted(plain, value.dtype, value.device(), blocking);
     content = emitter_.expand(typed, sizes);
-    // A fresh tensor laid out like the one it replaces, unless it is scattered anyway.
+    // A fresh tensor must be laid out like the one it replaces, unless it is scattered anyway: later kernels get the
+    // strides that they had.
     if (images_.replaces(written.after)) {
       const StridedView wanted = view_of(read_, written.after);
       StridedView have = view_of(made_, content);
@@ -335,12 +352,16 @@ bool Functionalizer::write_contents(NodeId n, const Written& written) {
                             geometry, StorageId());
   }
   commit(written, content);
+  // The last node made stands for the write: backward nodes link to it.
   if (made_.last() != before) carried_.node(n, made_.last());
   keep_saved(n, made_.last());
   return true;
 }
 
 // Whether computing all results from what was there before gives what computing them in place gives.
+// Computing all results from what was there before must give what computing them in place gives. An operand that lies
+// across what is written would be read after a part of the write. The same geometry is no danger where each element
+// needs itself alone.
 bool Functionalizer::may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const {
   if (copies_lazily(n)) return false;
   std::vector<StorageId> storages;
@@ -370,6 +391,8 @@ bool Functionalizer::may_reorder(NodeId n, const FunctionalForm& form, std::span
   return good;
 }
 
+// Calls the functional operator on fake tensors first: only its results say how they are laid out. If they do not fit,
+// the node is erased again.
 bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> in_any_order) {
   std::vector<Written> written;  // as the form gives them
   for (const uint16_t position : form.written) {
@@ -401,6 +424,7 @@ bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, st
     const bool same_device = made_.value(contents[i]).device() == read_.value(written[i].after).device();
     if (!same_sizes || !same_device) return give_up();
     if (!same_layout || !same_dtype) {
+      // Another layout is harmless only where no sum or draw depends on the order of elements.
       const OperatorFacts& facts = form.target.facts();
       if (!facts.pointwise || facts.random || !is_layout_independent(read_, n)) return give_up();
     }
@@ -423,6 +447,7 @@ bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, st
   return true;
 }
 
+// The last way: run the very operator on a copy of the storage. It always works and costs the copy.
 void Functionalizer::call_functionally(NodeId n, std::span<const Written> written) {
   const auto target = functional_call_of(read_.target(n));
   if (!target) {
@@ -440,7 +465,7 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
         std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
     if (!aliases) results.push_back(result_like(read_.results(n)[r], made));
   }
-  // One new storage for each written one, whole: tensors that shared one still do.
+  // Each written storage has one new storage, whole: tensors that shared one still do.
   std::vector<std::pair<StorageId, StorageId>> storages;
   std::vector<std::pair<StorageId, ValueId>> wholes;
   size_t next = 0;
@@ -490,6 +515,7 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
 // ---- The end
 
 // A row over the storage of a placeholder, which is resized to `bytes`; the placeholder's own geometry stays.
+// A placeholder's storage was resized. Its own geometry is the caller's, so a row over the storage is resized instead.
 ValueId Functionalizer::longer(ValueId placeholder, int64_t before, int64_t bytes) {
   const StorageId storage = made_.value(placeholder).storage;
   TensorGeometry row = TensorGeometry::of(made_, placeholder);
@@ -509,11 +535,14 @@ ValueId Functionalizer::longer(ValueId placeholder, int64_t before, int64_t byte
                        storage);
 }
 
+// Copies a placeholder's image back into it, once, at the end of the program. If the placeholder's own view covers all
+// that was written, that is one copy_; otherwise the written bytes are copied as a row.
 void Functionalizer::write_back(NodeId placeholder) {
   const NodeId made = carried_.made(placeholder);
   const Argument& result = read_.results(placeholder).front();
   const ValueId id = result.ref.value;
   const StorageId storage = read_.value(id).storage;
+  // Nothing was written to it, or only what was there.
   if (!storage.valid() || images_.version(storage) == 0) return;
   const Extent& extent = writes_[storage.index];
   const ValueId target = made_.results(made).front().ref.value;
@@ -559,6 +588,7 @@ void Functionalizer::write_back(NodeId placeholder) {
   const NodeId node = emitter_.append(emitter_.target("aten::copy_"),
                                       {Argument::of_value(to), Argument::of_value(from), Argument::of_bool(false)});
   emitter_.add_result(node, to_geometry, made_.value(target).storage);
+  // The copy belongs to no module and differentiates nothing: it is not the user's.
   mutable_node(made_, node).region = Graph::kRootRegion;
   mutable_node(made_, node).forward = NodeId();
   images_.replace(storage, target);
@@ -568,6 +598,7 @@ void Functionalizer::epilogue() {
   for (const NodeId n : placeholders_) write_back(n);
 }
 
+// Arguments of the ends are read before the first end is made, since reading may make views.
 void Functionalizer::ends() {
   std::vector<std::vector<Argument>> arguments;
   for (const NodeId n : ends_) {
@@ -582,6 +613,7 @@ void Functionalizer::ends() {
 
 // ---- The walk
 
+// Regions are entered before anything is made in them; their arguments are values as of now.
 void Functionalizer::node(NodeId n) {
   const TargetId target = read_.node(n).target;
   carried_.enter_region(read_.node(n).region, [&](ValueId v) { return images_.latest(v); });
@@ -595,6 +627,7 @@ void Functionalizer::node(NodeId n) {
     // Once written, a storage is looked at through its image; what the alias is then is found when it is read.
     const Argument& source = read_.arguments(n).front();
     const StorageId storage = source.kind == ArgumentKind::kValue ? read_.value(source.ref.value).storage : StorageId();
+    // An alias of a written storage stands for nothing any more.
     if (storage.valid() && images_.version(storage) != 0) return;
   }
   const OperatorFacts& facts = read_.facts(target);
@@ -603,6 +636,7 @@ void Functionalizer::node(NodeId n) {
     if (read_.arguments(n).size() == 1) read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
     return;
   }
+  // An unknown node may write to anything that it is given, so nothing that follows would be known.
   if (facts.unknown || has_opaque(read_, read_.arguments(n))) {
     bool tensors = false;
     read_.for_each_input(n, [&](ValueId v) { tensors = tensors || read_.value(v).kind == ValueKind::kTensor; });
@@ -619,6 +653,7 @@ FunctionalizeResult Functionalizer::run() {
   }
   epilogue();
   ends();
+  // Lives follow the new values: an image dies when the storage that it stands for died.
   carried_.finish(
       [&](ValueId v) { return images_.latest(v); },
       [&](StorageId s) { return images_.has_image(s) ? made_.value(images_.base(s)).storage : StorageId(); });

@@ -1,11 +1,14 @@
-// Running functional operators in place.
+// Runs functional operators in place.
 //
-// Three walks. The first finds, for every storage, the last node that reads its contents (views only hand them on) and
-// the write-back that overwrites it as a whole, if it is a placeholder's. The second, in program order, decides for
-// each node whether it may write over an operand; a decision merges the result's storage into the operand's, so that
-// chains follow: the last reader of the merged storage is that of the result. The third builds the graph anew.
+// There are three walks:
 //
-// A functional graph is what this is made for. In any other, storages that the program itself writes are left alone.
+//   1. For every storage, finds the last node that reads its contents (views only hand them on). For a placeholder's,
+//      also finds the write-back that overwrites it as a whole.
+//   2. In program order, decides for each node whether it may write over an operand. A decision merges the result's
+//      storage into the operand's, so that chains follow: the last reader of the merged storage is that of the result.
+//   3. Builds the graph anew.
+//
+// This is made for functional graphs. In any other, storages that the program itself writes are left alone.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -184,8 +187,8 @@ bool Reinplacer::may_take(ValueId operand, ValueId result, uint32_t ordinal, Nod
   }
   // Through it the result would be stored as its conjugate or negative.
   if (bits_[operand] != 0) return false;
-  // The result must be able to live in the operand's place as it is: same geometry, no element twice (a write through
-  // expand() would hit one element several times), as many bytes, nobody else's memory.
+  // The result must be able to live in the operand's place as it is: same geometry, as many bytes, nobody else's
+  // memory. No element may be there twice: a write through expand() would hit it several times.
   if (a.dtype != b.dtype || a.device() != b.device() ||
       !same_geometry(view_of(read_, operand), view_of(read_, result)) ||
       internal_overlap(view_of(read_, operand)) != Overlap::kNone ||
@@ -332,8 +335,9 @@ bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
   };
   if (overlaps(pairs)) return false;
   if (scatter.valid()) {
-    // %2 = mul(%1, 2), %3 = slice_scatter(%0, %2), where %1 is that slice of %0: mul_(%1, 2) alone, if %1 is laid out
-    // as the slice is and the kernel gives the same bits there (some sum in another order when strides differ).
+    // With %2 = mul(%1, 2) and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) alone will do. %1
+    // must be laid out as the slice is, and the kernel give the same bits there: some sum in another order when strides
+    // differ.
     const auto [operand, made] = pairs[0];
     const auto arguments_of = read_.arguments(scatter);
     const auto place = region(scatter);

@@ -7,7 +7,7 @@
 // place of is looked up under its new id.
 //
 // Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere
-// are made only if their neighbours are as they were when the place was found; the others are found again in a next
+// are made only if their neighbours are as they were when the place was found. The others are found again in a next
 // round.
 //
 // Cost. One search and a few microseconds a replacement, most of it the fake calls.
@@ -62,7 +62,7 @@ class Rewriter {
   std::unordered_map<NodeId, NodeId> replaced_;      // erased node -> the last in its place
   std::unordered_set<NodeId> moved_;                 // in this round
 
-  // Of the replacement being made.
+  // These belong to the replacement being made.
   std::vector<ValueId> values_;      // by value of the replacement
   std::vector<Argument> arguments_;  // by its argument names
   std::vector<NodeId> inserted_;
@@ -311,9 +311,9 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
   return false;
 }
 
-// Whether the match, the nodes that are to wait for it, and all that they depend on or that depends on them are where
-// they were. Then the place found for it is still one: whatever was put in elsewhere does what nodes did that were not
-// among them.
+// Says whether the match and the nodes that are to wait for it are where they were. So must all be that they depend on
+// or that depends on them. Then the place found for it is still one. Whatever was put in elsewhere does what nodes did
+// that were not among them.
 bool Rewriter::is_undisturbed(const Dependences& dependences, const Match& match) const {
   const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
   const auto all_good = [&](NodeId n) {

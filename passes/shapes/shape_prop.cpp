@@ -1,7 +1,6 @@
-// Every node is called again on the fake tensors that its operands became; the
-// graph is written only at the end, so that a run that fails leaves it alone.
-// What is compared with the record on the way: the structure of the results,
-// and which storage each of them is on.
+// Propagates shapes: calls every node again on the fake tensors that its operands became. The graph is written only at
+// the end, so that a run that fails leaves it alone. What is compared with the record on the way is the structure of
+// the results, and which storage each of them is on.
 #include <c10/core/GradMode.h>
 #include <c10/util/flat_hash_map.h>
 #include <fmt/format.h>
@@ -32,6 +31,8 @@ namespace {
 
 std::span<const int64_t> as_span(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
 
+// A run keeps every fake tensor alive until its end. So an address is one storage, and sizes of values before an
+// in-place change can still be asked.
 bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
 
 // Operators that may change the geometry of an operand itself: the value before
@@ -58,6 +59,7 @@ InputGeometry InputGeometry::of_text(std::string_view text) {
   return geometry;
 }
 
+// The record answers what the program asked its data: the same answers, so that the run goes the same way.
 class ShapeRun {
  public:
   ShapeRun(const Graph& graph, const ShapePropagationOptions& options)
@@ -74,6 +76,7 @@ class ShapeRun {
     for (const auto& [name, geometry] : options.inputs) unbound_.push_back(name);
     state_of(mode_).data_sizes.give(options.data_sizes);
     state_of(mode_).data_sizes.give(recorded_data_sizes());
+    // A size that data decided ("nonzero0") and values that were read ("item0") come from the guards.
     give_recorded_answers(state_of(mode_).host_answers);
   }
 
@@ -116,6 +119,7 @@ class ShapeRun {
     }
   }
 
+  // Below autograd, since the graph was recorded there.
   ShapePropagation run() {
     const BelowAutograd below;
     for (const NodeId node : graph_.nodes()) {
@@ -124,6 +128,7 @@ class ShapeRun {
       } else {
         call(node);
       }
+      // Names are checked as soon as placeholders are over: an error then costs nothing.
       if (!unbound_.empty() && !graph_.is_placeholder(node)) refuse_names();
       baked_.find(node, out_.baked_);
     }
@@ -143,6 +148,7 @@ class ShapeRun {
     throw Error("shape-prop: the graph has no placeholder named '" + unbound_.front() + "'; its inputs are: " + names);
   }
 
+  // The message names sizes that are baked in above the node: these are nearly always why it fails.
   [[noreturn]] void fail(NodeId node, const std::string& what) const {
     const Numbering numbering = Numbering::of(graph_);
     const std::vector<BakedSize> found = baked_.find_at_or_above(node);
@@ -175,6 +181,7 @@ class ShapeRun {
     } else if (graph_.node(node).target == target_of(Builtin::kGradient)) {
       const ValueId parameter = graph_.arguments(node)[0].ref.value;
       const ValueId gradient = graph_.arguments(node)[1].ref.value;
+      // The rules let this pass; the optimizer would not.
       if (out_.tensors_[parameter].sizes() != out_.tensors_[gradient].sizes()) {
         fail(node, c10::str("the gradient has sizes ", out_.tensors_[gradient].sizes(), ", its parameter ",
                             out_.tensors_[parameter].sizes()));
@@ -214,11 +221,13 @@ class ShapeRun {
       throw Error("shape-prop: input '" + name + "' has other numbers of sizes and strides");
     }
     const bool as_recorded = input.dtype == value.dtype && input.offset == value.offset &&
+                             // An input like the recorded one keeps its storage, so that aliases among inputs stay.
                              same(graph_.sizes(id), input.sizes) && same(graph_.strides(id), strides);
     if (as_recorded && device == value.device()) {
       keep_recorded(id);
       return;
     }
+    // The storage must reach as far as the strides lead.
     int64_t elements = 1;  // that the storage must hold
     for (size_t i = 0; i < strides.size(); ++i) elements += (input.sizes[i] - 1) * strides[i];
     for (const int64_t size : input.sizes) {
@@ -253,6 +262,7 @@ class ShapeRun {
   void alias(NodeId node) {
     const ValueId id = only_result(node);
     const ValueId source = graph_.arguments(node)[0].ref.value;
+    // Either the source or another value that lay where the alias lies may say what the geometry is now.
     for (const ValueId other : {source, model_of_alias(id)}) {
       if (!other.valid() || !same_place(graph_, id, other)) continue;
       const at::Tensor& fake = out_.tensors_[other];
@@ -263,6 +273,7 @@ class ShapeRun {
       return;
     }
     const at::Tensor& fake = out_.tensors_[source];
+    // Without such a value, the recorded geometry holds only as long as the source is as recorded.
     if (!same(graph_.sizes(source), fake.sizes()) || !same(graph_.strides(source), fake.strides())) {
       fail(node,
            "no operator made this alias' geometry, and the tensor that "
@@ -297,6 +308,7 @@ class ShapeRun {
 
   // ---- Operators
 
+  // Results are matched with the record one by one: their structure must not change.
   void call(NodeId node) {
     stack_.clear();
     const auto tensor_of = [this](ValueId value) -> const at::Tensor& { return out_.tensors_[value]; };
@@ -333,15 +345,17 @@ class ShapeRun {
   }
 
   void prepare(NodeId node, const OperatorInfo& info) {
-    // Where the program's own default was: the record has no device for a factory that named none, and for one in a
-    // trace the device it was traced on.
+    // A factory that named no device took the program's own default, which the record does not have. In a trace it was
+    // traced on some device.
     graph_.for_each_output(node, [&](ValueId value) {
       if (graph_.value(value).kind == ValueKind::kTensor) state_of(mode_).default_device = graph_.value(value).device();
     });
+    // A device that was named in the record may be one that inputs no longer are on.
     if (info.device_argument >= 0) {
       c10::IValue& device = stack_[static_cast<size_t>(info.device_argument)];
       if (device.isDevice()) device = state_of(mode_).default_device;
     }
+    // The value before must keep its geometry, so the operator gets another tensor on the same storage.
     if (info.writes && changes_geometry(info.target.facts())) give_written_operands_a_copy(info);
     const bool grad_mode = graph_.node(node).flags.grad_mode;
     if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
@@ -378,6 +392,7 @@ class ShapeRun {
     set(id, tensor, storage);
     int64_t& bytes = out_.bytes_[storage.index];
     const auto now = static_cast<int64_t>(tensor.storage().nbytes());
+    // The first result on a storage says how large it is; later ones may only grow it.
     bytes = std::exchange(written_[storage.index], true) ? std::max(bytes, now) : now;
   }
 
@@ -399,6 +414,7 @@ class ShapeRun {
     const StorageId recorded = graph_.value(id).storage;
     if (storage_of_[recorded.index] == impl) return recorded;
     const auto known = id_of_.find(impl);
+    // An alias that is a copy now (reshape of what became non-contiguous) needs a storage of its own.
     if (known != id_of_.end()) return known->second;
     StorageId storage = recorded;
     if (storage_of_[recorded.index] != nullptr) {  // was an alias, is a copy now
@@ -417,6 +433,7 @@ class ShapeRun {
     if (!first_on_[storage].valid()) first_on_[storage] = id;
   }
 
+  // Guards whose sizes differ now say that a capture might go another way. They are told, not enforced.
   void find_paths() {
     for (const Guard& guard : graph_.guards) {
       if (!guard.value.valid() || !out_.tensors_[guard.value].defined()) continue;
@@ -468,9 +485,8 @@ bool matches(const Graph& graph, ValueId id, const at::Tensor& tensor, StorageId
          same(graph.strides(id), tensor.strides());
 }
 
-// When aliasing has changed: births and deaths of storages from first and last
-// use. A storage that was freed is freed after its last use now; one that lived
-// on lives on.
+// Finds births and deaths of storages anew from first and last use, when aliasing has changed. A storage that was freed
+// is freed after its last use now; one that lived on lives on.
 void renew_lifetimes(Graph& graph) {
   const uint32_t count = graph.storage_count();
   std::vector<NodeId> born(count);
@@ -517,6 +533,7 @@ void renew_lifetimes(Graph& graph) {
 
 }  // namespace
 
+// Writes only what differs, so that recorded inputs give the recorded graph, byte for byte.
 bool ShapePropagation::apply(Graph& graph) const {
   bool changed = false;
   bool moved = !models_.empty();

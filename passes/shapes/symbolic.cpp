@@ -1,6 +1,7 @@
-// Each capture is walked in one order (graph_walk.h) into structure and numbers. Structures must be equal; a number
-// that differs becomes a polynomial, and equal rows of samples share one, so that a graph of ten thousand nodes has a
-// few hundred to fit and to evaluate. An instance keeps the addresses of its varying numbers: arenas never move.
+// Fits one graph to captures at several sizes. Each capture is walked in one order (graph_walk.h) into structure and
+// numbers. Structures must be equal. A number that differs becomes a polynomial, and equal rows of samples share one.
+// So a graph of ten thousand nodes has a few hundred to fit and to evaluate. An instance keeps the addresses of its
+// varying numbers: arenas never move.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -19,6 +20,8 @@ namespace {
 
 constexpr size_t kMostMisfits = 8;  // that a message names
 
+// One walk (graph_walk.h) serves four purposes; a sink says what becomes of the tokens (structure) and numbers that it
+// meets. All sinks see the same order, so an index means the same number in each.
 // ---- Sinks
 
 struct Numbers {
@@ -56,6 +59,7 @@ struct AlignedSink {
 
   void node(NodeId id) { current = id; }
   void token(uint64_t token) {
+    // The walk cannot be stopped, so only the first difference is kept.
     if (!differs && (next >= expected.size() || expected[next] != token)) {
       differs = true;
       where = next;
@@ -73,6 +77,7 @@ struct AlignedSink {
 // An instance: where its varying numbers are.
 struct AddressSink {
   std::span<const uint32_t> wanted_integers;  // ascending
+  // Indices are wanted in ascending order, so one cursor is enough.
   std::span<const uint32_t> wanted_reals;
   std::vector<const int64_t*> integers;
   std::vector<const double*> reals;
@@ -136,6 +141,7 @@ std::string words(const NamedSizes& sizes) {
 
 [[noreturn]] void throw_difference(const SizedGraph& base, const BaseSink& walked, const SizedGraph& other,
                                    const AlignedSink& sink) {
+  // Tokens are numbered; the node is the last that began before the one that differs.
   const auto after = std::upper_bound(walked.nodes.begin(), walked.nodes.end(), sink.where,
                                       [](size_t token, const auto& entry) { return token < entry.first; });
   const NodeId node = after == walked.nodes.begin() ? NodeId() : std::prev(after)->second;
@@ -148,7 +154,8 @@ std::string words(const NamedSizes& sizes) {
                       line(other.graph, sink.where_node) + "\nCapture at sizes on one side of the change.");
 }
 
-// "[2, 30]" -> pieces "[", ", ", "]" and numbers 2, 30. Numbers too long for an int64 stay text.
+// Splits "[2, 30]" into pieces "[", ", ", "]" and numbers 2, 30. Numbers too long for an int64 stay text, and so do
+// those with leading zeros, which would not come back.
 void split_numbers(const std::string& text, std::vector<std::string>& pieces, std::vector<int64_t>& numbers) {
   pieces.assign(1, "");
   for (size_t i = 0; i < text.size();) {
@@ -166,7 +173,8 @@ void split_numbers(const std::string& text, std::vector<std::string>& pieces, st
   }
 }
 
-// The integers of which these are the values, or the inverses.
+// Returns the integers of which these are the values, or the inverses. A mean over n elements has 1/n among its
+// arguments. The inverse must come back to the bit, or it is another number.
 std::optional<std::vector<int64_t>> as_integers(std::span<const double> reals, bool inverse) {
   constexpr double kExact = 9007199254740992.0;  // 2^53
   std::vector<int64_t> integers;
@@ -192,6 +200,7 @@ class RowFit {
  public:
   RowFit(const PolynomialFit& fit, std::vector<Polynomial>& polynomials) : fit_(fit), polynomials_(polynomials) {}
 
+  // Most numbers of a graph are a few dozen rows again and again: sizes of the same layers.
   std::optional<uint32_t> of(const std::vector<int64_t>& row) {
     const auto [entry, added] = known_.try_emplace(row);
     if (added) {
@@ -229,6 +238,8 @@ SymbolicGraph::~SymbolicGraph() = default;
 SymbolicGraph::SymbolicGraph(SymbolicGraph&&) noexcept = default;
 SymbolicGraph& SymbolicGraph::operator=(SymbolicGraph&&) noexcept = default;
 
+// Fits in four steps: the sizes of the captures, their structure, their numbers, and a message for those that do not
+// fit.
 SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
   if (captures.empty() || captures[0].sizes.empty())
     throw SymbolicError("there are no captures, or none with a named size");
@@ -242,6 +253,7 @@ SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
     }
     if (point.size() != captures[0].sizes.size()) throw SymbolicError("captures name different sizes");
   }
+  // One capture more than a linear function of all sizes needs, so that a fit can fail.
   if (captures.size() < captures[0].sizes.size() + 2) {
     throw SymbolicError("a line through two points fits anything: capture at " +
                         std::to_string(captures[0].sizes.size() + 2) + " sizes at least");
@@ -253,6 +265,7 @@ SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
       dimension.smallest = std::min(dimension.smallest, point[variable]);
       dimension.largest = std::max(dimension.largest, point[variable]);
     }
+    // Between captured sizes only multiples of their common distance are known.
     for (const auto& point : points) dimension.step = std::gcd(dimension.step, point[variable] - dimension.smallest);
     if (dimension.step == 0) throw SymbolicError("'" + name + "' is the same in all captures");
     result.dimensions_.push_back(dimension);
@@ -266,6 +279,7 @@ SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
     }
   }();
 
+  // The first capture gives the tokens that the others are held against.
   BaseSink base{.values = result.value_numbers_, .storages = result.storage_numbers_};
   GraphWalk(captures[0].graph, base).run();
   std::vector<Numbers> samples;
@@ -286,6 +300,7 @@ SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
   std::vector<int64_t> row(samples.size());
   for (uint32_t i = 0; i < samples[0].integers.size(); ++i) {
     for (size_t s = 0; s < samples.size(); ++s) row[s] = samples[s].integers[i];
+    // Numbers that are the same everywhere stay as they are in the first capture.
     if (std::ranges::all_of(row, [&](int64_t value) { return value == row[0]; })) continue;
     if (const auto polynomial = rows.of(row)) {
       result.integers_.push_back({i, *polynomial, false});
@@ -302,6 +317,7 @@ SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
     }
     std::optional<uint32_t> polynomial;
     bool inverse = false;
+    // A real number is fitted as an integer first: 2.0 may be a size that was converted.
     for (const bool try_inverse : {false, true}) {
       const auto integers = as_integers(reals, try_inverse);
       if (polynomial || !integers) continue;
@@ -314,6 +330,7 @@ SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
       real_misfits.emplace_back(i, join<double>(reals));
     }
   }
+  // Texts are metadata and guards, which have sizes in them.
   for (uint32_t i = 0; i < samples[0].texts.size(); ++i) {
     VaryingText text{.index = i};
     std::vector<std::vector<int64_t>> columns;
@@ -342,6 +359,7 @@ SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
     }
     result.texts_.push_back(std::move(text));
   }
+  // All misfits are found before anything is said; the first few are named.
   if (!integer_misfits.empty() || !real_misfits.empty() || !message.empty()) {
     const size_t count = integer_misfits.size() + real_misfits.size();
     for (size_t i = 0; i < std::min(integer_misfits.size(), kMostMisfits); ++i) {
@@ -367,6 +385,8 @@ SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
   return result;
 }
 
+// Says why a size is not answered. Sizes below the smallest captured may take other paths; those between the steps may
+// round.
 std::optional<std::string> SymbolicGraph::refusal(const NamedSizes& sizes) const {
   for (const auto& [name, size] : sizes) {
     if (std::ranges::none_of(dimensions_, [&](const Dimension& d) { return d.name == name; })) {
@@ -412,6 +432,7 @@ std::optional<std::string> SymbolicGraph::difference_from(const NamedSizes& size
 
 // The graph is this object's own and not const. Graph shows numbers read-only because most edits must keep lists of
 // uses and of storages right; these touch neither.
+// Writes numbers in place, so that another size costs a loop over the varying numbers, not a copy of the graph.
 SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic) : symbolic_(symbolic), graph_(clone(symbolic.base_)) {
   for (const auto& [key, text] : graph_.metadata.lines()) metadata_keys_.push_back(key);
   // Values that look alike in the first capture share their sizes in memory, and may be different ones elsewhere.
@@ -432,6 +453,7 @@ SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic) : symbolic_(sym
   const std::vector<uint32_t> integers = indices(symbolic.integers_);
   const std::vector<uint32_t> reals = indices(symbolic.reals_);
   AddressSink sink{.wanted_integers = integers, .wanted_reals = reals};
+  // The addresses stay good: arenas never move what is in them.
   GraphWalk(std::as_const(graph_), sink).run();
   TORCH_INTERNAL_ASSERT(sink.integers.size() == integers.size() && sink.reals.size() == reals.size(),
                         "a copy of the graph has other numbers");
@@ -462,6 +484,7 @@ const Graph& SymbolicGraph::Instance::at(const NamedSizes& sizes) {
 
 // ---- Questions
 
+// A number that does not vary is a constant polynomial.
 Polynomial SymbolicGraph::number(uint32_t index, int64_t constant) const {
   const auto varying = std::ranges::lower_bound(integers_, index, {}, &Varying::index);
   if (varying != integers_.end() && varying->index == index) return polynomials_[varying->polynomial];

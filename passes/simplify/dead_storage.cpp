@@ -14,7 +14,7 @@
 // clone) go with dce, not here.
 //
 // Why. Gradients are born as zeros and accumulated into, workspaces are cleared before they are filled, functionalised
-// programs copy into fresh buffers: each costs a write of the whole tensor, and a kernel launch.
+// programs copy into fresh buffers. Each costs a write of the whole tensor, and a kernel launch.
 //
 // Cost. One walk backwards, one forwards; about 0.3 us a node.
 #include <c10/core/MemoryFormat.h>

@@ -10,7 +10,7 @@
 namespace shadowgraph {
 namespace {
 
-// What an operator is, and which argument says how much: its tensors are the payload, or one part in n of it.
+// Says what an operator is, and which argument has its payload: its tensors are the payload, or one part in n of it.
 struct CollectiveRow {
   std::string_view name;
   CollectiveKind kind;
@@ -62,7 +62,7 @@ constexpr CollectiveRow kRows[] = {
 };
 
 constexpr std::string_view kWait = "_c10d_functional::wait_tensor";
-// In those namespaces, and sending nothing.
+// These are in those namespaces and send nothing.
 constexpr std::string_view kSilent[] = {kWait, "_c10d_functional::_wrap_tensor_autograd", "c10d::check_for_nan",
                                         "sg_c10d::process_group"};
 
@@ -97,7 +97,8 @@ int64_t tensor_bytes(const Graph& graph, NodeId node, const std::string& argumen
   return bytes;
 }
 
-// Groups by name: those that the graph describes, axes of the given mesh, and where an operator names its size.
+// Finds groups by name: those that the graph describes, axes of the given mesh, and groups whose operator names their
+// size.
 class Groups {
  public:
   Groups(const Graph& graph, const CommunicationOptions& options, std::vector<ProcessGroupInfo>& groups)
@@ -186,7 +187,7 @@ Communication Communication::of(const Graph& graph, const CommunicationOptions& 
     if (const NodeId forward = graph.node(node).forward; forward.valid()) result.backward_of_[forward].push_back(index);
     result.collectives_.push_back(collective);
   }
-  // Groups that nothing is sent in are not the program's.
+  // A group in which nothing is sent is none of the program's.
   std::vector<uint32_t> place(groups.size(), 0);
   for (const Collective& collective : result.collectives_) place[collective.group] = 1;
   for (uint32_t i = 0; i < groups.size(); ++i) {
@@ -320,7 +321,7 @@ class TwoStreams {
   const Communication& communication_;
   const StepTime& time_;
   IdMap<NodeId, double>* start_;
-  std::vector<double> arrival_;  // of what collectives write, by storage
+  std::vector<double> arrival_;  // when what collectives write is there, by storage
   double host_call_ = 0;
   double host_ = 0;  // when the host has issued the calls so far
   double compute_ = 0;

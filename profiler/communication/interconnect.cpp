@@ -80,7 +80,8 @@ class InterconnectReader {
     level.bandwidth = bandwidth(entry, of);
     return level;
   }
-  // Each block is made of whole blocks of the level inside it, and only the outermost holds all processes.
+  // Checks that each block is made of whole blocks of the level inside it, and that only the outermost holds all
+  // processes.
   void check_sizes(const std::vector<LinkLevel>& levels) const {
     for (size_t i = 0; i < levels.size(); ++i) {
       const bool last = i + 1 == levels.size();

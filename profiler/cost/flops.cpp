@@ -19,7 +19,7 @@ struct TargetFormulas {
   ElementwiseFormula elementwise;
 };
 
-// A functional call of an operator that writes (core/replay/functional_call.h) takes what that takes, and works as
+// A functional call of an operator that writes (core/replay/functional_call.h) takes the same arguments and works as
 // much.
 TargetFormulas formulas_of(const Target& called) {
   const std::optional<Target> op = operator_of_functional_call(called);
@@ -28,7 +28,7 @@ TargetFormulas formulas_of(const Target& called) {
   if (formulas.own && !formulas.own->flops) formulas.own = nullptr;
   if (formulas.own) return formulas;
   if (target.facts().collective) {
-    formulas.free = true;  // what it adds up is nothing beside the way there (shadowgraph/profile/communication.h)
+    formulas.free = true;  // its sums are nothing beside the time of sending (shadowgraph/profile/communication.h)
     return formulas;
   }
   formulas.flop = find_flop_row(target.name());

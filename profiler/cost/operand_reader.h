@@ -1,4 +1,4 @@
-// A graph's calls as cost rules see them (operand_shapes.h). Internal to profiler/.
+// Shows a graph's calls as cost rules see them (operand_shapes.h). Internal to profiler/.
 #pragma once
 
 #include <deque>
@@ -10,7 +10,7 @@
 
 namespace shadowgraph {
 
-// Turns a node's arguments and results into spans of shapes, good until the next node is read; buffers are kept from
+// Turns a node's arguments and results into spans of shapes, good until the next node is read. Buffers are kept from
 // node to node.
 class OperandReader {
  public:
@@ -39,7 +39,7 @@ class OperandReader {
       case ArgumentKind::kNone:
         return {};
       case ArgumentKind::kValue:
-        // A host scalar that a node produced (item, size): its value is not known to the graph.
+        // A node produced this host scalar (item, size): the graph does not know its value.
         return graph_.value(argument.ref.value).kind == ValueKind::kTensor
                    ? Operand::of_tensor(graph_.sizes(argument.ref.value),
                                         element_bytes(graph_.value(argument.ref.value).dtype))

@@ -1,5 +1,5 @@
-// Memory inside kernels, operator by operator. CPU rows are held against what libtorch's allocator is asked for
-// (tests/profiler/scratch_test.cpp); CUDA rows come from the kernels' sources (aten/src/ATen/native/, named with each).
+// Counts memory inside kernels, operator by operator. CPU rows are held against what libtorch's allocator is asked for
+// (tests/profiler/scratch_test.cpp). CUDA rows come from the kernels' sources (aten/src/ATen/native/, named with each).
 #include "profiler/cost/scratch_rules.h"
 
 #include <algorithm>
@@ -15,14 +15,14 @@ using Bytes = std::optional<int64_t>;
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t rounded_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
-// Sums are kept in float, and in double for double.
+// Kernels keep sums in float, and in double for double.
 constexpr int64_t accumulator_bytes(int64_t element_bytes) { return element_bytes == 8 ? 8 : 4; }
 
 Bytes nothing(const OperandShapes&) { return 0; }
 
 // ---- CPU ------------------------------------------------------------------------------------------------------------
 
-// BLAS has float and double; what is narrower goes to oneDNN, which reorders as the processor likes.
+// BLAS has float and double; narrower types go to oneDNN, which reorders as the processor likes.
 template <size_t kOperand>
 Bytes blas(const OperandShapes& call) {
   const int64_t bytes = call.argument(kOperand).element_bytes;
@@ -32,7 +32,7 @@ Bytes blas(const OperandShapes& call) {
 
 constexpr int64_t kMultiprocessors = 132;  // of the device that is pretended by default, an H100
 
-// Reduce.cuh: a reduction with few outputs is cut into blocks, which leave partial results. `inner`: the reduced
+// Reduce.cuh cuts a reduction with few outputs into blocks, which leave partial results. `inner` says that the reduced
 // dimensions are the last ones.
 int64_t partial_results(int64_t outputs, int64_t inputs, bool inner, int64_t accumulator) {
   if (outputs <= 0 || inputs <= 1) return 0;
@@ -65,7 +65,7 @@ int64_t partial_results(int64_t outputs, int64_t inputs, bool inner, int64_t acc
   return saturating_add(product_of({accumulator, outputs, blocks, inner ? 1 : width * vector}), 4 * grid);
 }
 
-// sum.dim_IntList(self, dim, keepdim), mean.dim, amax: the reduced dimensions first or last.
+// sum.dim_IntList(self, dim, keepdim), mean.dim, amax: the reduced dimensions come first or last.
 Bytes reduction(const OperandShapes& call) {
   const Shape sizes = call.shape(0);
   const Operand& dims = call.argument(1);
@@ -88,13 +88,13 @@ Bytes reduction(const OperandShapes& call) {
   const bool inner = (reduced >> (rank - 1) & 1) != 0;
   return partial_results(outputs, inputs, inner, accumulator_bytes(call.argument(0).element_bytes));
 }
-// sum(self), of everything.
+// sum(self) of all elements.
 Bytes whole_reduction(const OperandShapes& call) {
   return partial_results(1, product_of(call.shape(0)), true, accumulator_bytes(call.argument(0).element_bytes));
 }
 
-// layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel: with many rows and few columns, gradients of the weight and the
-// bias are summed in two steps.
+// layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel: with many rows and few columns, gradients of the weight and
+// the bias are summed in two steps.
 template <size_t kMask, bool kBias>
 Bytes layer_norm_backward(const OperandShapes& call) {
   const Operand& normalized = call.argument(2);
@@ -145,8 +145,8 @@ Bytes embedding_backward(const OperandShapes& call) {
   return std::max(sorting, summing);
 }
 
-// flash_api.cpp, mha_bwd, for q [B,H,S,D]: float sums of dq and of the softmax, rows rounded to 128; with fewer heads of k
-// and v than of q, dk and dv for all heads of q.
+// flash_api.cpp, mha_bwd, for q [B,H,S,D]: keeps float sums of dq and of the softmax, with rows rounded to 128. With
+// fewer heads of k and v than of q, it keeps dk and dv for all heads of q.
 Bytes flash_backward(const OperandShapes& call) {
   const Shape q = call.shape(1);
   const Shape k = call.shape(2);
@@ -160,7 +160,8 @@ Bytes flash_backward(const OperandShapes& call) {
   }
   return bytes;
 }
-// mha_fwd: with dropout none; without, few rows are cut along the keys (num_splits_heuristic), and the parts summed.
+// mha_fwd: needs none with dropout. Without it, few rows are cut along the keys (num_splits_heuristic), and the parts
+// summed.
 Bytes flash_forward(const OperandShapes& call) {
   const Shape q = call.shape(0);
   const Shape k = call.shape(1);
@@ -195,7 +196,7 @@ Bytes flash_forward(const OperandShapes& call) {
   return 0;
 }
 
-// kernel_forward.h: an output of its own where a head does not fit into registers.
+// kernel_forward.h: keeps an output of its own where a head does not fit into registers.
 Bytes efficient_forward(const OperandShapes& call) {
   const Shape q = call.shape(0);
   const Shape v = call.shape(2);
@@ -204,7 +205,7 @@ Bytes efficient_forward(const OperandShapes& call) {
   return product_of({4, q[0], q[1], q[2], v[3]});
 }
 
-// ForeachReduceOp.cu: a partial norm for every 65536 elements of the largest tensor, for every tensor.
+// ForeachReduceOp.cu: keeps a partial norm for every 65536 elements of the largest tensor, for every tensor.
 Bytes foreach_norm(const OperandShapes& call) {
   int64_t most = 0;
   for (const Shape shape : call.argument(0).tensors) most = std::max(most, product_of(shape));
@@ -212,7 +213,8 @@ Bytes foreach_norm(const OperandShapes& call) {
   return product_of({count, divide_up(most, 65536), accumulator_bytes(call.argument(0).element_bytes)});
 }
 
-// index_put_with_sort_kernel: linear indices, sorted, with their places, and what cub's sort takes. Of one index tensor.
+// index_put_with_sort_kernel: keeps linear indices, sorted, with their places, and what cub's sort takes. Only calls
+// with one index tensor are known.
 Bytes index_put(const OperandShapes& call) {
   if (!call.flag(3)) return 0;
   int64_t count = 0;
@@ -220,7 +222,7 @@ Bytes index_put(const OperandShapes& call) {
   return product_of({48, count});
 }
 
-// LossCTC.cu: as much again as log_alpha, which is a result.
+// LossCTC.cu: takes as much again as log_alpha, which is a result.
 Bytes ctc_backward(const OperandShapes& call) {
   const int64_t alpha = byte_count(call.argument(6));
   return alpha == 0 ? std::nullopt : Bytes(alpha);

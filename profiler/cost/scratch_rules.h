@@ -1,4 +1,4 @@
-// What is known of memory inside kernels: a row an operator and kind of device, with its reason.
+// Says what is known of memory inside kernels: a row an operator and kind of device, with its reason.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,13 @@ struct ScratchRow {
   std::string_view copies;  // places ("0", "12") of arguments that are copied first if they are not contiguous
 };
 
-// All rows for a kind of device.
+// Returns all rows for a kind of device.
 std::span<const ScratchRow> scratch_rows(c10::DeviceType device);
-// The row for an operator on a device; nullptr if there is none.
+// Returns the row for an operator on a device; nullptr if there is none.
 const ScratchRow* find_scratch_row(const Target& target, c10::DeviceType device);
 
-// Where a call's scratch is: with its first tensor, results before arguments. Empty for a call without tensors.
+// Returns the device of a call's scratch: that of its first tensor, results before arguments. Empty for a call without
+// tensors.
 std::optional<c10::Device> device_of_call(const Graph& graph, NodeId node);
 
 }  // namespace shadowgraph

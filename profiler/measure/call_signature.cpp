@@ -86,7 +86,7 @@ class CallText {
       return;
     }
     add_tensor(value.dtype, graph_.sizes(id), graph_.strides(id));
-    // Who shares memory with whom, and where.
+    // Says who shares memory with whom, and where.
     if (value.storage.valid() && uses_[value.storage.index] > 1) {
       const auto place = places_.try_emplace(value.storage.index, places_.size()).first;
       text_ += fmt::format("@{}+{}", place->second, value.offset);

@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The state of the default CPU generator, given back.
+// Gives the default CPU generator its state back.
 class GeneratorAsItWas {
  public:
   GeneratorAsItWas() : generator_(at::globalContext().defaultGenerator(c10::kCPU)), state_(generator_.get_state()) {}
@@ -35,7 +35,7 @@ class GeneratorAsItWas {
   at::Tensor state_;
 };
 
-// Kernels alone: no history, no view tracking, no autocast, as a graph is replayed.
+// Runs kernels alone: no history, no view tracking, no autocast, as a graph is replayed.
 struct BelowAutograd {
   c10::AutoGradMode grad_mode{false};
   c10::impl::ExcludeDispatchKeyGuard keys{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
@@ -47,7 +47,7 @@ class Bench {
  public:
   Bench(const Graph& graph, const MeasureOptions& options) : graph_(graph), options_(options), templates_(graph) {}
 
-  // Why a call cannot be measured; empty if it can.
+  // Returns why a call cannot be measured; empty if it can.
   std::string refusal(NodeId node) {
     const Target& target = graph_.target(node);
     std::string why;
@@ -103,7 +103,7 @@ class Bench {
       const c10::DebugInfoGuard count(c10::DebugInfoKind::PROFILER_STATE, counter);
       torch::jit::Stack stack = arguments(call);
       op.callBoxed(stack);
-      // What the results hold is live when the call returns; the graph has it.
+      // Memory that the results hold is live when the call returns; the graph has it.
       measured.scratch = counter->most - std::max<int64_t>(counter->live, 0);
     }
     std::vector<double> seconds;
@@ -130,7 +130,7 @@ class Bench {
     return stack;
   }
 
-  // Operands that share a storage do so here, too; of each storage only what they reach is allocated.
+  // Makes a call's tensors. Operands that share a storage do so here, too; only what they reach of it is allocated.
   void make_tensors(NodeId node) {
     struct Reach {
       int64_t begin = std::numeric_limits<int64_t>::max();  // bytes
@@ -237,7 +237,7 @@ MeasureReport measure_calls(const Graph& graph, MeasuredCalls& into, const Measu
         into.set(wanted[i].signature, bench.measure(node));
         ++report.measured;
         continue;
-      } catch (const std::exception& error) {  // of the operator: it wants other data than one half and zeros
+      } catch (const std::exception& error) {  // the operator wants other data than one half and zeros
         why = first_line(error);
       }
     }

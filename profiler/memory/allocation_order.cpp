@@ -7,7 +7,7 @@
 namespace shadowgraph {
 namespace {
 
-// Rows by step out of (step, storage), in the order given within a step.
+// Makes rows by step of pairs (step, storage), in the order given within a step.
 void group(const std::vector<std::pair<uint32_t, StorageId>>& entries, uint32_t steps, std::vector<StorageId>& all,
            std::vector<uint32_t>& begin) {
   begin.assign(steps + 1, 0);

@@ -1,5 +1,5 @@
-// PyTorch's CUDA caching allocator without CUDA. Facts: c10/cuda/CUDACachingAllocator.cpp of 2.13; sizes from
-// c10/core/AllocatorConfig.h, which is what CUDA's uses.
+// Does what PyTorch's CUDA caching allocator does, without CUDA. Its facts come from c10/cuda/CUDACachingAllocator.cpp
+// of 2.13, sizes from c10/core/AllocatorConfig.h, which is what CUDA's uses.
 #include <c10/core/AllocatorConfig.h>
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ constexpr auto kSmallSegment = static_cast<int64_t>(c10::CachingAllocator::kSmal
 constexpr auto kMinLargeRequest = static_cast<int64_t>(c10::CachingAllocator::kMinLargeAlloc);
 constexpr auto kRoundLarge = static_cast<int64_t>(c10::CachingAllocator::kRoundLarge);
 constexpr uint32_t kNone = 0xFFFFFFFFU;
-// Where segments begin: any number will do, and below 2^53 it stays exact as a double, which viewers read.
+// Segments begin here. Any number will do, and below 2^53 it stays exact as a double, which viewers read.
 constexpr int64_t kFirstAddress = int64_t{1} << 40;
 
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
@@ -50,7 +50,7 @@ struct CachingAllocator::State {
     int64_t age_base = 0;    // of its pool when it went in
     bool is_split() const { return previous != kNone || next != kNone; }
   };
-  // Free blocks by stream, size, address; the rest of expandable segments by stream, address.
+  // Free blocks by stream, size, address; what is left of expandable segments by stream, address.
   using Free = std::set<std::tuple<int32_t, int64_t, int64_t, uint32_t>>;
   using Unmapped = std::set<std::tuple<int32_t, int64_t, uint32_t>>;
   struct Pool {
@@ -121,7 +121,7 @@ struct CachingAllocator::State {
     const Block& block = blocks[id];
     pool_of(block).unmapped.erase({block.stream, block.address, id});
   }
-  // `id` between two neighbours, either of which may be none.
+  // Puts `id` between two neighbours, either of which may be none.
   void link(uint32_t before, uint32_t id, uint32_t after) {
     blocks[id].previous = before;
     blocks[id].next = after;
@@ -150,7 +150,7 @@ struct CachingAllocator::State {
     return size < settings.max_split_size && rest > kSmallRequest;
   }
 
-  // Best fit; taken out of the pool.
+  // Takes the best fit out of the pool.
   uint32_t find_free(bool small, int32_t stream, int64_t size) {
     Pool& pool = pools[small];
     if (collects()) ++pool.searches;
@@ -215,7 +215,7 @@ struct CachingAllocator::State {
       for (uint32_t b = id; room < size && is_room(b); b = blocks[b].next) room += blocks[b].size;
       if (room >= size) return id;
     }
-    // Addresses for all of the device and an eighth more, as PyTorch takes; 1 TiB where no size is known.
+    // Takes addresses for all of the device and an eighth more, as PyTorch does; 1 TiB where no size is known.
     const int64_t device = capacity == AllocatorSettings::kUnlimited ? int64_t{1} << 40 : capacity;
     const int64_t range = round_up(device + device / 8, page(small));
     const uint32_t id = make(next_address, range, stream, small, true);
@@ -224,7 +224,7 @@ struct CachingAllocator::State {
     put_unmapped(id);
     return id;
   }
-  // Backs the front of an unmapped block; it joins its mapped neighbours and goes to the free ones.
+  // Backs the front of an unmapped block, which joins its mapped neighbours and becomes free.
   bool map(uint32_t id, int64_t size) {
     const int64_t bytes = std::min(round_up(size, page(blocks[id].small)), blocks[id].size);
     if (!has_room(bytes)) return false;
@@ -251,7 +251,7 @@ struct CachingAllocator::State {
     while (blocks[id].size < size) {
       const uint32_t next = blocks[id].next;
       if (!map(next, std::min(size - blocks[id].size, blocks[next].size))) return kNone;
-      id = next;  // which has taken in what was before it
+      id = next;  // the next block has taken in what was before it
     }
     take(id);
     return id;
@@ -288,7 +288,7 @@ struct CachingAllocator::State {
     }
   }
 
-  // Takes a free neighbour in. Bytes it had.
+  // Takes a free neighbour in and returns the bytes that it had.
   int64_t merge(uint32_t id, uint32_t other) {
     if (!is_room(other) || blocks[other].mapped != blocks[id].mapped) return 0;
     blocks[other].mapped ? take(other) : take_unmapped(other);
@@ -326,7 +326,7 @@ struct CachingAllocator::State {
       for (const uint32_t id : expandable) unmap(id);
     }
   }
-  // Just enough of the blocks that may not be split, if there are such.
+  // Releases just enough of the blocks that may not be split, if there are such.
   bool release_oversize(bool small, int32_t stream, int64_t size) {
     if (settings.max_split_size == AllocatorSettings::kUnlimited) return false;
     Pool& pool = pools[small];
@@ -348,7 +348,7 @@ struct CachingAllocator::State {
     }
     return released >= wanted;
   }
-  // Segments that were free for longer than the average, until the reserved bytes are below the threshold.
+  // Releases segments that were free for longer than the average, until the reserved bytes are below the threshold.
   void collect_garbage() {
     const auto limit = static_cast<int64_t>(settings.garbage_collection_threshold * static_cast<double>(allowed()));
     if (reserved <= limit) return;
@@ -399,7 +399,7 @@ struct CachingAllocator::State {
     const bool was_split = blocks[id].is_split();
     const bool counts = !blocks[id].expandable;  // PyTorch leaves expandable segments out of inactive_split
     if (should_split(blocks[id], size)) {
-      // The front goes out, under the number that the whole had; the rest stays free.
+      // The front goes out under the number that the whole had; the rest stays free.
       const Block whole = blocks[id];
       const uint32_t rest = make(whole.address + size, whole.size - size, whole.stream, whole.small, whole.expandable);
       link(id, rest, blocks[id].next);

@@ -14,7 +14,7 @@
 namespace shadowgraph {
 namespace {
 
-// Operators that cuBLAS computes. Convolutions and attention have libraries of their own.
+// Says whether cuBLAS computes an operator. Convolutions and attention have libraries of their own.
 bool takes_cublas(const Target& target) {
   constexpr std::array<std::string_view, 13> kNames = {
       "aten::mm",     "aten::addmm",    "aten::bmm", "aten::baddbmm", "aten::mv",     "aten::addmv",
@@ -54,9 +54,9 @@ class TrainingRun {
   }
 
   void record_history() { allocator_.record_history(); }
-  // How much had been taken when the reserved bytes were first at their peak: calls of the allocator.
+  // Returns how many calls the allocator had had when the reserved bytes were first at their peak.
   int64_t takes_at_peak() const { return takes_at_peak_; }
-  // What the allocator has when it has been called so often.
+  // Notes what the allocator has after so many calls.
   void look_after(int64_t takes) { look_after_ = takes; }
   const std::vector<CachingAllocator::SegmentInfo>& seen() const { return seen_; }
   CachingAllocator take_allocator() { return std::move(allocator_); }
@@ -66,8 +66,8 @@ class TrainingRun {
     const bool repeats = costs_.graph.metadata.mode == ProgramMode::kTrain;
     const int count = repeats ? std::max(1, options_.steps) : 1;
     for (int i = 0; i < count; ++i) {
-      // What one step leaves the next one drops: gradients with zero_grad, results when the variable is set again.
-      // A program that frees what existed before it cannot run again.
+      // The next step drops what one step leaves: gradients with zero_grad, results when the variable is set again. A
+      // program that frees what existed before it cannot run again.
       if (i > 0) {
         for (const StorageId id : order_.left()) {
           if (costs_.kinds[id] != StorageKind::kOptimizerState) release(id);
@@ -86,7 +86,7 @@ class TrainingRun {
     return result_;
   }
 
-  // Once, in stretches.
+  // Runs the graph once, in stretches.
   std::vector<AllocatorPeaks> stretches(std::span<const uint32_t> ends) {
     for (const StorageId id : order_.before()) allocate(id, std::nullopt);
     std::vector<AllocatorPeaks> peaks;
@@ -161,7 +161,7 @@ class TrainingRun {
   DeviceMemory result_;
 };
 
-// Places in the order of death: later is longer. Workspaces stay.
+// Says when a block dies: later is longer. Workspaces stay.
 uint32_t death(const AllocationOrder& order, uint32_t tag) {
   return tag == DeviceRun::kNoStorage ? std::numeric_limits<uint32_t>::max() : order.last(StorageId(tag));
 }
@@ -199,7 +199,7 @@ std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const Dev
     if (changed.allocator == options.allocator) continue;
     try {
       outcomes.push_back({std::string(text), TrainingRun(costs, order, changed, device).steps().reserved_peak});
-    } catch (const OutOfMemoryError&) {  // does not fit that way
+    } catch (const OutOfMemoryError&) {  // the step does not fit that way
     }
   }
   std::stable_sort(outcomes.begin(), outcomes.end(),

@@ -71,7 +71,7 @@ MemoryTimeline MemoryTimeline::of(const Graph& graph, std::vector<NodeId> nodes,
       peak = {.bytes = bytes, .step = step, .node = node, .phase = graph.node(node).phase, .by_kind = live};
     };
     see(timeline.peak_, total);
-    // What was registered is in `live`; the rest is on the device of the node's tensors.
+    // Scratch that was registered is in `live`; the rest is on the device of the node's tensors.
     const NodeScratch& inside = scratch.of(node);
     const bool counts = inside.bytes > 0 && inside.source != ScratchSource::kRegistered &&
                         is_on(device_of_call(graph, node).value_or(c10::Device(c10::kCPU)), device);
@@ -116,7 +116,7 @@ std::vector<LiveStorage> describe_storages(const Graph& graph, const MemoryTimel
     live.module = module_path(graph, born);
     if (graph.node(born).source.valid()) live.source = graph.text(graph.node(born).source);
   }
-  // The first value in each.
+  // Take the first value in each storage.
   size_t missing = result.size();
   for (NodeId node : graph.nodes()) {
     if (missing == 0) break;

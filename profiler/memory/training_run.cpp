@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kLabel = "step ";
 
-// The number in "step 3"; 0 for other regions.
+// Returns the number in "step 3"; 0 for other regions.
 uint32_t step_of(const Graph& graph, RegionId id) {
   const Region& region = graph.region(id);
   const std::string_view name = graph.text_or_empty(region.name);
@@ -25,7 +25,7 @@ uint32_t step_of(const Graph& graph, RegionId id) {
   return error == std::errc() && stop == end ? number : 0;
 }
 
-// By step: the position of its last node.
+// Returns for each step the position of its last node.
 std::vector<uint32_t> ends_of(const ProgramCosts& costs) {
   const Graph& graph = costs.graph;
   IdMap<RegionId, uint32_t> steps;

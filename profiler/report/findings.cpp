@@ -38,7 +38,7 @@ class Search {
   }
 
  private:
-  // Shares of the peak and of the step, to put bytes and seconds into one order.
+  // Returns the shares of the peak and of the step, which put bytes and seconds into one order.
   double stake(const Finding& finding) const {
     const double seconds = profile_.time() != nullptr ? profile_.time()->seconds() : 0;
     return std::max(share(finding.bytes, profile_.peak.bytes), seconds > 0 ? finding.seconds / seconds : 0);
@@ -57,7 +57,7 @@ class Search {
          .bytes = bytes});
   }
 
-  // Saved results of operators that cost next to nothing to run again.
+  // Finds saved results of operators that cost next to nothing to run again.
   void cheap_activations() {
     int64_t bytes = 0;
     int64_t flops = 0;
@@ -104,7 +104,7 @@ class Search {
          .bytes = state});
   }
 
-  // Several tensors as large as the scores of a language model over its vocabulary.
+  // Finds several tensors as large as the scores of a language model over its vocabulary.
   void logits() {
     std::map<std::vector<int64_t>, std::pair<int64_t, int64_t>> by_shape;  // count, bytes of one
     for (const LiveStorage& live : live_storages(graph_, profile_.timeline(), profile_.peak.node, 32)) {
@@ -171,7 +171,7 @@ class Search {
          .bytes = memory.reserved_peak - others.front().reserved_peak});
   }
 
-  // Where most free bytes are stuck.
+  // Says where most free bytes are stuck.
   std::string pinned(const DeviceMemoryOptions& options) const {
     const auto all = pinned_memory(costs_, options);
     if (all.empty() || all.front().stuck < kMebibyte) return {};

@@ -98,7 +98,8 @@ NodeTable GraphProfiler::run(const Profile& profile) const {
   NodeTable table;
   table.graph_ = &graph;
   table.figures_ = figures_;
-  // The node that this one differentiates, through nodes that are backward's themselves; invalid: none.
+  // Returns the node that this one differentiates, through nodes that are backward's themselves; invalid if there is
+  // none.
   const auto belongs_to = [&](NodeId node) {
     NodeId last;
     for (NodeId forward = graph.node(node).forward; forward.valid() && !graph.is_erased(forward);

@@ -1,4 +1,4 @@
-// The curve of peak against recomputed FLOPs: table, JSON, picture.
+// Writes the curve of peak against recomputed FLOPs as a table, JSON and a picture.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -91,7 +91,7 @@ namespace {
 constexpr double kWidth = 760, kHeight = 460;
 constexpr double kLeft = 76, kRight = 24, kTop = 44, kBottom = 56;
 
-// 1, 2 or 5 times a power of ten, about a fifth of the range.
+// Returns 1, 2 or 5 times a power of ten, about a fifth of the range.
 double tick_of(double range) {
   if (!(range > 0)) return 1;
   const double rough = range / 5;

@@ -1,4 +1,4 @@
-// A training step for others' solvers: as a chain, and module by module.
+// Writes a training step for others' solvers: as a chain, and module by module.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -106,8 +106,8 @@ struct TradeOff {
   std::vector<std::pair<double, double>> curve;  // part of the bytes dropped, part of the time taken
 };
 
-// A convex function: what takes the least time for its bytes is dropped first, and of the corners of that line the one
-// nearest to the line through its neighbours goes, until there are as few as wanted.
+// Returns a convex function of bytes dropped. Operators that take the least time for their bytes are dropped first.
+// While there are too many corners, the one nearest to the line through its neighbours goes.
 TradeOff trade_off(std::vector<DroppedOperator> operators, size_t segments) {
   TradeOff result;
   for (const DroppedOperator& one : operators) {
@@ -184,7 +184,7 @@ class ModuleStatistics {
       return names;
     };
     const auto depth = [&](uint32_t m) { return modules[m].depth; };
-    // Around one another: the outer one comes first going in, and last coming out.
+    // Modules lie around one another: the outer one comes first going in, and last coming out.
     const auto pre = names_by([&](uint32_t a, uint32_t b) {
       return std::pair(forward_[a].first, depth(a)) < std::pair(forward_[b].first, depth(b));
     });
@@ -240,7 +240,7 @@ class ModuleStatistics {
     }
   }
 
-  // While the one before it ran.
+  // Returns what was live while the node before ran.
   LiveSorts before(uint32_t place) const { return place == 0 ? LiveSorts() : live_[place - 1]; }
 
   void find_spans() {
@@ -324,7 +324,7 @@ class ModuleStatistics {
     }
     const LiveSorts entered = before(forward.first);
     const LiveSorts left = live_[forward.last];
-    // At the most activations and temporaries of its backward.
+    // Take the most activations and temporaries of its backward.
     LiveSorts at_peak, before_backward = backward.empty ? LiveSorts() : before(backward.first);
     if (!backward.empty) {
       for (uint32_t at = backward.first; at <= backward.last; ++at) {

@@ -465,7 +465,7 @@ json to_json(const Profile& profile) {
 
 namespace {
 
-// What is beyond live bytes: scratch inside kernels, and what the device holds.
+// Writes what is beyond live bytes: scratch inside kernels, and what the device holds.
 std::string memory_text(const Profile& profile) {
   std::string text;
   const auto row = [&](const char* name, int64_t bytes, const std::string& what) {

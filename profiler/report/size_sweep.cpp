@@ -7,8 +7,8 @@
 namespace shadowgraph {
 namespace {
 
-// Powers up to two of each size, one value more to check, and a point off the grid: enough for sizes that are linear in
-// batch and quadratic in sequence length, and a graph at a size costs next to nothing.
+// Takes powers up to two of each size, one value more to check, and a point off the grid. That is enough for sizes that
+// are linear in batch and quadratic in sequence length. A graph at a size costs next to nothing.
 std::vector<std::vector<int64_t>> sample_points(const SymbolicGraph& symbolic) {
   std::vector<std::vector<int64_t>> points{{}};
   for (const auto& dimension : symbolic.dimensions()) {

@@ -32,7 +32,7 @@ class ModuleRows {
         module_of_(costs.modules().of_node) {
     const auto count = static_cast<uint32_t>(tree_.modules.size());
     for (const NodeId node : costs.nodes) {
-      // Every module has the nodes of those below it: of equal modules, equal ones at equal places.
+      // Every module has the nodes of those below it. Among equal modules, equal nodes are at equal places.
       if (!fold || costs.graph.target(node).kind() == TargetKind::kBuiltin) continue;
       for (uint32_t at = module_of_[node]; at != 0; at = tree_.modules[at].parent) nodes_[at].push_back(node);
     }
@@ -80,7 +80,7 @@ class ModuleRows {
     return std::string_view(path).substr(dot == std::string::npos ? 0 : dot + 1);
   }
 
-  // One past the last of the siblings from `first` on that do the same.
+  // Returns one past the last of the siblings from `first` on that do the same.
   size_t last_of_run(const std::vector<uint32_t>& modules, const std::vector<std::vector<SummaryRow>>& rows,
                      size_t first) {
     if (rows[first].empty()) return first + 1;
@@ -126,7 +126,7 @@ class ModuleRows {
 
 // ---- Rows by call or operator
 
-// The outermost composite call that a region lies in, up to the next module; invalid outside any.
+// Returns the outermost composite call that a region lies in, up to the next module; invalid outside any.
 IdMap<RegionId, RegionId> outermost_composites(const Graph& graph) {
   IdMap<RegionId, RegionId> outermost;
   for (uint32_t i = 0; i < graph.region_count(); ++i) {
@@ -176,7 +176,7 @@ std::vector<SummaryRow> call_rows(const ProgramCosts& costs, bool by_name) {
       if (by_name) rows.back().repeats = 0;
       if (!by_name && composite.valid()) row_of_region[composite] = row;
     }
-    // Calls: nodes outside composites, and composites once each.
+    // A call is a node outside composites, or a composite, which counts once.
     if (by_name && (!composite.valid() || std::as_const(row_of_region)[composite] == kNoGroup)) {
       ++rows[row].repeats;
       if (composite.valid()) row_of_region[composite] = row;

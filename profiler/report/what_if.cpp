@@ -1,15 +1,12 @@
-// Every question is one about intervals: a storage is alive from one node to another, with so many bytes, for some
-// purpose.
+// Answers what-if questions, each one about intervals: a storage is alive from one node to another, with so many bytes,
+// for some purpose. The answer is the most bytes alive at once.
 //
-//     recorded            n0 ....... last backward | O ... optimizer
-//     dtype               bytes of float32 storages halve; what losses and statistics keep in float32 does not
-//     accumulate          a second list, for later micro-batches: gradients are there from n0 on, and each new one only
-//     until
-//                         it has been added
-//     optimizer           what is born from O on goes; the intervals of another optimizer's step follow instead
-//     ZeRO                bytes of a kind are divided by the ranks
-//
-// and the answer is the most bytes alive at once.
+//     recorded    n0 ....... last backward | O ... optimizer
+//     dtype       bytes of float32 storages halve; what losses and statistics keep in float32 does not
+//     accumulate  a second list, for later micro-batches: gradients are there from n0 on, and each new one only until
+//                 it has been added
+//     optimizer   what is born from O on goes; the intervals of another optimizer's step follow instead
+//     ZeRO        bytes of a kind are divided by the ranks
 #include "shadowgraph/profile/what_if.h"
 
 #include <fmt/format.h>
@@ -43,12 +40,12 @@ struct Life {
 
 constexpr uint32_t kToTheEnd = 0xFFFFFFFFU;
 
-// Steps of lives: a node is at twice its place in the graph, a cast that is not in the graph between two nodes.
+// Counts steps of lives: a node is at twice its place in the graph, a cast that is not in the graph between two nodes.
 constexpr uint32_t at_node(uint32_t place) { return 2 * place; }
 constexpr uint32_t before_node(uint32_t place) { return place == 0 ? 0 : 2 * place - 1; }
 constexpr uint32_t place_of(uint32_t step) { return step / 2; }
 
-// The lives of a step, and where the optimizer begins.
+// Has the lives of a step, and where the optimizer begins.
 struct Lives {
   std::vector<Life> all;
   uint32_t steps = 0;
@@ -133,7 +130,7 @@ class Question {
         life.bytes = converted;
         continue;
       }
-      // The gradient of what a loss was given leaves its float32 for the model's type.
+      // The gradient of a loss's input leaves the loss's float32 for the model's type.
       const uint32_t use = first_use_outside_losses(life.storage);
       if (life.kind == StorageKind::kParameter || use == kToTheEnd || at_node(use) <= life.born || !is_backward(use)) {
         continue;
@@ -146,13 +143,13 @@ class Question {
   }
 
   // ---- accumulate
-  // Of the micro-batches after the first.
+  // Returns the lives of a micro-batch after the first.
   Lives later_micro_batch(const Lives& first) const {
     Lives lives{.steps = first.steps, .optimizer = first.optimizer};
     for (Life life : first.all) {
       if (life.kind == StorageKind::kGradient && life.born > 0 && life.born < first.optimizer) {
         lives.all.push_back({0, life.last, life.bytes, life.kind, life.storage});
-        // AccumulateGrad takes a gradient over, or copies it; then there is none to add up but what the copy was of.
+        // AccumulateGrad takes a gradient over or copies it. Then there is none to add up but the one that was copied.
         if (graph_.target(costs_.nodes[place_of(life.born)]).name() == "aten::clone") continue;
         life.kind = StorageKind::kTemporary;
         life.last = end_of_call(life.born);
@@ -204,7 +201,7 @@ class Question {
           break;
         case StorageKind::kGradient:
           if (change_.zero_stage < 2) break;
-          // Whole until its backward call has ended, then a rank keeps its part.
+          // The gradient is whole until its backward call has ended; then a rank keeps its part.
           if (life.born > 0 && life.born < lives.optimizer) {
             more.push_back(
                 {life.born, end_of_call(life.born), life.bytes - share(life.bytes), StorageKind::kTemporary, {}});
@@ -259,7 +256,7 @@ class Question {
     for (uint32_t at = 0; at < *backward; ++at) {
       if (!first_backward_ && is_backward(at)) first_backward_ = at;
     }
-    // What was there before and nobody reads before the optimizer is its state.
+    // A storage that was there before and that nobody reads before the optimizer is its state.
     IdMap<StorageId, uint8_t> read_before;
     for (uint32_t at = 0; at < optimizer_; ++at) {
       if (graph_.is_placeholder(costs_.nodes[at])) continue;
@@ -291,7 +288,7 @@ class Question {
     return found;
   }
 
-  // The step of the last node of the backward call that the node at this one is of.
+  // Returns the step of the last node of the backward call to which the node at this step belongs.
   uint32_t end_of_call(uint32_t step) const {
     uint32_t place = place_of(step);
     if (place >= costs_.nodes.size()) return step;
@@ -302,7 +299,7 @@ class Question {
     return at_node(place);
   }
 
-  // Of a node itself: whether it computes a loss, which models do in float32.
+  // Says whether the node itself computes a loss, which models do in float32.
   bool is_loss(NodeId node) const {
     if (graph_.is_placeholder(node) || graph_.node(node).phase != Graph::kForward) return false;
     bool inside = false;
@@ -315,7 +312,7 @@ class Question {
     return !inside;
   }
 
-  // Results beside the first that kernels give in float32 whatever the type of their operands, on CUDA.
+  // Says whether results beside the first are float32 on CUDA, whatever the type of the operands.
   bool gives_float32_statistics(NodeId node) const {
     const std::string_view name = graph_.target(node).name();
     return device_.is_cuda() &&
@@ -339,7 +336,7 @@ class Question {
     };
     for (const NodeId node : costs_.nodes) {
       const std::string name = placeholder_name(graph_, node);
-      // Tables in modules without parameters, counters and scales.
+      // The buffers meant here are tables in modules without parameters, counters and scales.
       if (graph_.node(node).target == target_of(Builtin::kBuffer) &&
           (!with_parameters.contains(owner(name.starts_with("ema.") ? name.substr(4) : name)))) {
         graph_.for_each_output(node, keep);
@@ -378,7 +375,8 @@ class Question {
     return first;
   }
 
-  // float32 copies of what a loss is given: there until forward ends, or as long as the loss's own backward reads them.
+  // Returns float32 copies of what a loss is given. They are there until forward ends, or as long as the loss's own
+  // backward reads them.
   std::vector<Life> copies_for_losses() const {
     std::vector<Life> copies;
     IdMap<StorageId, uint8_t> seen, saved;
@@ -418,7 +416,7 @@ class Question {
     return last;
   }
 
-  // Bytes of the parameters of the module that owns most, in the bytes that they have now.
+  // Returns the bytes that the parameters of one module have now, for the module that owns most.
   int64_t largest_module(const Lives& lives) const {
     std::map<std::string, int64_t> owned;
     int64_t most = 0;
@@ -435,7 +433,7 @@ class Question {
     return converted ? bytes / 4 * static_cast<int64_t>(c10::elementSize(*change_.dtype)) : bytes;
   }
 
-  // The step of an optimizer over the parameters that have gradients here.
+  // Returns the step of an optimizer over the parameters that have gradients here.
   Graph optimizer_step(const std::string& name, bool steady) const {
     const FakeTensorMode mode({.device = device_});
     Tensors parameters;

@@ -39,14 +39,14 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// One kernel at one size: what it does and the call.
+// One kernel at one size: what it does, and the call.
 struct Kernel {
   KernelClass kind;
   std::string name;
   double flops = 0;
   double bytes = 0;
   std::function<void()> call;
-  // The same call in another dtype, for how that compares; in one of a class's kernels, if it computes.
+  // Makes the same call in another dtype, to compare; given for one kernel of a class that computes.
   std::function<std::function<void()>(c10::ScalarType)> in_dtype = {};
 };
 
@@ -64,7 +64,7 @@ class Calibration {
     std::vector<double> seconds;
     const auto begin = Clock::now();
     while (seconds.size() < 5 && (seconds.size() < 2 || seconds_since(begin) < 0.5)) {
-      // Short calls many times, so that the clock does not matter.
+      // A short call is made many times, so that the clock does not matter.
       const auto once = Clock::now();
       kernel.call();
       double took = seconds_since(once);
@@ -88,12 +88,12 @@ class Calibration {
         call();
         scale_[kernel.kind][dtype_name(dtype)] = seconds[seconds.size() / 2] / seconds_since(once);
       } catch (const c10::Error&) {
-        // No such kernel on this CPU: by the peaks of matrix products.
+        // A CPU without such a kernel goes by the peaks of matrix products.
       }
     }
   }
 
-  // The least of a class is its fixed time, if it is short; the others give rates of what is beyond that.
+  // The least time of a class is its fixed time, if it is short. The others give rates of what is beyond that.
   void finish(DeviceSpec& spec) {
     for (auto& [kind, all] : measured_) {
       ClassRates& rates = spec.classes[kind];
@@ -139,7 +139,8 @@ struct ConvolutionShape {
   int64_t batch, channels, size;  // height and width
 };
 
-// Both ways; the last shape in other dtypes, too. `per_group` is channels of a group, 0: all are one group.
+// Measures convolutions both ways, the last shape in other dtypes, too. `per_group` is channels of a group; 0 means one
+// group.
 void convolutions(Calibration& calibration, KernelClass forward, KernelClass backward, int64_t kernel,
                   int64_t per_group, std::vector<ConvolutionShape> shapes) {
   for (size_t i = 0; i < shapes.size(); ++i) {
@@ -213,7 +214,7 @@ void recurrent(Calibration& calibration) {
   }
 }
 
-// Calls whose time is that of what they move, at a few sizes.
+// Measures calls whose time is that of what they move, at a few sizes.
 void moved(Calibration& calibration, KernelClass kind, const std::string& name,
            const std::function<std::pair<double, std::function<void()>>(int64_t)>& make,
            std::initializer_list<int64_t> sizes = {1 << 6, 1 << 14, 1 << 18, 1 << 21, 1 << 24}) {
@@ -316,7 +317,7 @@ void all_moved(Calibration& calibration) {
   });
 }
 
-// Seconds of a product of 512 x 512 matrices, the least of a few.
+// Returns the seconds of a product of 512 x 512 matrices, the least of a few.
 double product_seconds(c10::ScalarType dtype) {
   const at::Tensor a = rand({512, 512}).to(dtype);
   double least = 1e9;
@@ -328,7 +329,7 @@ double product_seconds(c10::ScalarType dtype) {
   return least;
 }
 
-// Bytes a second of one sum, for when time was over before the class was measured.
+// Returns bytes a second of one sum, for when time was over before the class was measured.
 double sum_rate() {
   const at::Tensor a = rand({1 << 20});
   double least = 1e9;
@@ -380,7 +381,7 @@ DeviceSpec calibrate(const CalibrateOptions& options) {
     return rate;
   };
   spec.matmul["float32"] = best(KernelClass::kMatmul, &ClassRates::compute);
-  // Rates are of float32; other dtypes by how their products compare.
+  // Rates are float32's; other dtypes go by how their products compare.
   const double float32 = product_seconds(c10::kFloat);
   for (const c10::ScalarType dtype : {c10::kDouble, c10::kBFloat16, c10::kHalf}) {
     spec.matmul[dtype_name(dtype)] = spec.matmul["float32"] * float32 / product_seconds(dtype);

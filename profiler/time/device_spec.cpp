@@ -73,7 +73,7 @@ json to_json(const std::vector<RatePoint>& points) {
 
 }  // namespace
 
-// The class's own entry, or that of the class it is a case of.
+// Returns the class's own entry, or that of the class it is a case of.
 std::map<KernelClass, ClassRates>::const_iterator DeviceSpec::entry_of(KernelClass kind) const {
   const auto found = classes.find(kind);
   if (found != classes.end()) return found;
@@ -103,7 +103,7 @@ double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType 
   };
   const double float32 = dtype_peak("float32");
   const double peak = dtype_peak(dtype_name(dtype));
-  // A class without an entry computes as matrix products do; one with an entry that has no rates only moves.
+  // A class without an entry computes as matrix products do; one whose entry has no rates only moves.
   auto own = entry_of(kind);
   if (own == classes.end()) own = classes.find(KernelClass::kMatmul);
   if (own == classes.end() || (own->first == KernelClass::kMatmul && own->second.compute.empty())) {

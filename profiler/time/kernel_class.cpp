@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, kKernelClassCount> kNames = {"free",
                                                                     "optimizer",
                                                                     "other"};
 
-// By the operator's short name, without underscores around it.
+// Finds a class by the operator's short name, without underscores around it.
 const std::unordered_map<std::string_view, KernelClass>& by_name() {
   using K = KernelClass;
   static const auto* table = new std::unordered_map<std::string_view, K>{
@@ -125,7 +125,7 @@ std::string_view trimmed(std::string_view name) {
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
-// The class of an operator, as far as its name and facts tell.
+// Keeps the class of an operator, as far as its name and facts tell.
 struct TargetClass {
   KernelClass kind = KernelClass::kOther;
   bool convolution = false;  // its operands say which
@@ -172,7 +172,7 @@ TargetClass class_of(const Target& called) {
   return result;
 }
 
-// The argument of a formal's name; nullptr if the call has none.
+// Returns the argument of a formal's name; nullptr if the call has none.
 const Argument* argument_named(const Graph& graph, NodeId node, std::string_view name) {
   const auto& formals = graph.target(node).signature().arguments;
   const auto arguments = graph.arguments(node);
@@ -187,10 +187,10 @@ int64_t groups_of(const Graph& graph, NodeId node) {
   return groups != nullptr && groups->kind == ArgumentKind::kInt ? groups->i : 1;
 }
 
-// 1 x 1, grouped and depthwise ones have kernels of their own.
+// 1 x 1, grouped and depthwise convolutions have kernels of their own.
 KernelClass convolution_class(const Graph& graph, NodeId node, bool backward) {
   using K = KernelClass;
-  // The weight is the operand with the convolution's rank that comes last: (input, weight), (grad, input, weight).
+  // The weight is the last operand of the convolution's rank: (input, weight), (grad, input, weight).
   const auto arguments = graph.arguments(node);
   const size_t position = backward ? 2 : 1;
   if (position >= arguments.size() || arguments[position].kind != ArgumentKind::kValue) {
@@ -209,7 +209,7 @@ KernelClass convolution_class(const Graph& graph, NodeId node, bool backward) {
   return backward ? K::kConvolutionBackward : K::kConvolution;
 }
 
-// All results are memory that was there.
+// Says whether all results are memory that was there.
 bool in_place(const Graph& graph, NodeId node) {
   bool fresh = false;
   graph.for_each_output(node, [&](ValueId value) {

@@ -1,4 +1,4 @@
-// The kernel classes of a graph's nodes: names are looked up once a target.
+// Finds the kernel classes of a graph's nodes: names are looked up once a target.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ class KernelClasses {
   explicit KernelClasses(const Graph& graph);
   ~KernelClasses();
   KernelClass of(NodeId node);
-  // What a kernel computes of the FLOPs that are counted: those of a grouped convolution's weight gradient are counted
-  // as if there were one group (profiler/cost/flop_table.h), which nobody computes.
+  // Returns what a kernel computes of the FLOPs that are counted. A grouped convolution's weight gradient is counted as
+  // if there were one group (profiler/cost/flop_table.h), which nobody computes.
   int64_t computed(NodeId node, int64_t counted);
 
  private:

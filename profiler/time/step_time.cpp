@@ -7,7 +7,7 @@
 namespace shadowgraph {
 namespace {
 
-// In what dtype a call computes: that of its first floating-point operand.
+// Returns the dtype in which a call computes: that of its first floating-point operand.
 c10::ScalarType compute_dtype(const Graph& graph, NodeId node) {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   graph.for_each_input(node, [&](ValueId value) {
@@ -38,7 +38,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   double device = 0;  // when the device is done with it
   double possible = 0;
   for (const NodeId node : costs.nodes) {
-    // What a collective takes is the links' affair (shadowgraph/profile/communication.h).
+    // The links decide what a collective takes (shadowgraph/profile/communication.h).
     NodeTime at{.kind = graph.facts(node).collective ? KernelClass::kFree : classes.of(node)};
     if (at.kind != KernelClass::kFree) {
       ++time.calls_;

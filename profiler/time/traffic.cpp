@@ -7,7 +7,7 @@
 namespace shadowgraph {
 namespace {
 
-// Bytes of the elements that are different.
+// Counts the bytes of elements that are different: an expanded dimension counts once.
 int64_t element_bytes(const Graph& graph, ValueId id) {
   const Value& value = graph.value(id);
   const auto sizes = graph.sizes(id);

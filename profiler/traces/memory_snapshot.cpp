@@ -10,12 +10,13 @@
 namespace shadowgraph {
 namespace {
 
-// Pickle, protocol 2, in the opcodes that memory_viz's own reader knows: dicts, lists, strings, integers, booleans.
+// Writes pickles, protocol 2, in the opcodes that memory_viz's own reader knows: dicts, lists, strings, integers,
+// booleans.
 class Pickle {
  public:
   Pickle() : out_("\x80\x02") {}
 
-  // Contents between begin and end: keys and values by turns, or elements.
+  // Contents stand between begin and end: keys and values by turns, or elements.
   void begin_dict() { out_ += "}("; }
   void end_dict() { out_ += 'u'; }
   void begin_list() { out_ += "]("; }
@@ -54,7 +55,7 @@ class Pickle {
   void bytes(uint64_t value, int count) {
     for (int i = 0; i < count; ++i) out_ += static_cast<char>(value >> (8 * i) & 0xFF);
   }
-  // Names come from programs and files; what is no UTF-8 becomes a question mark.
+  // Names come from programs and files; bytes that are no UTF-8 become a question mark.
   static void append_utf8(std::string& out, std::string_view text) {
     for (size_t i = 0; i < text.size();) {
       const auto lead = static_cast<unsigned char>(text[i]);
@@ -157,7 +158,7 @@ class Snapshot {
     pickle_.end_dict();
   }
 
-  // Who made a storage: the operator, then the modules around it, innermost first.
+  // Says who made a storage: the operator, then the modules around it, innermost first.
   void frames(uint32_t storage) {
     pickle_.text("frames");
     pickle_.begin_list();

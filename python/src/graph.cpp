@@ -1,5 +1,5 @@
-// Graphs and what they are made of, as Python objects. A node, value, storage or region is the graph and a number; it
-// holds the graph, so that it can outlive every other name for it. After an edit that erased it, asking it raises
+// Gives Python graphs and what they are made of. A node, value, storage or region is the graph and a number. It holds
+// the graph, so that it can outlive every other name for it. After an edit that erased it, asking it raises
 // GraphEditError.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>

@@ -162,8 +162,8 @@ NodeId Application::copy_call(NodeId node, std::span<const Taken> taken) {
 void Application::place_results(NodeId node, NodeId made, std::span<const ValueId> operands,
                                 std::span<const ValueId> results, std::span<const Taken> taken,
                                 const NodeLayouts& layouts) {
-  // What a node read on the host is a number in the graph already, and what gives nothing has no shape to find; but
-  // it may refuses its operands.
+  // What a node read on the host is a number in the graph already, and a node that returns nothing has no shape to
+  // find. Such a node may refuse its operands.
   const bool gives_nothing = read_.target(node).signature().returns.empty();
   torch::jit::Stack stack;
   if (!results.empty() || (gives_nothing && read_.target(node).kind() == TargetKind::kOperator)) {
@@ -227,7 +227,8 @@ Argument Application::place(NodeId node, NodeId made, const Argument& recorded, 
   LocalValue& known = values_[value];
   known = {local, layout, std::nullopt};
   if (is_new && program_.self_of(storage) != lives_in) {
-    // Fresh for the whole, and memory of an operand here: as good, unless somebody writes to either.
+    // The result is fresh memory in the whole program and an operand's memory here. That is as good, unless somebody
+    // writes to either.
     bool written = is_written_later(storage);
     for (size_t i = 0; i < operands.size(); ++i) {
       if (made_.value(taken[i].made).storage == lives_in) {
@@ -241,7 +242,7 @@ Argument Application::place(NodeId node, NodeId made, const Argument& recorded, 
     }
     program_.join(storage, lives_in);
   } else if (program_.self_of(storage) != lives_in) {
-    // A view of a copy, or a copy where the program had a view.
+    // This is a view of a copy, or a copy where the program had a view.
     known.copied_at = version_of(value);
     for (size_t i = 0; i < operands.size(); ++i) {
       if (taken[i].copied_at && read_.value(operands[i]).storage == storage) {

@@ -32,7 +32,7 @@ torch::jit::Stack LocalProgram::call(NodeId node) {
       node, [this](ValueId value) -> const at::Tensor& { return tensors_[value]; }, stack);
   if (made_.target(node).kind() == TargetKind::kOperator) {
     const OperatorInfo& info = OperatorInfo::of(calls_.operator_of(node));
-    // Where the program's own default was: the record has no device for a factory that named none.
+    // A factory that named no device uses the program's own default, which the record does not have.
     bool named = false;
     read_.for_each_output(model_, [&](ValueId value) {
       if (named || read_.value(value).kind != ValueKind::kTensor) return;
@@ -45,7 +45,7 @@ torch::jit::Stack LocalProgram::call(NodeId node) {
     }
     const OperatorFacts& facts = info.target.facts();
     if (info.writes && (facts.changes_objects || facts.is_out_variant)) {
-      // The values before must keep the geometry that they had.
+      // Values made earlier must keep the geometry that they had.
       for (const uint16_t position : info.tensor_arguments) {
         c10::IValue& operand = stack[position];
         if (position >= 64 || ((info.written_arguments >> position) & 1) == 0 || !operand.isTensor()) continue;

@@ -25,7 +25,7 @@ std::vector<int64_t> sizes_from(std::string_view text) {
   return sizes;
 }
 
-// "a;b;c"
+// Splits "a;b;c".
 std::vector<std::string_view> parts_of(std::string_view text) {
   std::vector<std::string_view> parts;
   while (true) {

@@ -1,5 +1,6 @@
-// Layouts as reshapes: a dimension that is cut is a row of smaller dimensions, one for each axis that cuts it and one for
-// what lies between; a device's part is what is left when its coordinates are selected in those of the axes.
+// Treats layouts as reshapes. A dimension that is cut becomes a row of smaller dimensions: one for each axis that cuts
+// it, and one for what lies between. A device's part is what is left when its coordinates are selected in the axes'
+// dimensions.
 //
 //     dimension 0 of 24, S(0) on x=2 and S(0,4) on y=3:    24 = 2 (x) * 2 * 3 (y) * 2       24 -> 4 a device
 #include "shadowgraph/sharding/layout.h"
@@ -120,7 +121,7 @@ std::string to_string(const Layout& layout) {
 
 namespace {
 
-// Reads "S(0,8)" and its like from the front of `rest`; nothing if it is none.
+// Reads "S(0,8)" and its like from the front of `rest`; returns nothing if `rest` begins with something else.
 std::optional<Placement> take_placement(std::string_view& rest) {
   const auto take = [&](std::string_view word) {
     const bool found = rest.starts_with(word);

@@ -83,7 +83,7 @@ Explanation explain(const Graph& graph, const ShardingProblem& problem, const Sh
   return explanation;
 }
 
-// A plan that is given, as a solution; its memory may be above the limit.
+// Returns a given plan as a solution; its memory may be above the limit.
 AssignmentSolution solution_of(const ShardingProblem& problem, const ShardingPlan& plan) {
   const std::optional<std::vector<uint32_t>> choice = problem.choice_of(plan);
   AssignmentSolution solution;
@@ -222,7 +222,7 @@ std::string table(const std::vector<std::vector<std::string>>& rows, int limit, 
 }
 
 std::string placeholder_table(const ShardingAnswer& answer, int rows) {
-  // Names that differ by numbers alone and lie alike are one line.
+  // Names that differ by numbers alone and lie alike share one line.
   struct Alike {
     int64_t count = 0;
     int64_t bytes = 0;

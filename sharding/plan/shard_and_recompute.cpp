@@ -30,7 +30,7 @@ ShardingPlan with_repeated(const ShardingPlan& plan, const Graph& rewritten) {
     if (as.valid()) {
       more.nodes[node] = plan.nodes[as];
     } else {
-      // States of generators.
+      // Nodes without a planned twin are those of generators' states, which are never cut.
       const Layout whole(plan.mesh.axes.size());
       more.nodes[node] = {std::vector<Layout>(tensors.operands.size(), whole),
                           std::vector<Layout>(tensors.results.size(), whole)};
@@ -49,7 +49,7 @@ class Turns {
         options_(options),
         time_(StepTime::of(graph, *sharding.device)),
         curve_(CheckpointCurve::of(graph, {}, {.chain = {.cost = nanoseconds(time_)}})) {
-    // What each round wants to know of a plan; the rest is asked of the best one at the end.
+    // Each round wants to know only this of a plan; the rest is asked of the best one at the end.
     trial_ = options.shard;
     trial_.compare = false;
     trial_.explain.clear();
@@ -83,14 +83,14 @@ class Turns {
   }
 
  private:
-  // The graph with what a choice computes again.
+  // Returns the graph in which a choice's values are computed again.
   Graph with(const CheckpointChoice& choice) const {
     Graph copy = clone(graph_);
     if (!choice.segments.empty()) checkpoint_segments(copy, choice.segments);
     return copy;
   }
 
-  // Whether there is a plan.
+  // Says whether there is a plan.
   bool try_sharding(const char* what, const CheckpointChoice& choice) {
     if (is_known(choice)) return true;
     sharded_.push_back(&choice);
@@ -118,9 +118,9 @@ class Turns {
     }
   }
 
-  // The least of the curve with which the plan's applied graph is within the memory; nullptr if none is.
+  // Returns the least choice on the curve with which the plan's applied graph is within the memory; nullptr if none is.
   const CheckpointChoice* try_recomputing(const char* what, const ShardingPlan& found) {
-    // Of what is added to a graph, numbers mean other nodes in each.
+    // The plan keeps only nodes of the graph itself: numbers of added nodes mean other nodes in each graph.
     ShardingPlan plan;
     plan.mesh = found.mesh;
     for (const NodeId node : graph_.nodes()) plan.nodes[node] = found.nodes[node];
@@ -129,7 +129,8 @@ class Turns {
       const Graph graph = with(choices[i]);
       return peak_of(graph, with_repeated(plan, graph)) <= sharding_.memory;
     };
-    // Peaks fall along the curve, on a device too but for what is cut differently: what is taken was seen to fit.
+    // Peaks fall along the curve, on a device too unless something is cut differently. What is taken here was seen to
+    // fit.
     size_t least = 0;
     size_t most = choices.size() - 1;
     if (!fits(most)) {
@@ -162,8 +163,8 @@ class Turns {
     return &choices[most];
   }
 
-  // Of a plan that is given. Where some layers are computed again and others are not, those that are alike in one graph
-  // may lie differently in the plan: then each has a variable of its own.
+  // Measures a given plan. Where some layers are computed again and others are not, layers that are alike in one graph
+  // may lie differently in the plan. Each then needs a variable of its own.
   ShardingAnswer measured(const Graph& graph, const ShardOptions& given) const {
     try {
       return shard(graph, sharding_, given);
@@ -217,7 +218,7 @@ class Turns {
     ShardOptions all = options_.shard;
     all.plan = &plan;
     found.answer = measured(found.graph, all);
-    // What the solver said of it, where it was the solver's.
+    // Keep what the solver said of the plan, where it was the solver's.
     found.answer.solution = std::move(best_solution_);
     found.answer.bound = best_bound_;
     found.rounds = std::move(rounds_);

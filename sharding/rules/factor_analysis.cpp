@@ -1,7 +1,9 @@
-// Splits of dimensions, along the graph. Every dimension of a value and every factor of a node's rule is an element;
-// elements that are the same are joined (a factor that is a whole dimension), and a factor that is a stretch of a dimension
-// is tied to it with its distance from the outer end. What is found of the one is then told to the other until nothing
-// changes: a dimension has at most log2(size) splits, each told once along each tie.
+// Finds splits of dimensions, along the graph. Every dimension of a value and every factor of a node's rule is an
+// element. Elements that are the same are joined: a factor that is a whole dimension. A factor that is a stretch of a
+// dimension is tied to it, with its distance from the outer end.
+//
+// A split that is found at one end of a tie is then told to the other end, until nothing changes. A dimension has at
+// most log2(size) splits, each told once along each tie.
 #include <algorithm>
 #include <numeric>
 
@@ -23,7 +25,8 @@ uint32_t root_of(std::vector<uint32_t>& parent, uint32_t element) {
   return element;
 }
 
-// Into a chain in which each divides the next; false if it is there already or fits in no chain with what is there.
+// Inserts a split into a chain in which each divides the next. Returns false if it is there already or fits no chain
+// with the others.
 bool insert_split(std::vector<int64_t>& splits, int64_t at, int64_t extent) {
   if (at <= 1 || at >= extent || extent % at != 0) return false;
   const auto place = std::lower_bound(splits.begin(), splits.end(), at);
@@ -112,7 +115,7 @@ FactorAnalysis FactorAnalysis::run(const Graph& graph, const ShardingRules& rule
     }
     for_each_tensor(graph, graph.results(node), [&](ValueId value) { join(factors.results[at++], value); });
 
-    // What can be partial: made so here, or passed on.
+    // A value can be partial if a node makes it so or passes it on.
     for (const AxisStrategy& strategy : call->strategies.axis) {
       bool possible = strategy.extent > 0;
       for (size_t i = 0; i < values.size() && !possible; ++i) {
@@ -143,7 +146,7 @@ FactorAnalysis FactorAnalysis::run(const Graph& graph, const ShardingRules& rule
     tell(ties[t].before);
     tell(ties[t].before * extents[ties[t].factor]);
   }
-  // Ends of ties that no split was found at have something to say, too: none, until a neighbour has.
+  // Ends of ties without a split have something to say, too: that there is none, until a neighbour has one.
   while (!changed.empty()) {
     const uint32_t element = changed.back();
     changed.pop_back();
@@ -170,7 +173,7 @@ NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node, const 
   for_each_tensor(graph, graph.arguments(node), [&](ValueId value) { values.push_back(value); });
   NodeStrategies all{.source = factors.source, .random = factors.random, .independent = factors.independent};
   for (const AxisStrategy& strategy : call->strategies.axis) {
-    // Partial throughout: only where something can be.
+    // A strategy that is partial throughout stays only where something can be partial.
     if (strategy.extent == 0 && &strategy != &call->strategies.axis[0]) {
       bool possible = false;
       for (size_t i = 0; i < values.size() && !possible; ++i) {

@@ -1,11 +1,11 @@
-// mean(losses) = sum(losses) / total weight:
+// Writes a mean of losses as a sum and a division: mean(losses) = sum(losses) / total weight.
 //
 //     %l, %w = aten::nll_loss_forward(%x, %t, weight=None, reduction=1, ignore_index=-100)
 //
 //     %s, %w = aten::nll_loss_forward(%x, %t, weight=None, reduction=2, ignore_index=-100)
 //     %l = aten::div.Tensor(%s, %w)
 //
-// which is what the kernels do. Backward stays as it is: it divides by the total weight that it is given.
+// The kernels do the same. Backward stays as it is: it divides by the total weight that it is given.
 #include <ATen/core/Reduction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 

@@ -159,7 +159,7 @@ void FactorBuilder::scaled(std::string_view argument, std::vector<FactorId> fact
 
 namespace {
 
-// Whether tensors of a type can be partial: means are no integers, and bools have none of the four.
+// Says whether tensors of a type can be partial: a mean is no integer, and a bool has no sum, mean, maximum or minimum.
 bool can_be_partial(const TensorFactors& tensor, PartialOp op) {
   if (op == PartialOp::kAverage) return c10::isFloatingType(tensor.dtype) || c10::isComplexType(tensor.dtype);
   return tensor.dtype != c10::ScalarType::Bool;
@@ -178,13 +178,13 @@ void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp fro
     if (at < 0) continue;  // of another overload
     arguments.push_back(static_cast<uint16_t>(at));
     for (const TensorFactors* tensor : operands(static_cast<uint16_t>(at))) {
-      if (tensor->operand < 0) return;  // a constant is the same everywhere
+      if (tensor->operand < 0) return;  // a constant is the same on every device
       if (!can_be_partial(*tensor, from)) return;
       strategy.operands[static_cast<size_t>(tensor->operand)] = Placement::partial(from);
       dtype = any ? c10::promoteTypes(dtype, tensor->dtype) : tensor->dtype;
       any = true;
     }
-    // The term that is no tensor is added on every device: right for a mean alone.
+    // The term that is no tensor is added on every device, which is right for a mean alone.
     const Argument* argument = call.argument(name);
     const bool number = argument->kind == ArgumentKind::kInt || argument->kind == ArgumentKind::kFloat;
     if (number && from == PartialOp::kSum) return;
@@ -196,7 +196,7 @@ void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp fro
                          });
     const bool passes = !result.same && made_of;
     if (passes && !can_be_partial(result, to)) return;
-    // What is rounded or truncated part by part is not what the sum would be.
+    // A sum of parts that are rounded or truncated is not the rounded sum.
     const bool sums = to == PartialOp::kSum || to == PartialOp::kAverage;
     if (passes && sums && c10::promoteTypes(dtype, result.dtype) != result.dtype) return;
     strategy.results.push_back(passes ? Placement::partial(to) : Placement::replicate());
@@ -222,7 +222,7 @@ std::vector<FactorId> FactorBuilder::named(const std::vector<std::string>& names
   for (size_t f = 0; f < made.factors.size(); ++f) {
     const std::string& own = made.factors[f].name;
     for (const std::string& name : names) {
-      // "b" is the row *b, too: "b.0", "b.1"
+      // "b" names the row *b, too: "b.0", "b.1".
       if (own == name || (own.starts_with(name) && own.size() > name.size() && own[name.size()] == '.')) {
         found.push_back(static_cast<FactorId>(f));
       }
@@ -286,7 +286,7 @@ void FactorBuilder::apply(const std::vector<RuleClause>& clauses) {
   }
 }
 
-// Tensors that are written lie as the results that they become; `out=` ones have the dimensions of those.
+// Lets tensors that are written lie as the results that they become. Tensors in `out=` have the dimensions of those.
 void FactorBuilder::tie_written() {
   const OperatorFacts& facts = call.target().facts();
   for (const OperatorFacts::Alias& alias : facts.aliases) {

@@ -1,4 +1,5 @@
-// Binds the patterns of a rule to the tensors of a call: which dimension is which factor, and how large factors are.
+// Binds the patterns of a rule to the tensors of a call: finds which dimension is which factor, and how large factors
+// are.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -77,7 +78,7 @@ class PatternBinder {
   void pair(TensorFactors& tensor, const TensorPattern& pattern) {
     tensor.added = pattern.added;
     tensor.same = pattern.same;
-    // Nothing to cut: what autograd leaves out, torch.cat's empty tensors.
+    // An absent tensor has nothing to cut: what autograd leaves out, torch.cat's empty tensors.
     const bool nothing = tensor.sizes.size() == 1 && tensor.sizes[0] == 0;
     if (pattern.same || nothing) {
       builder_.whole(tensor);
@@ -111,7 +112,7 @@ class PatternBinder {
 
   static int64_t rank_of(const Bound& bound) { return static_cast<int64_t>(bound.tensor->sizes.size()); }
 
-  // From what is left of a tensor's rank, or from the place of an anchor.
+  // Takes the length from what is left of a tensor's rank, or from the place of an anchor.
   bool find_lengths(const Bound& bound) {
     const std::vector<DimPattern>& dims = bound.pattern->dims;
     if (bound.pattern->aligned) return false;
@@ -235,7 +236,7 @@ class PatternBinder {
     bool broadcast;
   };
 
-  // (g c) of 12 with g = 3 known: c = 4.
+  // Solves for the one unknown factor: (g c) of 12 with g = 3 known has c = 4.
   void solve_composites() {
     std::vector<Factor>& factors = builder_.made.factors;
     bool changed = true;

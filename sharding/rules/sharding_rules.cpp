@@ -116,7 +116,7 @@ const RuleText& class_rule(std::string_view word) {
   return kRules.find(word)->second;
 }
 
-// Which class an operator without a line is of; nullptr if of none.
+// Returns the class that facts give an operator without a line; nullptr if there is none.
 const RuleText* class_by_facts(const NodeCall& call) {
   const Target& target = call.target();
   const OperatorFacts& facts = target.facts();
@@ -159,7 +159,7 @@ std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId fac
   if (cut.masked_by >= 0 && outer != 1) return std::nullopt;
   AxisStrategy strategy{.name = outer == 1 ? cut.name : fmt::format("{}/{}", cut.name, outer),
                         .extent = cut.extent / outer};
-  // Where a tensor has it: nothing if it lacks it.
+  // Returns where a tensor has the factor; nothing if it lacks it.
   const auto placed = [&](const TensorFactors& tensor, bool& twice) -> std::optional<Placement> {
     std::optional<Placement> placement;
     for (size_t d = 0; d < tensor.dims.size(); ++d) {
@@ -263,7 +263,7 @@ const RuleText* ShardingRules::Table::find(std::string_view name, const NodeCall
   return nullptr;
 }
 
-// Its own line, or that of the operator which it does in place: aten::add of aten::add_.
+// Finds the operator's own line, or that of the operator which it does in place: aten::add for aten::add_.
 const RuleText* ShardingRules::Table::find(const NodeCall& call) const {
   const std::string& name = call.target().name();
   if (const RuleText* own = find(name, call)) return own;

@@ -30,7 +30,7 @@ CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) 
     for (const double amount : model.unary(v)) cost.push_back(finite(amount));
     first.push_back(static_cast<uint32_t>(cost.size()));
   }
-  // What the usages of edges are of: an edge here, or the one variable that has a choice.
+  // Usages of edges belong to an edge here, or to the one end that has a choice.
   std::vector<uint32_t> edge_of(model.edges().size(), kNoVariable);
   for (uint32_t e = 0; e < model.edges().size(); ++e) {
     const PairwiseModel::Edge& edge = model.edges()[e];
@@ -96,13 +96,13 @@ CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) 
     if (made.begin == made.end) return;
     if (std::all_of(item.bytes.begin(), item.bytes.end(), [&](double x) { return x == low; })) return;
     to.push_back(made);
-    // Above the least, which is off the limit.
+    // Amounts count above the least one, which the limit has lost already.
     for (const double amount : item.bytes) bytes.push_back(amount - low);
   };
   item_first.push_back(0);
   for (const uint32_t v : variable) {
     for (const UsageItem& item : usage.items(v)) add(items, item);
-    // Next to what has no choice, pairs are states.
+    // Next to a variable without a choice, pairs are states.
     for (const uint32_t e : model.edges_of(v)) {
       if (edge_of[e] != kNoVariable) continue;
       for (const PairUsage& item : usage.pairs(e)) add(items, item);

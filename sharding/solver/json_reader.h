@@ -1,4 +1,4 @@
-// Reads the JSON of assignment problems as it comes.
+// Reads the JSON of assignment problems as a stream.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,8 +14,8 @@
 
 namespace shadowgraph {
 
-// Of the JSON that problems need: no number but whole ones is read, and nothing is kept that is not asked for. Files have
-// a hundred megabytes.
+// Reads only the JSON that problems need: all numbers are whole, and nothing is kept that is not asked for. Files may
+// have a hundred megabytes.
 class JsonReader {
  public:
   static constexpr int kDeepest = 64;  // values in values that are skipped

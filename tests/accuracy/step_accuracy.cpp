@@ -87,8 +87,8 @@ Subject subject_of(const Request& request, FakeTensorMode* mode) {
   return {script->program(std::move(inputs)), script->parameters(), script};
 }
 
-// A loaded TorchScript file keeps, in memory of the CPU allocator, the records that say which Python lines its code is
-// from: no tensor, and no part of the step.
+// Counts records of a loaded TorchScript file, kept in memory of the CPU allocator. They say which Python lines its
+// code is from; they are no tensor, and no part of the step.
 int64_t source_records(const Request& request) {
   if (!is_file(request)) return 0;
   caffe2::serialize::PyTorchStreamReader reader(request.source);

@@ -1,8 +1,7 @@
-// The check of ir/operators/: operators run on real tensors, and every fact held against what happened.
+// Checks ir/operators/: runs operators on real tensors, and holds every fact against what happened.
 //
-// Each call runs several times on the same arguments: on memory that was filled with another byte before it was handed
-// out, on other contents, with the generator seeded alike. So a result that depends on what it must not depend on
-// shows.
+// Each call runs several times on the same arguments, with the generator seeded alike. Memory is filled with another
+// byte before it is handed out, or contents differ. So a result that depends on what it must not depend on shows.
 #include "ir/operators/operator_facts.h"
 
 #include <ATen/ATen.h>
@@ -589,7 +588,7 @@ TEST_F(OperatorCalls, OverwriteWhatTheFactsSay) {
   EXPECT_GE(checked, 25U);
 }
 
-// Of what fills, draws or looks at geometry alone, results do not depend on the contents of operands.
+// Where nodes fill, draw or look at geometry alone, results do not depend on the contents of operands.
 TEST_F(OperatorCalls, ReadNoContentsWhereTheFactsSaySo) {
   size_t filling = 0;
   size_t drawing = 0;

@@ -61,7 +61,7 @@ class KernelModels : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { at::set_num_threads(1); }
 
-  // `exact`: bit for bit. Otherwise within epsilons of each tensor's largest element; what is summed over a batch
+  // `exact`: bit for bit. Otherwise within epsilons of each tensor's largest element. What is summed over a batch
   // cancels, so gradients are further off than what they are made of.
   static void compare_program(const std::string& name, Program program, bool exact) {
     const Graph graph = graph_of_model(name, program);

@@ -1,5 +1,5 @@
-// Predicted live bytes against a real CPU run whose allocator counts: for every built-in model, at a small size, after
-// every operator of a training step, to the byte, on whatever processor this is.
+// Holds predicted live bytes against a real CPU run whose allocator counts. Every built-in model, at a small size,
+// agrees after every operator of a training step, to the byte, on whatever processor this is.
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 

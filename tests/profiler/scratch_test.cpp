@@ -31,8 +31,8 @@ Graph step_of(const std::string& name, c10::ScalarType dtype = c10::kFloat) {
 
 class ScratchOf : public ::testing::TestWithParam<std::string> {};
 
-// What no rule is asked for is measured; where there is a rule, or none is said to be taken, that must be what is measured,
-// but for the scalars that some calls make into tensors.
+// A call that no rule is asked for is measured. Where there is a rule, or none is said to be taken, that must be what
+// is measured. Scalars that some calls make into tensors do not count.
 TEST_P(ScratchOf, ARuleIsWhatTheKernelTakes) {
   for (const c10::ScalarType dtype : {c10::kFloat, c10::kBFloat16}) {
     const Graph graph = step_of(GetParam(), dtype);

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""scripts/measure_gpu.py and scripts/accuracy_gpu.py, without a GPU: the plain PyTorch models against the C++ ones, a
-dry run, the page joined from made-up figures, files that must be refused, and a page of the tool's own predictions.
+"""Checks scripts/measure_gpu.py and scripts/accuracy_gpu.py, without a GPU.
+
+Holds the plain PyTorch models against the C++ ones, and makes a dry run. Joins the page from made-up figures, hands in
+files that must be refused, and makes a page of the tool's own predictions.
 
     check_accuracy_gpu.py TOOL
 """

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""docs/*.schema.json against what the tool prints and reads: `profile --json` of some models and modes, device files,
-what `calibrate` writes, assignment problems and solutions; and documents that are damaged, which must fail. Wants
-jsonschema.
+"""Holds docs/*.schema.json against what the tool prints and reads. Wants jsonschema.
+
+These are `profile --json` of some models and modes, device files, what `calibrate` writes, assignment problems and
+solutions. Documents that are damaged must fail.
 
     check_schema.py TOOL
 """
@@ -74,8 +75,11 @@ def schemas_themselves(folder):
 
 
 def damages(document, path="$"):
-    """A document with one thing wrong, again and again: a key too many in every object that has a closed set of them, a
-    number below 0 or in words, text where a list should be."""
+    """Gives the document with one thing wrong, again and again.
+
+    Every object that has a closed set of keys gets one too many. A number is below 0 or in words, or text stands where
+    a list should be.
+    """
     # Objects whose keys are names of the program's, or of anything.
     named = ("operators", "flops", "elementwise_flops", "transcendental", "flops_beyond_pytorch", "sources")
     maps = [[name] for name in named] + [["time", "phases"], ["phases"]]

@@ -35,7 +35,7 @@ TEST_P(FusedOptimizers, ArePlannedAndRightAsTensorByTensor) {
     }
     EXPECT_EQ(answer.peak, peak_of_live_bytes(answer.rank->graph));
     EXPECT_EQ(answer.assumed_peak, answer.peak);
-    // Of a tiny step the best plan cuts little; those by hand cut parameters and what the optimizer keeps of them.
+    // The best plan of a tiny step cuts little; those by hand cut parameters and what the optimizer keeps of them.
     const ShardingProblem problem = ShardingProblem::of(step.graph, options);
     std::vector<ShardingPlan> plans{answer.plan};
     for (const HandPlan hand : hand_plans(options.mesh)) {

@@ -77,8 +77,8 @@ int64_t largest_with(int64_t vocabulary, const Graph& graph) {
   return largest;
 }
 
-// A language model whose embedding and head are cut along the vocabulary: nothing on a device has all of it, so neither
-// has what a collective gives. Without log_softmax taken apart the logits are gathered.
+// Embedding and head of a language model are cut along the vocabulary. Nothing on a device has all of it, so nothing
+// that a collective gives has. Without log_softmax taken apart the logits are gathered.
 TEST(CutVocabulary, GathersNoLogitsOfALanguageModel) {
   constexpr int64_t vocabulary = 104;  // no other dimension is as large
   for (const bool split : {true, false}) {

@@ -14,11 +14,12 @@
 //     x = base, y = base.view(...)       the same bytes, another shape                              kPartial
 //     x = base, y = base                                                                            kSame
 //
-// Exact whenever one of the views visits no element twice in an order that nests (what slicing, transposing and viewing
-// produce) and the other has at most kMostRuns runs of adjacent elements; otherwise kMay, never a wrong kNone or
-// kPartial. The tests compare with sets of bytes on thousands of random geometries.
+// The answer is exact whenever one view is simple and the other has at most kMostRuns runs of adjacent elements. Simple
+// means that no element is visited twice, in an order that nests, which slicing, transposing and viewing produce.
+// Otherwise it is kMay, never a wrong kNone or kPartial. The tests compare with sets of bytes on thousands of random
+// geometries.
 //
-// Geometry only: shadowgraph/analysis/effects.h tells what the views contain at some point of the program.
+// Only geometry counts: what the views contain at some point of the program is told by Effects.
 #pragma once
 
 #include <cstdint>

@@ -6,11 +6,13 @@
 //
 // A node depends on another that
 //   - makes a value that it reads, or allocates a storage that it touches;
-//   - wrote last what it reads or writes, or read what it overwrites since that was written (shadowgraph/analysis/effects.h; so random
-//     nodes of one generator, and collectives, stay in order). A node that looks at the geometry of its operands alone, a
-//     view, stands on the same side as it is of writes that may change that (t_, resize_, set_, out=), not of others;
+//   - wrote last what it reads or writes, or read what it overwrites since that was written (Effects). So random nodes
+//     of one generator, and collectives, stay in order;
 //   - reads the host or is unknown, if it is such a node itself: what the host saw, it saw in that order;
 //   - is its forward node.
+// A view looks at the geometry of its operands alone. It stays on the same side of writes that may change that (t_,
+// resize_, set_, out=), not of others.
+//
 // Edges are direct ones only: a read depends on the last write, not on all before. So there are about as many as there
 // are operands. Edits make a Dependences stale; run it again.
 #pragma once
@@ -37,20 +39,19 @@ class Dependences {
   std::span<const NodeId> after(NodeId id) const { return row(after_, after_begin_, id); }
   size_t edge_count() const { return before_.size(); }
 
-  // Whether `node` may stand directly before `position` (invalid: at the end), everything else staying where it is:
-  // nothing that it depends on, or that depends on it, is between. Placeholders stay first, sg::output and sg::gradient
-  // last. Costs the node's edges.
+  // Says whether `node` may stand directly before `position` (invalid: at the end), everything else staying where it
+  // is. Nothing that it depends on, or that depends on it, may be between. Placeholders stay first, sg::output and
+  // sg::gradient last. Costs the node's edges.
   bool can_move_before(const Graph& graph, NodeId node, NodeId position) const;
 
-  // Where `nodes` can all be run, one right after the other: before `position` (invalid: at the end), once `delayed`
-  // have been moved there, too, in this order, to stand behind them.
+  // A place where `nodes` can all be run, one right after the other: before `position` (invalid: at the end). First
+  // `delayed` must be moved there, too, in this order, to stand behind them.
   struct MeetingPoint {
     NodeId position;
     std::vector<NodeId> delayed;
     // The last of `nodes` need not move, and nobody has to wait.
     bool at_last = true;
-    // If there is no such place: the node that needs one of them and that another of them needs, or that is too far
-    // from them to be found.
+    // If there is no such place: a node that needs one of them and that another needs, or one too far away to be found.
     NodeId obstacle;
   };
   // Nodes that wait are looked for among at most `farthest` nodes. Costs the edges of `nodes`, and of those looked at.
@@ -68,9 +69,10 @@ class Dependences {
   std::vector<uint32_t> before_begin_, after_begin_;  // by node index, one more than there are
 };
 
-// All nodes so that each comes after what it depends on; as they are now, but for what must come earlier, which comes
-// just before the first that needs it. Nodes of one group (`group_of(node)` >= 0) come together. Throws GraphEditError
-// if nodes, or groups, depend on one another in a circle; the message names one. Linear; no recursion.
+// Returns all nodes so that each comes after what it depends on. They keep their order, but for nodes that must come
+// earlier: those come just before the first that needs them. Nodes of one group (`group_of(node)` >= 0) come together.
+// Throws GraphEditError if nodes, or groups, depend on one another in a circle; the message names one. Linear; no
+// recursion.
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences);
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences,
                                       const IdMap<NodeId, int32_t>& group_of);

@@ -2,7 +2,7 @@
 //
 // A storage has version 0 when it is born; each write, through whichever alias, makes the next version for all of them.
 // A node reads the storages of its tensor operands at the version current at that point (an operand gives geometry, the
-// read gives content). Views, `empty_like` and the like look at geometry only: their reads are listed too, since they
+// read gives content). Views, `empty_like` and the like look at geometry only. Their reads are listed too, since they
 // need the storage to exist, and geometry_only() says that no write before them matters. Filling a fresh result is not
 // a write: that is its version 0.
 //
@@ -11,15 +11,15 @@
 //     %3 = aten::relu(self=%0)   : f32[2,3] @s1             reads s0@1
 //
 // Random generators are pseudo storages, one per device: StorageIds from graph.storage_count() on, listed by
-// generators(). A random node reads and writes the one of its generator argument's device, or, without generator
-// argument, of a function's device argument or else of the device of its first tensor result or operand. So random
-// nodes are ordered like writes to one buffer.
+// generators(). A random node reads and writes the one of its generator argument's device. Without such an argument it
+// is that of a function's device argument, or else of the device of its first tensor result or operand. So random nodes
+// are ordered like writes to one buffer.
 //
 // Collectives (c10d) read and write one more pseudo storage, collectives(): every process must run them in the same
 // order.
 //
-// A target without facts (OperatorFacts::unknown), or a node that is given an opaque object, is assumed to read and
-// write everything it is given; unknown_targets() lists them, and no report should stay silent about that.
+// A target without facts (OperatorFacts::unknown) is assumed to read and write everything it is given. So is a node
+// that is given an opaque object. unknown_targets() lists them, and no report should stay silent about that.
 #pragma once
 
 #include <cstdint>
@@ -57,14 +57,14 @@ class Effects {
     const Entry& e = entries_[node.index];
     return {writes_.data() + e.writes, e.write_count};
   }
-  // Of its operands the node reads sizes and strides alone.
+  // The node reads only sizes and strides of its operands.
   bool geometry_only(NodeId node) const { return entries_[node.index].geometry_only; }
   bool collective(NodeId node) const { return entries_[node.index].collective; }
   bool random(NodeId node) const { return entries_[node.index].random; }
   bool host_read(NodeId node) const { return entries_[node.index].host_read; }
   bool unknown(NodeId node) const { return entries_[node.index].unknown; }
-  // Nothing happens but that the results come to be: no write, no randomness, no collective, no host read, nothing
-  // unknown, and not sg::output or sg::gradient, which are there for what they say. Placeholders are pure.
+  // The results come to be and nothing else happens: no write, no randomness, no collective, no host read, nothing
+  // unknown. sg::output and sg::gradient, which are there for what they say, are not pure. Placeholders are.
   bool is_pure(NodeId node) const { return entries_[node.index].pure; }
 
   // Version at the end of the graph; generators included.

@@ -21,15 +21,20 @@ namespace SHADOWGRAPH_API shadowgraph {
 // Everything, erased nodes' holes included, so that all ids mean the same in both. Costs a copy of the memory.
 Graph clone(const Graph& graph);
 
-// Copies the nodes of `piece` before `position` of `into` (invalid: at the end, before sg::output and sg::gradient),
-// its sg::input, sg::parameter and sg::buffer placeholders standing for `inputs`, in program order. Returns what the
-// piece outputs, in order; an invalid id where it outputs None or nothing tensor-like.
+// Copies the nodes of `piece` before `position` of `into` (invalid: at the end, before sg::output and sg::gradient).
+// Its sg::input, sg::parameter and sg::buffer placeholders stand for `inputs`, in program order. Returns what the piece
+// outputs, in order; an invalid id where it outputs None or nothing tensor-like.
 //
 // Regions of the piece come under that of the node at `position`; sg::constant nodes go to the other placeholders. What
 // aliases a placeholder aliases the value given for it. Storages given live on as long as the new nodes need them.
-// Throws GraphEditError, before any change, if the number of inputs or the dtype, sizes or device of one differ from
-// the placeholder's (or strides and offset, where the piece makes views of it), if placeholders that share a storage
-// are given values that do not, if an input is not made before `position`, or if the piece has sg::gradient nodes.
+//
+// Throws GraphEditError, before any change, if
+//
+//   - the number of inputs differs, or the dtype, sizes or device of one (strides and offset, too, where the piece
+//     makes views of it);
+//   - placeholders that share a storage are given values that do not;
+//   - an input is not made before `position`;
+//   - the piece has sg::gradient nodes.
 std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, std::span<const ValueId> inputs);
 
 // A piece cut out: a graph of its own, and what of the graph around it goes in and comes out.
@@ -64,9 +69,9 @@ class NodeCopier {
   void bind(ValueId from, ValueId to);
   // What lies in the region `from` will lie in `to`.
   void bind(RegionId from, RegionId to) { regions_[from] = to; }
-  // All of a node but what refers to nodes and values that are not copied: the forward link, and tensors saved from
-  // elsewhere that finish() does not find. Deaths of bound storages are not copied. Throws GraphEditError if an operand
-  // is neither bound nor made by a node copied before. Nothing else is checked.
+  // Copies all of a node except what refers to nodes and values that are not copied. Such are the forward link, and
+  // tensors saved from elsewhere that finish() does not find. Deaths of bound storages are not copied. Throws
+  // GraphEditError if an operand is neither bound nor made by a node copied before. Nothing else is checked.
   NodeId copy(NodeId node, NodeId position);
   // Call at the end: saved tensors that were made later.
   void finish();

@@ -4,11 +4,15 @@
 //     NodeId call = replace_by_call(graph, group);
 //     inline_call(graph, call, body);                        // `body` as extract(graph, nodes) gave it
 //
-// Legal is what can run at one point: no way by values, storages, random numbers or host reads leaves the nodes and
-// comes back into them. What the nodes do to others must be in the schema: an argument that they write is `Tensor(a!)`,
-// a result that shares the storage of an argument has its `(a)`, nodes that draw random numbers need a `Generator?`
-// argument, collectives a `str group_name` as _c10d_functional's operators have, nodes that read the host or are
-// unknown `...` (then everything is assumed of the call). schema_of() writes such a schema.
+// Nodes are legal if they can run at one point. No way by values, storages, random numbers or host reads may leave them
+// and come back into them. What they do to others must be in the schema:
+//
+//   - an argument that they write is `Tensor(a!)`; a result that shares the storage of an argument has its `(a)`;
+//   - nodes that draw random numbers need a `Generator?` argument;
+//   - collectives need a `str group_name`, as _c10d_functional's operators have;
+//   - nodes that read the host or are unknown need `...` (then everything is assumed of the call).
+//
+// schema_of() writes such a schema.
 //
 // The call has the innermost region around all its nodes, and phase, modes and source of the first. Its results live
 // where the old ones did; storages that only the nodes used are gone. Tensors saved as inputs or outputs stay saved;
@@ -47,8 +51,8 @@ struct GroupCall {
   std::vector<ValueId> outputs;
 };
 
-// Throws ParseError for what is no schema, GraphEditError, with nothing changed, for what is not legal, or if inputs or
-// outputs are missing from `arguments` or `outputs` or do not fit the schema.
+// Throws ParseError for what is no schema. Throws GraphEditError, with nothing changed, for what is not legal. Throws
+// it, too, if inputs or outputs are missing from `arguments` or `outputs` or do not fit the schema.
 NodeId replace_by_call(Graph& graph, const GroupCall& group);
 // Many at once, none sharing a node with another; linear in all. By group, the calls.
 std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> groups);

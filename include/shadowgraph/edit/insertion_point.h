@@ -6,7 +6,7 @@
 //
 // Nodes inserted one after another come in that order. They take over from the node named at construction: region,
 // phase, grad mode and autocast flags, forward node and source line, but no notes. Operands must be made before the
-// place, a storage that died earlier lives on until the new node, and sg:: placeholders come first, sg::output and
+// place, and a storage that died earlier lives on until the new node. sg:: placeholders come first, sg::output and
 // sg::gradient last; a place among the placeholders means the one after them for every other node. Constant time.
 // (torch.fx has graph.inserting_before; Cranelift calls it a cursor.)
 //

@@ -8,21 +8,24 @@
 //
 // One call a line, as shadowgraph/text.h writes them without types and attributes; blank lines and `# comments` are
 // skipped.
-//   %name    a value. One that no line makes is a wildcard: any value, the same everywhere in a match
-//   $name    any argument, the same everywhere in a match; `_` any argument at all
-//   name=..  a constant, matched exactly (1 is not 1.0); what is left out has its default; `...` at the end: anything
-//   [%a, %b] a list of as many values; `None` an argument that is not there; `_` a result that nobody reads
-//   return   the values that the rest of the graph may use; those of other lines may be used within a match only
+//     %name    a value. One that no line makes is a wildcard: any value, the same everywhere in a match
+//     $name    any argument, the same everywhere in a match; `_` any argument at all
+//     name=..  a constant, matched exactly (1 is not 1.0); what is left out has its default; `...` at the end: anything
+//     [%a, %b] a list of as many values; `None` an argument that is not there; `_` a result that nobody reads
+//     return   the values that the rest of the graph may use; those of other lines may be used within a match only
+//
 // An operator is named with its overload ("aten::add.Tensor"); a function by the name it has in the graph.
 //
-// A match can be replaced as a whole by something at one point, by default the place of its last node: nothing that it
-// read was written since, and if it writes or is random itself, nothing in between depends on it. Where a value that it
-// returns is used before its last node, that point is earlier, or others have to wait (Dependences::meeting_point).
-// Where there is no such point it is no match, and is told of as refused. Matches do not overlap; the first in program
-// order wins. Nothing is matched whose inner values are saved for backward by other nodes.
+// A match can be replaced as a whole by something at one point, by default the place of its last node. Nothing that it
+// read may be written since. If it writes or is random itself, nothing in between may depend on it. Where a value that
+// it returns is used before its last node, that point is earlier, or others have to wait (Dependences::meeting_point).
+// Where there is no such point it is no match, and is told of as refused.
+//
+// Matches do not overlap; the first in program order wins. Nothing is matched whose inner values are saved for backward
+// by other nodes.
 //
 // nativert and torch.fx (subgraph_rewriter) match likewise. Linear in the graph for patterns whose calls are linked by
-// operands; where a line shares only operands with those after it, all users of those operands are tried.
+// operands. Where a line shares only operands with those after it, all users of those operands are tried.
 #pragma once
 
 #include <cstdint>

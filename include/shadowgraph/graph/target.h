@@ -1,8 +1,7 @@
 // What a node calls: an operator, one of the sg:: built-ins, or a function the user registered.
 //
-// A target is kept as name and schema text, so that a graph with somebody's own operator opens in a tool that does not
-// have it; the schema is parsed without registration. shadowgraph/graph/libtorch.h has the schema and the operator as
-// libtorch knows them.
+// A target is kept as name and schema text, so that a graph with somebody's own operator opens in a tool without it.
+// The schema is parsed (without registration) when first asked for, the operator handle looked up likewise.
 #pragma once
 
 #include <atomic>
@@ -27,15 +26,15 @@ enum class TargetKind : uint8_t {
   kFunction,  // a user-registered function with a shape rule
 };
 
-// What an operator does to its arguments and how its results come to be: from its schema, and from the table in
-// ir/operators/ where schemas lie or say nothing. Arguments and results are given by schema position.
+// Says what an operator does to its arguments and how its results come to be. This comes from its schema, and from the
+// table in ir/operators/ where schemas lie or say nothing. Arguments and results are given by schema position.
 //
 //     graph.facts(node).written          // of aten::add_.Tensor: {0}
 //
-// A user-registered function is believed in the same way: its schema's alias annotations are its contract, an argument
+// A user-registered function is believed in the same way: its schema's alias annotations are its contract. An argument
 // of type Generator says that it draws random numbers, and a string `group_name` that it is a collective, as in
 // _c10d_functional's schemas. What a schema cannot tell (variadic arguments, custom class objects, `Any`) makes the
-// target `unknown`: it is then assumed to read and write all it is given.
+// target `unknown`. It is then assumed to read and write all it is given.
 struct OperatorFacts {
   struct Alias {
     uint16_t result = 0;
@@ -44,7 +43,7 @@ struct OperatorFacts {
   };
 
   std::vector<uint16_t> written;  // arguments whose storages are written
-  // Of those, the ones written as a whole, whatever they held: `out=`, copy_, fill_, normal_.
+  // Written arguments that are written as a whole, whatever they held: `out=`, copy_, fill_, normal_.
   std::vector<uint16_t> overwritten;
   // If >= 0, arguments are written only when this bool argument is true (batch norm's `training`).
   int write_condition = -1;

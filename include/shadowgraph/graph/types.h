@@ -156,8 +156,9 @@ enum class StorageKind : uint8_t {
 constexpr int kStorageKindCount = 8;
 std::string_view to_string(StorageKind kind);
 
-// One allocation. Lifetimes are those observed while the program ran: `born` is the node that allocated it (a
-// placeholder for what existed before); death is recorded at the node after which it was freed, see Graph::freed_after.
+// One allocation. Lifetimes are those observed while the program ran. `born` is the node that allocated it (a
+// placeholder for what existed before). Its death is recorded at the node after which it was freed, see
+// Graph::freed_after.
 struct Storage {
   int64_t bytes = 0;
   c10::DeviceType device_type = c10::DeviceType::CPU;

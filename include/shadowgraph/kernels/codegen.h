@@ -6,8 +6,8 @@
 // Beside emit_cpp's files come NAME_kernels.cpp, loops that include nothing, and NAME_kernels.h, which calls them on
 // tensors; NAME.cpp calls that. All of it needs libtorch alone: no library of shadowgraph, no cache, no compiler at run
 // time. CMakeLists.txt compiles the loops for the processor that builds them (NAME_KERNEL_FLAGS), so build where it runs.
-// Groups that were measured and are slower than their nodes stay nodes, and those that write in place and give more
-// results besides; all others are kernels.
+// Groups that were measured and are slower than their nodes stay nodes. So do those that write in place and give more
+// results besides. All others are kernels.
 //
 // Tensors that one call writes must not overlap others that it is given, unless they do in the graph: such a call throws
 // std::invalid_argument. Plain replay and emit_cpp without kernels run it as eager does.

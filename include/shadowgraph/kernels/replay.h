@@ -5,14 +5,14 @@
 //     executor.run(bindings);                                // nodes run one by one until their kernel is there
 //     groups->summary();                                     // what became of them
 //
-// A group is nodes that plan_kernel makes one program of, in one phase, and that can run at one point: no way leads out
+// A group is nodes of one phase that plan_kernel makes one program of, and that can run at one point. No way leads out
 // of it and back in, by values, writes, draws or what the host reads. What no kernel does stays a call. Within a group
 // results that nobody outside reads are never stored, and writes reach the tensors that they reached.
 //
-// The first calls of a kernel are made both ways in turn, and the faster way is kept: in the cache's manifest by size
-// class and threads, so that the next process knows (KernelMeasureOptions). Where a run's tensors are not as the graph says,
-// where tensors that a group writes overlap others unknown to the graph, and where somebody watches operators, nodes
-// run as they would have.
+// The first calls of a kernel are made both ways in turn, and the faster way is kept. The cache's manifest has it by
+// size class and threads, so that the next process knows (KernelMeasureOptions). Nodes run as they would have where a
+// run's tensors are not as the graph says, and where somebody watches operators. So they do where tensors that a group
+// writes overlap others unknown to the graph.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Which stages of a chain to keep, to keep in part, or to compute again in backward, so that recomputing costs least
-// within a number of bytes. Numbers alone: no graph is needed. shadowgraph/passes/checkpoint.h makes them of one.
+// Chooses which stages of a chain to keep, to keep in part, or to compute again in backward. Recomputing then costs
+// least within a number of bytes. Only numbers are needed, no graph; shadowgraph/passes/checkpoint.h makes them of one.
 //
 //     std::vector<ChainStage> stages = ...;                  // forward runs 0, 1, ..., backward the other way
 //     const ChainSolver solver(stages, 8'000'000'000);       // bytes; once for all smaller budgets, too
@@ -7,20 +7,20 @@
 //     plan->cost;                                            // of what is computed again
 //     for (const ChainOperation& step : schedule(stages, *plan)) ...
 //
-// The dynamic programme is rotor's (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, "Optimal checkpointing for
-// heterogeneous chains"), with more than one way to keep a stage, as in Rockmate (Zhao et al. 2023). Of the stages s..t,
-// with the input of s in memory and m bytes besides, the least cost is the least of
+// The dynamic programme is rotor's (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, "Optimal checkpointing
+// for heterogeneous chains"). A stage may be kept in more than one way, as in Rockmate (Zhao et al. 2023). For the
+// stages s..t, with the input of s in memory and m bytes besides, the least cost is the least of
 //
 //     keep       an option o of s:    cost of o  +  least(s+1, t, m - saved of o)
 //     drop       s .. k-1 run, and leave but the input of k:
 //                forward of s .. k-1  +  least(k, t, m - that input)  +  least(s, k-1, m)
 //
-// It is the least among schedules that, once they keep something for backward, keep it until backward has been there;
+// It is the least among schedules that, once they keep something for backward, keep it until backward has been there.
 // tests/passes/chain_test.cpp holds it against an enumeration of all of these.
 //
-// Memory is counted in slots: a part of the budget each, every size rounded up to whole ones. So a plan never needs more
-// than it was made for, and may cost a little more than it would have to. Time: slots x stages^3 / 6, 100 stages and 500
-// slots in tens of milliseconds; memory: 8 x slots x stages^2 bytes.
+// Memory is counted in slots, each a part of the budget, with every size rounded up to whole ones. So a plan never
+// needs more than it was made for, and may cost a little more than it would have to. Time: slots x stages^3 / 6; 100
+// stages and 500 slots take tens of milliseconds. Memory: 8 x slots x stages^2 bytes.
 #pragma once
 
 #include <cstddef>
@@ -53,8 +53,8 @@ struct ChainStage {
   int64_t keeping_peak = 0;   // if everything is kept
   int64_t backward_peak = 0;  // most bytes in its backward, with all that it saved and all that later stages left
                               // behind (gradients of parameters)
-  int64_t resident = 0;       // bytes that are there when it has to be run again, its forward not among them: the
-                              // gradient of its output, what later stages left behind
+  int64_t resident = 0;       // bytes that are there when it has to be run again, without its forward: the gradient of
+                              // its output, what later stages left behind
   std::vector<ChainOption> options;  // the first keeps everything at no cost
   // What is dropped may begin and end here. A stage between others that are run again is run again in any case.
   bool droppable = true;
@@ -119,9 +119,9 @@ struct ChainOperation {
 };
 std::vector<ChainOperation> schedule(std::span<const ChainStage> stages, const ChainPlan& plan);
 
-// Tensors sent to the host in forward and fetched in backward: the cost of what neither hides, where each direction runs
-// beside `hidden_out` and `hidden_back` of computing. In the unit of these; `bytes_per_unit` is what the link carries in
-// one.
+// Returns the cost of tensors that go to the host in forward and come back in backward: what computing does not hide.
+// Each direction runs beside `hidden_out` and `hidden_back` of computing, in the same unit. `bytes_per_unit` is what
+// the link carries in one unit.
 int64_t exposed_transfer(int64_t bytes, double bytes_per_unit, int64_t hidden_out, int64_t hidden_back);
 
 }  // namespace shadowgraph

@@ -4,9 +4,9 @@
 //     auto p = fit.of({{64, 96, 160, 224}});                // 32*batch
 //     p->evaluate({{512}});                                 // 16384
 //
-// Integers and rationals only: a fit is exact at every sample or there is none. The fewest terms win. There is at least
-// one sample more than terms, and of each size one value more than it takes, so that a polynomial is never merely drawn
-// through its points.
+// Only integers and rationals occur: a fit is exact at every sample or there is none. The fewest terms win. There is at
+// least one sample more than terms, and one value more of each size than it takes. So a polynomial is never merely
+// drawn through its points.
 #pragma once
 
 #include <array>

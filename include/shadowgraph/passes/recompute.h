@@ -1,18 +1,20 @@
-// The least recomputing within a number of bytes: a training step as a chain of stages, the curve of peak against what is
-// computed again, and the policy `optimal` of the pass `checkpoint`.
+// Finds the least recomputing within a number of bytes. Treats a training step as a chain of stages, and gives the
+// curve of peak against what is computed again. It is the policy `optimal` of the pass `checkpoint`.
 //
 //     const CheckpointCurve curve = CheckpointCurve::of(graph);
 //     for (const CheckpointChoice& choice : curve.choices()) ...      // cheapest first, each with a lower peak
 //     const CheckpointChoice* best = curve.within(40'000'000'000);    // nullptr: none is
 //     checkpoint_segments(graph, best->segments);
 //
-// Every choice was made on a copy of the graph and its live bytes counted, so its peak is that of the graph that it
+// Every choice was made on a copy of the graph and its live bytes counted. So its peak is that of the graph that it
 // makes, to the byte. What is tried does not depend on the budget that is asked for. Hence
 //
-//     no choice is above the budget that it is asked for;
-//     a smaller budget never gives a higher peak, nor less to compute again;
-//     no choice is worse than those of the policies each, every (second), sqrt and budget for these regions, or, where
-//     stages are found, for the longest run of numbered modules: they are among what is tried.
+//   - no choice is above the budget that it is asked for;
+//   - a smaller budget never gives a higher peak, nor less to compute again;
+//   - no choice is worse than those of the policies each, every (second), sqrt and budget, which are among what is
+// tried.
+//
+// The policies are tried for these regions or, where stages are found, for the longest run of numbered modules.
 #pragma once
 
 #include <cstdint>
@@ -39,14 +41,15 @@ CostOfNode flops_and_bytes();
 // ---------------------------------------------------------------------------------------------------------------------
 // A training step as a chain.
 //
-// Forward is cut where all that comes later depends on what came before by one tensor alone (its maker dominates what
-// follows), tensors without gradients aside, such as masks and tables of positions. Where the program has no such place
-// for long (skip connections over half of a network), those tensors that pass over the most are set aside: they are kept,
-// and `not_a_chain` says which. With regions, these are the stages, and what lies between them is always kept.
+// Forward is cut where all that comes later depends on what came before by one tensor alone: its maker dominates what
+// follows. Tensors without gradients do not count, such as masks and tables of positions. The program may have no such
+// place for long (skip connections over half of a network). Then those tensors that pass over the most are set aside:
+// they are kept, and `not_a_chain` says which. With regions, these are the stages, and what lies between them is always
+// kept.
 //
-// The options of a stage are sets of tensors to keep among those that backward reads: found from both ends, dropping
-// from all the one that costs least for its bytes, adding to none the one that saves most, and of these the ones that no
-// other beats in both.
+// The options of a stage are sets of tensors to keep among those that backward reads. They are found from both ends.
+// From all, the tensor goes that costs least for its bytes; to none, the one comes that saves most. Those that no other
+// beats in both stay.
 
 struct CheckpointStage {
   NodeId first, last;                           // forward nodes
@@ -59,8 +62,9 @@ struct CheckpointChainOptions {
   CostOfNode cost = {};      // flops_and_bytes()
   int64_t most_stages = 80;  // neighbours are taken together beyond that
   int64_t most_options = 8;  // of a stage
-  // Bytes that a link to the host carries in a unit of cost, each way at once: kept tensors may then wait for backward on
-  // the host. Of a stage's transfers, what its own forward and its own backward hide costs nothing. 0: no link.
+  // Bytes that a link to the host carries in a unit of cost, each way at once. Kept tensors may then wait for backward
+  // on the host. The part of a stage's transfers that its own forward and its own backward hide costs nothing. 0: no
+  // link.
   double link = 0;
 };
 
@@ -101,9 +105,9 @@ struct CheckpointCurveOptions {
 
 class CheckpointCurve {
  public:
-  // The regions are the stages, and what the other policies choose among; without: stages are found, and the others take
-  // the longest run of numbered modules. Some 80 rewritten copies of the graph. With a link to the host, peaks are of the
-  // bytes on the device that holds most; a step on the CPU has nothing to gain there.
+  // `regions` are the stages, and what the other policies choose among. Without them stages are found, and the other
+  // policies take the longest run of numbered modules. Makes some 80 rewritten copies of the graph. With a link to the
+  // host, peaks are the bytes on the device that holds most; a step on the CPU gains nothing there.
   static CheckpointCurve of(const Graph& graph, std::span<const RegionId> regions = {},
                             const CheckpointCurveOptions& options = {});
 

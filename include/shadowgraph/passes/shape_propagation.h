@@ -6,10 +6,14 @@
 //     bool changed = shapes.apply(graph);
 //
 // The operators run, not the model: rules, decompositions and Meta kernels as in a capture, below autograd, in program
-// order. What the model computed on the host from a size is in the graph as a number, and stays: a view to [8, 64] is
-// one to [8, 64] however large the batch is now. Such baked-in sizes are found: where an operator refuses its operands,
-// where its results no longer fit the graph, or where a size-like argument equals a recorded size that has changed. For
-// sizes that follow the inputs, fit them from captures instead: shadowgraph/passes/symbolic_graph.h.
+// order. A number that the model computed on the host from a size is a constant of the graph, and stays. A view to [8,
+// 64] is one to [8, 64] however large the batch is now. Such baked-in sizes are found in three ways:
+//
+//   - an operator refuses its operands;
+//   - its results no longer fit the graph;
+//   - a size-like argument equals a recorded size that has changed.
+//
+// For sizes that follow the inputs, fit them from captures instead: SymbolicGraph.
 //
 // With the recorded inputs the graph comes out as it was, byte for byte. The idea is torch.fx's ShapeProp and
 // FakeTensorProp. Linear; about 2 us a node.
@@ -79,7 +83,7 @@ struct BakedSize {
   int64_t now = 0;        // what that dimension is now
 };
 
-// The operators cannot be run on the new inputs, or their results no longer fit the graph; names the node, and the
+// The operators cannot be run on the new inputs, or their results no longer fit the graph. Names the node, and the
 // sizes found baked-in at it or above it.
 class ShapePropagationError : public Error {
  public:

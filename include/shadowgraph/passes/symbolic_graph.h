@@ -6,14 +6,19 @@
 //     Graph at_512 = symbolic.instantiate({{"batch", 512}});      // what a capture at 512 gives, without one
 //
 // Aligned means equal in all but numbers: nodes, operators, operands, regions, storages and their lives, saved tensors.
-// Where a kernel or a branch was chosen by the size, the graphs differ, and fit() says at which node. Fitted are sizes,
-// strides, offsets, bytes of storages, integers in arguments, floating-point arguments that are such an integer or the
-// inverse of one (a mean's 1/n), sizes in guards and in the metadata. A number that no polynomial fits is an
-// error that names it, so what instantiate() gives is wrong in one case only: the program changes its ways at a size
-// that was not captured. difference_from() compares with a capture where it matters, such as the end of a range.
+// Where a kernel or a branch was chosen by the size, the graphs differ, and fit() says at which node. These numbers are
+// fitted:
 //
-// Sizes 0 and 1 are not like others (broadcasting, strides): leave them out of the captures; sizes below the smallest
-// captured are refused. If captures are at 64, 128 and 192, only multiples of 64 apart are answered: floor divisions
+//   - sizes, strides, offsets, bytes of storages, integers in arguments;
+//   - floating-point arguments that are such an integer or the inverse of one (a mean's 1/n);
+//   - sizes in guards and in the metadata.
+//
+// A number that no polynomial fits is an error that names it. So instantiate() gives something wrong in one case only:
+// the program changes its ways at a size that was not captured. difference_from() compares with a capture where it
+// matters, such as the end of a range.
+//
+// Sizes 0 and 1 are not like others (broadcasting, strides): leave them out of the captures. Sizes below the smallest
+// captured are refused. If captures are at 64, 128 and 192, only multiples of 64 apart are answered. Floor divisions
 // and padding, as of attention's statistics or of strided convolutions, are polynomials there and nowhere else.
 // docs/symbolic-shapes.md has the whole story.
 #pragma once

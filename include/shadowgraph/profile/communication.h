@@ -92,8 +92,8 @@ Interconnect interconnect_from_json(const nlohmann::json& json, const std::strin
 // ---------------------------------------------------------------------------------------------------------------------
 // One collective of n processes.
 //
-// The payload B is the whole tensor: what all_reduce and broadcast are given, what all_gather gives, what reduce_scatter
-// and all_to_all are given, n tensors of gather and scatter.
+// The payload B is the whole tensor: what all_reduce, broadcast, reduce_scatter and all_to_all are given, and what
+// all_gather gives. For gather and scatter it is n tensors.
 //
 //                                    wire bytes    hops          ring of all processes, unless said otherwise
 //     all_gather, reduce_scatter     (n-1)/n B     n-1
@@ -107,7 +107,7 @@ Interconnect interconnect_from_json(const nlohmann::json& json, const std::strin
 //     seconds = base + sum of the hops' latencies + wire bytes / bandwidth;   0 for one process
 //
 // all_reduce takes the faster of ring and tree, as NCCL's tuning does. Where a group spans blocks, a ring crosses from
-// one to the next on as many links as the group has processes in a block: bandwidth = min(inner, outer x processes).
+// one to the next on as many links as the group has processes in a block. So bandwidth = min(inner, outer x processes).
 
 enum class CollectiveAlgorithm : uint8_t { kNone, kRing, kTree, kDirect, kTable };
 std::string_view to_string(CollectiveAlgorithm algorithm);
@@ -172,7 +172,7 @@ class Communication {
   CommunicationSum of(CollectiveKind kind) const;
   CommunicationSum of(PhaseId phase) const;
   CommunicationSum of_group(uint32_t group) const;
-  // Of a forward node: its own, and those that differentiate it.
+  // Sums what a forward node sends: its own, and those that differentiate it.
   CommunicationSum forward(NodeId node) const;
   CommunicationSum backward(NodeId node) const;
 
@@ -200,9 +200,9 @@ class Communication {
 // ---------------------------------------------------------------------------------------------------------------------
 // Computing and communicating at the same time.
 //
-// Two streams work through the program in its order. A collective begins when the stream of computing has done what was
-// issued before it and the one of communicating is free; a synchronous one holds computing up until it ends, an
-// asynchronous one until its result is waited for (wait_tensor) or first used. So
+// Two streams work through the program in its order. A collective begins when the computing stream has done what was
+// issued before it and the communicating one is free. A synchronous one holds computing up until it ends. An
+// asynchronous one does so until its result is waited for (wait_tensor) or first used. So
 //
 //     max(compute, communication) <= seconds <= compute + communication
 //

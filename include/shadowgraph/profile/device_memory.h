@@ -48,10 +48,12 @@ struct AllocatorSettings {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// PyTorch's caching allocator on a device that is not there (c10/cuda/CUDACachingAllocator.cpp): a small pool (requests of
-// up to 1 MiB, in segments of 2 MiB) and a large one, both by stream; best fit, splitting, merging of free neighbours;
-// what is freed stays reserved until memory runs out. Deterministic: segments get rising addresses, where cudaMalloc's
-// are anything, which decides between free blocks of equal size alone.
+// Does what PyTorch's caching allocator does on a device that is not there (c10/cuda/CUDACachingAllocator.cpp). It has
+// a small pool (requests of up to 1 MiB, in segments of 2 MiB) and a large one, both by stream. It takes the best fit,
+// splits blocks and merges free neighbours; freed memory stays reserved until memory runs out.
+//
+// Deterministic: segments get rising addresses, where cudaMalloc's are anything. That only decides between free blocks
+// of equal size.
 //
 //     CachingAllocator allocator;
 //     const auto a = allocator.allocate(3 * kMebibyte);   // reserves 20 MiB, of which 17 stay free
@@ -109,7 +111,7 @@ class CachingAllocator {
     bool expandable;
     std::vector<BlockInfo> blocks;
   };
-  // An allocation, until it is freed. Of 0 bytes it is empty: nothing is allocated then.
+  // An allocation, until it is freed. It is empty for 0 bytes: nothing is allocated then.
   struct Handle {
     uint32_t block = 0xFFFFFFFFU;
     bool valid() const { return block != 0xFFFFFFFFU; }
@@ -145,22 +147,24 @@ class CachingAllocator {
 // ---------------------------------------------------------------------------------------------------------------------
 // What a device holds while a graph runs.
 //
-// The graph's allocations and frees, in its order, go through a CachingAllocator: first what existed before (parameters,
-// buffers, optimizer state, inputs, in the order of their placeholders), then each node's results, its scratch memory, and
-// what dies at it. A training step is repeated: from the second on, gradients and results of the last one are freed first
-// (zero_grad(set_to_none=True)) and optimizer state is there already. So reserved memory is that of a run, not of a step.
+// The graph's allocations and frees, in its order, go through a CachingAllocator. First comes what existed before:
+// parameters, buffers, optimizer state, inputs, in the order of their placeholders. Then come each node's results, its
+// scratch memory, and what dies at it. A training step is repeated. From the second on, gradients and results of the
+// last one are freed first (zero_grad(set_to_none=True)) and optimizer state is there already. So reserved memory is
+// that of a run, not of a step.
 
 // Assumptions: what is on the device and in no graph. Every figure can be set.
 struct DeviceAssumptions {
   // The CUDA context with PyTorch's kernels loaded lazily: not the allocator's, but nvidia-smi's. Measured on H100 with
   // CUDA 12: 480 to 560 MiB; other drivers 300 to 800.
   int64_t context = 520 * kMebibyte;
-  // cuBLAS's workspace, from the caching allocator at the first matrix product and kept (aten/src/ATen/cuda/
-  // CublasHandlePool.cpp): 32 MiB from compute capability 9.0 on, 8,519,680 bytes (4096 KiB x 2 + 16 KiB x 8) before.
+  // cuBLAS's workspace, which the caching allocator gives at the first matrix product and which is kept
+  // (aten/src/ATen/cuda/CublasHandlePool.cpp). It has 32 MiB from compute capability 9.0 on, 8,519,680 bytes (4096 KiB
+  // x 2 + 16 KiB x 8) before.
   int64_t cublas_workspace = 32 * kMebibyte;
-  // NCCL's buffers for one process group, made when it is first used and kept: not the allocator's. 4 MiB, 512 KiB and
-  // 4,915,200 bytes for its three protocols (NCCL src/init.cc, src/include/device.h), for two neighbours on 16 channels;
-  // NCCL takes up to 32 channels, and fewer on slow links.
+  // NCCL's buffers for one process group, made when it is first used and kept; they are not the allocator's. NCCL has 4
+  // MiB, 512 KiB and 4,915,200 bytes for its three protocols (NCCL src/init.cc, src/include/device.h). This is for two
+  // neighbours on 16 channels; NCCL takes up to 32 channels, and fewer on slow links.
   int64_t nccl_group = 16 * 2 * (4 * kMebibyte + kMebibyte / 2 + 4'915'200);
 };
 
@@ -203,8 +207,8 @@ struct SettingsOutcome {
 };
 std::vector<SettingsOutcome> other_settings(const Graph& graph, const DeviceMemoryOptions& options = {});
 
-// Who keeps free memory from being given back when the reserved bytes are most: of each segment that is partly free the
-// storage that lives longest, with the free bytes beside it; most first.
+// Says who keeps free memory from being given back when the reserved bytes are most. Each segment that is partly free
+// has an entry: the storage that lives longest, with the free bytes beside it. Most come first.
 struct PinnedMemory {
   StorageId storage;  // invalid: a workspace or scratch memory
   int64_t bytes = 0;  // of the storage
@@ -216,10 +220,15 @@ std::vector<PinnedMemory> pinned_memory(const Graph& graph, const DeviceMemoryOp
 // ---------------------------------------------------------------------------------------------------------------------
 // A static plan: one arena, each storage of the step at a fixed offset, so that storages alive together do not overlap.
 //
-// Several planners run, and the least arena is taken: each storage where it is born into the lowest and into the tightest
-// gap; the long-lived from below and the short-lived from above; and, for graphs of at most `offline_limit` storages, all
-// storages by size and by size times life into the lowest place that is free all their life. No plan can be below `bound`,
-// the most bytes alive at once. Storages that existed before are in the plan, below everything else.
+// Several planners run, and the least arena is taken:
+//
+//   - each storage where it is born, into the lowest and into the tightest gap;
+//   - the long-lived from below and the short-lived from above;
+//   - all storages by size, and by size times life, into the lowest place that is free all their life. Only graphs of
+//     at most `offline_limit` storages get these.
+//
+// No plan can be below `bound`, the most bytes alive at once. Storages that existed before are in the plan, below
+// everything else.
 
 struct PlanRequest {
   int64_t bytes = 0;

@@ -6,7 +6,7 @@
 //     flops.uncovered();                           // [{"aten::fft_c2c", 3}]
 //
 // Formulas are rows of flop_table.h and elementwise_table.h. A node is uncovered if its operator has no elementwise
-// formula (row, view schema or pointwise tag) or if a formula refuses its shapes; what is known of it is still counted.
+// formula (row, view schema or pointwise tag) or if a formula refuses its shapes. What is known of it is still counted.
 // One pass over the nodes; formulas are looked up once a target.
 #pragma once
 

@@ -1,5 +1,6 @@
-// Recomputing in figures: the curve of peak against recomputed FLOPs as a table, JSON and a picture; a training step as a
-// chain for solvers of one's own; statistics of modules for PyTorch's selective-checkpoint ILP.
+// Puts recomputing into figures: the curve of peak against recomputed FLOPs as a table, JSON and a picture. Also writes
+// a training step as a chain for solvers of one's own, and statistics of modules for PyTorch's selective-checkpoint
+// ILP.
 //
 //     const StepTime time = StepTime::of(graph, DeviceSpec::named("h100"));
 //     const CheckpointCurve curve = CheckpointCurve::of(graph, {}, {.chain = {.cost = nanoseconds(time)}});
@@ -67,11 +68,13 @@ std::string to_svg(const RecomputeCurve& curve, const std::string& title);
 // docs/checkpointing.md. Seconds where times are given, FLOPs in any case.
 nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, const StepTime* time = nullptr);
 
-// The ModuleInfo of torch.distributed._tools.ilp_utils, which parse_module_info takes, and sac_milp then: "mod_order" and
-// "mod_stats", with the names, units (bytes, milliseconds) and meanings that they have there. A module's path comes after
-// `root` and a dot. Modules that are called more than once, or not, are not in it, and listed as "left_out". The curve of
-// memory against recomputing is that of dropping, one after the other, what takes the least time for its bytes, as a convex
-// function of `segments` lines, exactly where it has no more.
+// Returns the ModuleInfo of torch.distributed._tools.ilp_utils, which parse_module_info takes, and sac_milp then. It
+// has "mod_order" and "mod_stats", with the names, units (bytes, milliseconds) and meanings that they have there. A
+// module's path comes after `root` and a dot. Modules that are called more than once, or not at all, are listed as
+// "left_out" instead.
+//
+// The curve of memory against recomputing drops, one after the other, what takes the least time for its bytes. It is a
+// convex function of `segments` lines, exactly where it has no more.
 nlohmann::json sac_ilp_module_info(const Graph& graph, const StepTime& time, const std::string& root = "Model",
                                    size_t segments = 4);
 

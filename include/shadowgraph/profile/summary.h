@@ -17,7 +17,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 // How large the model is: elements and bytes of its parameters and buffers, shared ones once.
 //
 // Two placeholders are the same tensor if they have the same storage, offset and sizes (tied weights). Parameters that
-// are different parts of one storage (flattened recurrent weights) count each; bytes are those of the tensors, not of
+// are different parts of one storage (flattened recurrent weights) count each. Bytes are those of the tensors, not of
 // the storages, which may be padded.
 
 struct ParameterCount {
@@ -65,9 +65,9 @@ struct GroupFigures {
 
 constexpr uint32_t kNoGroup = 0xFFFFFFFFU;
 
-// `group_of` gives each node's group, or kNoGroup. Only nodes of phases forward and backward that are no placeholders,
-// outputs or gradient markers are counted. `parents`, if given, is a tree over the groups (parents before children,
-// kNoGroup for a root): `parameters` then counts each group's subtree, each storage once; all else is the group's own.
+// `group_of` gives each node's group, or kNoGroup. Counts only nodes of phases forward and backward that are no
+// placeholders, outputs or gradient markers. `parents`, if given, is a tree over the groups (parents before children,
+// kNoGroup for a root). `parameters` then counts each group's subtree, each storage once; all else is the group's own.
 std::vector<GroupFigures> group_figures(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
                                         const Flops& flops, const IdMap<NodeId, uint32_t>& group_of,
                                         uint32_t group_count, std::span<const uint32_t> parents = {});
@@ -88,10 +88,14 @@ std::vector<GroupFigures> group_figures(const Graph& graph, const IdMap<StorageI
 //   Fwd elem.,   elementwise operations
 //   Bwd elem.
 //
-// All bytes are those of whole storages counted once, where ColossalAI's analyzer, whose columns these are, sums the
-// logical bytes of tensors keyed by data pointer: a view is free here, Output and Temp never overlap, a tensor that is
-// saved by the operator that made it is Output rather than dropped as an alias, and Backward is what backward really
-// allocates rather than the size of the inputs. Its FLOPs are MACs: half of ours.
+// All bytes are those of whole storages counted once. ColossalAI's analyzer, whose columns these are, sums the logical
+// bytes of tensors keyed by data pointer. So here
+//
+//   - a view is free, and Output and Temp never overlap;
+//   - a tensor that is saved by the operator that made it is Output rather than dropped as an alias;
+//   - Backward is what backward really allocates rather than the size of the inputs.
+//
+// Its FLOPs are MACs: half of ours.
 
 enum class SummaryGrouping : uint8_t {
   kModule,     // one row a module, down to `depth`

@@ -1,5 +1,5 @@
-// How long a graph takes on a device: a roofline over what each call computes and moves, from a file of device figures or
-// from rates measured on this machine.
+// Says how long a graph takes on a device: a roofline over what each call computes and moves. Figures of the device
+// come from a file, or from rates measured on this machine.
 //
 //     const DeviceSpec h100 = DeviceSpec::named("h100");
 //     const StepTime time = StepTime::of(graph, h100);
@@ -26,10 +26,10 @@ namespace SHADOWGRAPH_API shadowgraph {
 // ---------------------------------------------------------------------------------------------------------------------
 // Bytes that a call reads and writes, if every operand is read once and every result is written once.
 //
-// An operand counts once however often it is named, and only with the elements it has (an expanded tensor with those that
-// are different). Views and calls that look at geometry alone move nothing; what a call overwrites it does not read. Of a
-// table from which rows are taken (embedding, index, gather), as much is read as there is in the result. Memory that a
-// kernel reads twice, and scratch, are not in it.
+// An operand counts once however often it is named, and only with the elements it has (an expanded tensor with those
+// that are different). Views and calls that look at geometry alone move nothing; what a call overwrites it does not
+// read. From a table from which rows are taken (embedding, index, gather), as much is read as there is in the result.
+// Memory that a kernel reads twice, and scratch, are not in it.
 
 struct NodeTraffic {
   int64_t read = 0;
@@ -117,10 +117,11 @@ struct DeviceSpec {
   std::map<std::string, double> matmul;  // peak FLOP/s of matrix products by dtype: "float32", "bfloat16", ...
   double vector = 0;                     // peak FLOP/s of everything else, float32
   double transcendental = 0;             // evaluations a second
-  // Of device calls the host issues one after another, while the device works on earlier ones. Zero: the caller waits.
+  // For device calls that the host issues one after another, while the device works on earlier ones. Zero: the caller
+  // waits.
   double host_call = 0;  // seconds of the host for a call
-  // For a class that is not there stands the one it is a case of (grouped for depthwise, pointwise for in-place), else
-  // kOther, and kMatmul for what computes.
+  // A class that is not there goes by the one it is a case of (grouped for depthwise, pointwise for in-place). Without
+  // that it goes by kOther, or by kMatmul if it computes.
   std::map<KernelClass, ClassRates> classes;
   std::map<std::string, std::string> sources;  // by figure; "*" for all that are not named
 
@@ -152,10 +153,10 @@ DeviceSpec device_spec_from_json(const nlohmann::json& json, const std::string& 
 // ---------------------------------------------------------------------------------------------------------------------
 // Seconds of every node and of the step.
 //
-// A kernel takes its class's fixed time and the longer of computing and moving. On a device with host_call > 0 kernels run
-// one after another behind the host, which needs host_call for each call that is no view: a step whose kernels are shorter
-// than that waits for the host. Elsewhere calls add up. Copies between devices, collectives (they are in
-// shadowgraph/profile/communication.h) and what the host does between calls are not in it.
+// A kernel takes its class's fixed time and the longer of computing and moving. On a device with host_call > 0 kernels
+// run one after another behind the host, which needs host_call for each call that is no view. A step whose kernels are
+// shorter than that waits for the host. Elsewhere calls add up. Not counted are copies between devices, collectives
+// (shadowgraph/profile/communication.h) and what the host does between calls.
 
 enum class TimeBound : uint8_t { kNothing, kCompute, kMemory, kFixed, kMeasured };
 

@@ -12,11 +12,14 @@
 //
 // Storages that existed before the program (born at a placeholder: parameters, buffers, inputs, constants) are counted
 // from the first step, wherever their placeholder stands. Bytes are whole storages: a view costs nothing, a view that
-// outlives its base keeps all of the base. Scratch memory that an operator takes and gives back inside one call is not
-// in the graph and not counted, except that of operators that were registered with it (shadowgraph/operators.h): it is
-// live at its node, as temporary. peak_with_scratch() adds what else is known of it (Scratch). A second track rounds
-// each storage up to 512 bytes, the least block of CUDA's caching allocator (c10/cuda/CUDACachingAllocator:
-// kMinBlockSize).
+// outlives its base keeps all of the base.
+//
+// Scratch memory that an operator takes and gives back inside one call is not in the graph and not counted. Operators
+// that were registered with it (shadowgraph/operators.h) are the exception: theirs is live at the node, as temporary.
+// peak_with_scratch() adds what else is known of it (Scratch).
+//
+// A second track rounds each storage up to 512 bytes, the least block of CUDA's caching allocator
+// (c10/cuda/CUDACachingAllocator: kMinBlockSize).
 //
 //     const auto timeline = MemoryTimeline::of(graph);
 //     timeline.peak().bytes; timeline.peak().node; timeline.total(step);
@@ -56,7 +59,8 @@ struct MemoryPeak {
 
 class MemoryTimeline {
  public:
-  // Of the storages on `device`; without an index, on all devices of its type. Empty: of all storages there are.
+  // Takes the storages on `device`; if it has no index, those on all devices of its type. Without a device it takes
+  // all.
   static MemoryTimeline of(const Graph& graph, std::optional<c10::Device> device = std::nullopt);
 
   uint32_t steps() const { return static_cast<uint32_t>(nodes_.size()); }

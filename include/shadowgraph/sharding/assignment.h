@@ -66,13 +66,13 @@ struct AssignmentProblem {
   std::vector<AssignmentEdge> edges;
   int64_t usage_limit = kNoLimit;
 
-  // Throws Error that names the first node or edge that is wrong: sizes that do not fit, negative figures, overlapping
-  // or empty intervals, an index out of range.
+  // Throws Error that names the first node or edge that is wrong. Sizes may not fit, figures be negative, intervals
+  // overlap or be empty, an index be out of range.
   void check() const;
 };
 
-// A demand that could be given up: a strategy that a node must have or one of several. Problems have it in their costs;
-// what is kept here is its name and what the costs were without it, to say which demands contradict each other.
+// A demand that could be given up: a strategy that a node must have, or one of several. Problems have it in their
+// costs. What is kept here is its name and what the costs were without it, to say which demands contradict each other.
 struct AssignmentPin {
   std::string name;  // for people: "layers.*.weight=R,S(0)"
   uint32_t node = 0;

@@ -3,9 +3,10 @@
 //     const AssignmentProblem problem = read_assignment(read_file("V.json"));        // ours, or one of IOPDDL
 //     write_file("V.lp", [&](std::ostream& out) { write_lp(problem, out); });
 //
-// IOPDDL (https://github.com/google/iopddl) knows one live interval a node and no counts, pins, forbidden choices or usages
-// of edges. Writing keeps the optimum all the same: costs and usages are multiplied out, nodes with more than one interval
-// and edges with usages get further nodes that are tied to them, and what is not allowed costs more than all else together.
+// IOPDDL (https://github.com/google/iopddl) knows one live interval a node and no counts, pins, forbidden choices or
+// usages of edges. Writing keeps the optimum all the same. Costs and usages are multiplied out. Nodes with more than
+// one interval and edges with usages get further nodes that are tied to them. What is not allowed costs more than all
+// else together.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -4,16 +4,16 @@
 //     Layout layout = {Placement::shard(0), Placement::replicate()};     // "S(0),R": batch over dp, copies over tp
 //     local_sizes(sizes, layout, mesh);                                    // of one device's part
 //
-// One placement for each axis of the mesh, in DTensor's words: replicated, cut along a dimension, or partial (the tensor is
-// the sum, mean, maximum or minimum of what the devices have).
+// A layout has one placement for each axis of the mesh, in DTensor's words: replicated, cut along a dimension, or
+// partial. A partial tensor is the sum, mean, maximum or minimum of what the devices have.
 //
-// A dimension may be several factors behind one another: [batch, sequence, hidden] viewed as [batch * sequence, hidden] has
-// dimension 0 of factors batch and sequence. Cut along the sequence, each device then has a piece of every batch row. That
-// is shard(0, outer): dimension 0 is `outer` equal stretches, each of which is cut into as many pieces as the axis has
-// devices (DTensor: _StridedShard with split_factor = outer). shard(d) is shard(d, 1).
+// A dimension may be several factors behind one another: [batch, sequence, hidden] viewed as [batch * sequence, hidden]
+// has dimension 0 of factors batch and sequence. Cut along the sequence, each device then has a piece of every batch
+// row. That is shard(0, outer): dimension 0 is `outer` equal stretches, each of which is cut into as many pieces as the
+// axis has devices. (DTensor: _StridedShard with split_factor = outer.) shard(d) is shard(d, 1).
 //
-// Two axes that cut the same dimension with the same `outer` nest in the order of the axes: the first one's pieces are cut
-// again by the second. All parts are equal: what does not divide has no such layout (no padding, no uneven pieces).
+// Two axes that cut the same dimension with the same `outer` nest in the order of the axes: the second cuts the first
+// one's pieces. All parts are equal: what does not divide has no such layout (no padding, no uneven pieces).
 #pragma once
 
 #include <array>

@@ -40,16 +40,19 @@ struct NodeLayouts {
 };
 
 // Where a result and an operand that uses it differ, the tensor is redistributed before the first node that needs it
-// so; the copy serves all nodes of the same phase that need that layout, as long as nothing writes to the tensor, and
-// dies after the last of them. Operands that a node writes to, and views whose memory is written to while they are in
-// use, have the layout of the tensor that is meant: no copy can stand for them.
+// so. The copy serves all nodes of the same phase that need that layout, as long as nothing writes to the tensor. It
+// dies after the last of them. No copy can stand for an operand that a node writes to. Nor can one stand for a view
+// whose memory is written to while it is in use. Those have the layout of the tensor that is meant.
 struct ShardingPlan {
   DeviceMesh mesh;
   IdMap<NodeId, NodeLayouts> nodes;  // sg::input and its like have results, sg::output operands
 };
 
-// {"format": "shadowgraph-sharding-plan", "version": 1, "mesh": [{"name": "x", "size": 8}], "nodes": [{"node": 329,
-// "name": "aten::mm", "operands": ["S(0)", "R"], "results": ["S(0)"]}]}, nodes by the numbers of the graph's text.
+// Writes nodes by the numbers of the graph's text:
+//
+//     {"format": "shadowgraph-sharding-plan", "version": 1, "mesh": [{"name": "x", "size": 8}],
+//      "nodes": [{"node": 329, "name": "aten::mm", "operands": ["S(0)", "R"], "results": ["S(0)"]}]}
+//
 // Reading throws ParseError for what is no plan of this graph.
 nlohmann::json to_json(const ShardingPlan& plan, const Graph& graph);
 ShardingPlan sharding_plan_from_json(const nlohmann::json& json, const Graph& graph);
@@ -113,9 +116,9 @@ class ShardingProblem {
   // The same with other pins, besides those of the options. A pin must be of all nodes that one variable stands for, or
   // of none of them; of several the last counts. Throws Error otherwise, and for what matches nothing or cannot be.
   AssignmentProblem pinned(std::span<const ShardingPin> pins) const;
-  // Of the options' pins, what the variables they are of would cost without them (SolveOptions::pins).
+  // Returns what the variables of the options' pins would cost without them (SolveOptions::pins).
   const std::vector<AssignmentPin>& pins() const { return pins_; }
-  // Of the variables that nodes have; `choice` is one strategy for each of assignment().nodes.
+  // Returns the plan of the variables that nodes have; `choice` is one strategy for each of assignment().nodes.
   ShardingPlan plan(std::span<const uint32_t> choice) const;
   // The choice that gives this plan; the copies that several nodes share as they cost least. Nothing if some node has
   // no such strategy, or if nodes that one variable stands for differ in the plan.

@@ -4,14 +4,14 @@
 //     found.graph;             // the step with what is computed again, which found.answer.plan is of
 //     to_text(found);          // what each round brought, then the plan
 //
-// Either alone may waste what the other has for less: cutting more costs communication, keeping less costs computing. They
-// are taken in turns. Sharding gets the graph in which something is computed again; recomputing gets the plan, and takes
-// the least of the curve (shadowgraph/passes/recompute.h) whose applied graph is within the memory: what a node is computed
-// again of lies as it did. Both are asked alone first, and sharding for some points of the curve in between. Every peak is
-// that of the graph that one device runs, counted on its timeline; none of it is an estimate.
+// Either alone may waste what the other has for less: cutting more costs communication, keeping less costs computing.
+// They are taken in turns. Sharding gets the graph in which something is computed again. Recomputing gets the plan. It
+// takes the least of the curve (shadowgraph/passes/recompute.h) whose applied graph is within the memory; nodes that
+// are added lie as those that they repeat. Both are asked alone first, and sharding for some points of the curve in
+// between. Every peak is that of the graph that one device runs, counted on its timeline; none of it is an estimate.
 //
-// Never worse than sharding alone, or than the plan without a limit with the least recomputing that makes it fit: both are
-// among the rounds.
+// The answer is never worse than sharding alone, or than the plan without a limit with the least recomputing that makes
+// it fit. Both are among the rounds.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

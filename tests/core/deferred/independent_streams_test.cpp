@@ -45,8 +45,8 @@ Tensors model() {
   return all;
 }
 
-// Each rank describes the model, under whatever seed its process has, and materialises a part of it; no two ranks the
-// same part, in an order of its own.
+// Each rank describes the model, under whatever seed its process has, and materialises a part of it. No two ranks make
+// the same part, and each has an order of its own.
 TEST(IndependentStreams, RanksAgreeWithTheWhole) {
   torch::manual_seed(1);
   const Tensors whole = deferred_init(model);

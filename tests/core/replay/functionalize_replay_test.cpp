@@ -59,8 +59,8 @@ NodeId first_written_after_saved(const Graph& graph) {
   return {};
 }
 
-// As a forward pass under autograd that no backward follows: every third node saves its first operand or result, if the
-// program itself leaves that alone.
+// Marks saved tensors as a forward pass under autograd that no backward follows. Every third node saves its first
+// operand or result, if the program itself leaves that alone.
 void save_some(Graph& graph) {
   const IdMap<StorageId, uint32_t> last = last_writes(graph);
   uint32_t ordinal = 0;

@@ -1,5 +1,5 @@
-// Each feature that README.md and docs/ show, once, from the installed package; what it computes is checked in passing,
-// what it claims in the tests of its room.
+// Uses each feature that README.md and docs/ show, once, from the installed package. What it computes is checked in
+// passing, what it claims in the tests of its room.
 #include <nlohmann/json.hpp>
 #include <shadowgraph/bgl.h>
 #include <shadowgraph/shadowgraph.h>

@@ -99,7 +99,7 @@ r1 = checkpoint "block" in r0
 sg::output(values=[%2])
 )";
 
-// The first run of a checkpoint has gradients off whatever the program wants, and the second has them on: the mode is
+// The first run of a checkpoint has gradients off whatever the program wants, and the second has them on. The mode is
 // that of whoever calls, and the function sets none.
 TEST(Emission, ACheckpointedFunctionLeavesTheGradModeToItsCaller) {
   const CodegenOptions options{.autograd = true};
