@@ -1,5 +1,5 @@
 // Kernels made on demand: a training step eager, replayed, and replayed with kernels; chains of pointwise operators; what
-// a lookup, a compilation and a second process cost. One thread. Prints the ratios against the bars of docs/kernels.md.
+// a lookup, a compilation and a second process cost. One thread. Prints the ratios against the aims in docs/figures.md.
 //
 //     build/bench/kernels                  all
 //     build/bench/kernels step bert_base   a row; step, chains, hit, compile, load

@@ -84,8 +84,8 @@ def page(rows, machine):
            "- **live**: bytes of live storages, without scratch inside kernels: what the graph alone says.",
            "- **peak**: with scratch, each distinct call measured once on this machine (`--measure`).",
            "- **real**: most bytes that libtorch's CPU allocator had given out during the first real step; with "
-           "checkpoints, of the rewritten graph as the interpreter runs it. Of TorchScript files without the records "
-           "of source lines that a loaded file keeps (0.1 to 0.8 MiB; no tensors).", "",
+           "checkpoints, during a replay of the rewritten graph. The records of source lines that a loaded TorchScript "
+           "file keeps (0.1 to 0.8 MiB; no tensors) are not counted.", "",
            "## Peak memory, MiB", "",
            "| model | mode | dtype | live | | peak | | real | at |", "|---|---|---|---|---|---|---|---|---|"]
     low = high = 0.0
@@ -96,7 +96,7 @@ def page(rows, machine):
                    f"{percent(row['live_peak'], row['real_peak'])} | {mib(row['peak'])} | "
                    f"{percent(row['peak'], row['real_peak'])} | {mib(row['real_peak'])} | `{row['peak_op']}` |")
     out += ["", f"The peak with scratch is between {100 * low:+.2f} % and {100 * high:+.2f} % of the real one "
-            "(bars: -0.5 % and +3 %).", ""]
+            "(aim: between -0.5 % and +3 %).", ""]
     left = sorted({(op, reason) for row in rows for op, _, reason in row["not_measured"]})
     if left:
         out += ["Calls that could not be measured, so that their scratch is in no figure:", ""]
@@ -118,15 +118,14 @@ def page(rows, machine):
                    f"{percent(row['measured_calls_seconds'], real)} | {real:.3f} |")
     apart, right = ordered_pairs(rows)
     built_in = [error for error, row in zip(errors, rows) if row["model"] in {name for name, _, _ in BUILT_IN}]
-    out += ["", f"Mean error {100 * statistics.mean(built_in):.1f} % of the built-in models (bar 20 %), "
+    out += ["", f"Mean error {100 * statistics.mean(built_in):.1f} % of the built-in models (aim: at most 20 %), "
             f"{100 * statistics.mean(errors):.1f} % of all; from measured calls "
             f"{100 * statistics.mean(call_errors):.1f} %. Of the {apart} pairs of steps whose real times are at least "
             f"a quarter apart, {100 * right / max(1, apart):.1f} % are estimated in their order.", ""]
     out += ["## On a GPU", "",
-            "[accuracy-gpu.md](accuracy-gpu.md), by `make accuracy-gpu`. The model of the caching allocator is held "
-            "against PyTorch's parser of its settings, its rules (caching_allocator_test.cpp) and the sequences of "
-            "its own tests (allocator_history_test.cpp, allocator_traces.txt; its documentation and tests have no "
-            "recorded snapshots).", ""]
+            "[Predictions for a GPU](accuracy-gpu.md) are a page of their own. The model of the caching allocator is "
+            "held against PyTorch's parser of its settings, its rules and the sequences of its own tests "
+            "(`tests/profiler/allocator_traces.txt`).", ""]
     return "\n".join(out)
 
 

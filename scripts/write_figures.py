@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Writes docs/figures.md from the measurements in docs/figures/*.json.
+
+    scripts/write_figures.py           writes the page anew
+    scripts/write_figures.py --check   fails if the page is not what the measurements give
+
+A file is a section, in the order of file names:
+
+    {"title": ..., "about": what is measured and what it is compared with,
+     "measured": date, "machine": ..., "command": what measures it,
+     "reading": [sentences about the figures],
+     "tables": [{"about": ..., "columns": [...], "rows": [[...], ...]}, ...]}
+
+A table may have its own "measured" and "command", and "fold": a title behind which the page hides it. To bring figures
+up to date, run the command, put the numbers into the file, and run this script.
+"""
+
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/figures.md"
+KEYS = {"title", "about", "measured", "machine", "command", "reading", "tables"}
+TABLE_KEYS = {"about", "columns", "rows", "measured", "command", "fold"}
+HEAD = """# Figures
+`scripts/write_figures.py` writes this page from `docs/figures/`. Each section names the date, the machine and the
+command. An *aim* is what the project asks of itself on such a machine. Machines are shared and noisy, so only ratios
+carry over to another one. `make bench` runs all benchmarks; `bench/README.md` says what each measures. Predictions are
+held against real steps on [accuracy on a CPU](accuracy.md) and [predictions for a GPU](accuracy-gpu.md).
+"""
+
+
+class FiguresError(Exception):
+    """A file of figures is not as the head of this script says."""
+
+
+def source_line(part):
+    said = [f"Measured {part['measured']}" if "measured" in part else "Measured",
+            f"on {part['machine']}" if "machine" in part else "",
+            "by " + ", ".join(f"`{command.strip()}`" for command in part["command"].split(";"))
+            if "command" in part else ""]
+    return " ".join(word for word in said if word) + "."
+
+
+def table(path, part):
+    if unknown := set(part) - TABLE_KEYS:
+        raise FiguresError(f"{path}: a table has no key {', '.join(sorted(unknown))}")
+    columns, rows = part["columns"], part["rows"]
+    for row in rows:
+        if len(row) != len(columns):
+            raise FiguresError(f"{path}: a row has {len(row)} cells, not {len(columns)}: {row}")
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    about = part.get("about", "")
+    if "measured" in part or "command" in part:
+        about = f"{about} {source_line(part)}".strip()
+    out = [about, ""] if about else []
+    if "fold" in part:
+        return ['<details markdown="1">', f"<summary>{part['fold']}</summary>", "", *out, *lines, "", "</details>", ""]
+    return [*out, *lines, ""]
+
+
+def section(path):
+    try:
+        document = json.loads(path.read_text())
+    except ValueError as error:
+        raise FiguresError(f"{path} is no JSON: {error}") from error
+    if set(document) != KEYS:
+        raise FiguresError(f"{path}: the keys must be {', '.join(sorted(KEYS))}")
+    out = [f"## {document['title']}", document["about"], ""]
+    for part in document["tables"]:
+        out += table(path, part)
+    out += [f"- {sentence}" for sentence in document["reading"]] + [""] * bool(document["reading"])
+    return [*out, source_line(document), ""]
+
+
+def page():
+    lines = HEAD.splitlines() + [""]
+    for path in sorted((ROOT / "docs/figures").glob("*.json")):
+        lines += section(path)
+    return "\n".join(lines)
+
+
+def main():
+    try:
+        text = page()
+    except FiguresError as error:
+        sys.exit(f"write_figures.py: {error}")
+    if "--check" in sys.argv[1:]:
+        if not PAGE.exists() or PAGE.read_text() != text:
+            sys.exit("docs/figures.md is not what docs/figures/ gives; run scripts/write_figures.py")
+        return
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
