@@ -186,7 +186,7 @@ void add_report_options(CLI::App& command, ReportRequest& request, std::string& 
       "What it was before: a graph file, a profile.json, or another model, captured with the same options");
   command
       .add_option("--color", request.color,
-                  "Values of nodes to colour by, too: FILE.json, FILE.csv or FILE.csv:COLUMN (docs/report.md)")
+                  "Values of nodes to colour by, too: FILE.json, FILE.csv or FILE.csv:COLUMN (docs/pictures.md)")
       ->type_name("FILE");
   command.add_option("--title", request.title, "Title of the page (default: the model, or the file)");
   add_capture_options(command, request.profile.capture, mode, nullptr);

@@ -94,8 +94,8 @@ void write_code(const GeneratedCode& code, const std::string& directory);
 //     }
 //
 // The code calls the operators of the graph in its order, so it gives bit for bit what the program gave; what is
-// written in place (parameters in an optimizer step) is written in the tensors that are given. docs/codegen.md tells
-// the rest.
+// written in place (parameters in an optimizer step) is written in the tensors that are given.
+// docs/weights-and-code.md says the rest.
 //
 // Throws CodegenError for what has no C++ form (functions that nothing describes, objects that a graph does not hold,
 // constants whose contents are gone), naming the node; and for `autograd` on a graph with a backward. Linear in the

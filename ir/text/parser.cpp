@@ -1,4 +1,4 @@
-// The reader of graph text (docs/ir.md has the format by example, printer.cpp writes it).
+// The reader of graph text (docs/graph.md has the format by example, printer.cpp writes it).
 //
 // One pass over the lines, by recursive descent where brackets nest, with a bound on their depth: the text may be
 // anybody's. The graph is built while it is read, and ids are positions: the k-th node line is node k, so that what

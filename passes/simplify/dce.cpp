@@ -16,7 +16,7 @@
 // sg::gradient; or it is still the user's when the graph ends (parameters, buffers, inputs, constants, gradients and
 // optimizer state that were not freed). Always kept: parameters, buffers and inputs, host reads, collectives, what
 // nothing is known of, operators without results, and random numbers unless told otherwise (a graph that draws numbers
-// again from a saved state, docs/checkpointing.md, keeps them in any case). Tensors saved for a backward that is gone
+// again from a saved state, docs/checkpoints.md, keeps them in any case). Tensors saved for a backward that is gone
 // keep nothing alive; nodes that stay no longer list them.
 //
 // Cost. One walk each way; about 0.1 us a node.

@@ -5,7 +5,7 @@
 // hardware does them at different rates: gelu is 4 operations and 1 transcendental an element. A selection together
 // with the comparison that decides it counts as one. Copies, allocations, casts and random draws are rows with zero, so
 // that "nothing to count" differs from "no formula". Norms use the usual convention (5 an element in training with an
-// affine transform) rather than a count of any one kernel's instructions. docs/profiling.md lists the conventions.
+// affine transform) rather than a count of any one kernel's instructions. docs/time.md lists the conventions.
 //
 // An operator without a row is still known when its schema says that it is a view (zero) or PyTorch tags it pointwise
 // (one operation an element of the result); otherwise it is uncovered. The in-place, out and foreach forms use the row

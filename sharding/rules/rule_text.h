@@ -1,4 +1,4 @@
-// Lines of sharding rules as data: what docs/sharding-rules.md calls the grammar.
+// Lines of sharding rules as data: what docs/adding-an-operator.md calls the grammar.
 //
 //     aten::addmm: +{m n}, m k, k n -> m n; linear self mat1 | self mat2
 //     aten::convolution if !transposed: n (g ci) *_, (g co) ci *_, +(g co) -> n (g co) *_; g = groups

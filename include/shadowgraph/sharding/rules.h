@@ -7,7 +7,7 @@
 // A mesh axis may cut any one factor: all operands that have it are then cut along their dimension, results that have
 // it likewise, results that lack it are partial sums. So m: S(0),R -> S(0); n: R,S(1) -> S(1); k: S(1),S(0) -> P(sum).
 // What else a rule can say (factors that must stay whole, other reductions, factors through views, which arguments are
-// sizes) is in docs/sharding-rules.md. The notation follows Shardy's factors; strategies mean what DTensor's do.
+// sizes) is in docs/adding-an-operator.md. The notation follows Shardy's factors; strategies mean what DTensor's do.
 #pragma once
 
 #include <cstdint>
