@@ -120,8 +120,8 @@ def page(rows, machine):
     built_in = [error for error, row in zip(errors, rows) if row["model"] in {name for name, _, _ in BUILT_IN}]
     out += ["", f"Mean error {100 * statistics.mean(built_in):.1f} % of the built-in models (aim: at most 20 %), "
             f"{100 * statistics.mean(errors):.1f} % of all; from measured calls "
-            f"{100 * statistics.mean(call_errors):.1f} %. Of the {apart} pairs of steps whose real times are at least "
-            f"a quarter apart, {100 * right / max(1, apart):.1f} % are estimated in their order.", ""]
+            f"{100 * statistics.mean(call_errors):.1f} %. There are {apart} pairs of steps whose real times are at "
+            f"least a quarter apart; {100 * right / max(1, apart):.1f} % of them are estimated in their order.", ""]
     out += ["## On a GPU", "",
             "[Predictions for a GPU](accuracy-gpu.md) are a page of their own. The model of the caching allocator is "
             "held against PyTorch's parser of its settings, its rules and the sequences of its own tests "

@@ -35,12 +35,11 @@ class FiguresError(Exception):
     """A file of figures is not as the head of this script says."""
 
 
-def source_line(part):
-    said = [f"Measured {part['measured']}" if "measured" in part else "Measured",
-            f"on {part['machine']}" if "machine" in part else "",
-            "by " + ", ".join(f"`{command.strip()}`" for command in part["command"].split(";"))
-            if "command" in part else ""]
-    return " ".join(word for word in said if word) + "."
+def source_lines(part):
+    """What was measured when, where and how, a line each."""
+    commands = ", ".join(f"`{command.strip()}`" for command in part.get("command", "").split(";") if command)
+    said = {"Measured": part.get("measured"), "Machine": part.get("machine"), "Command": commands}
+    return [f"- *{name}*: {text}" for name, text in said.items() if text]
 
 
 def table(path, part):
@@ -52,10 +51,9 @@ def table(path, part):
             raise FiguresError(f"{path}: a row has {len(row)} cells, not {len(columns)}: {row}")
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    about = part.get("about", "")
-    if "measured" in part or "command" in part:
-        about = f"{about} {source_line(part)}".strip()
-    out = [about, ""] if about else []
+    out = [part["about"], ""] if "about" in part else []
+    if source := source_lines(part):
+        out += [*source, ""]
     if "fold" in part:
         return ['<details markdown="1">', f"<summary>{part['fold']}</summary>", "", *out, *lines, "", "</details>", ""]
     return [*out, *lines, ""]
@@ -71,8 +69,8 @@ def section(path):
     out = [f"## {document['title']}", document["about"], ""]
     for part in document["tables"]:
         out += table(path, part)
-    out += [f"- {sentence}" for sentence in document["reading"]] + [""] * bool(document["reading"])
-    return [*out, source_line(document), ""]
+    out += [f"- {sentence}" for sentence in document["reading"]]
+    return [*out, *source_lines(document), ""]
 
 
 def page():
