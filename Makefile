@@ -64,12 +64,13 @@ operator-coverage: build ## write build/operator-coverage.md: how each aten over
 	$(BUILD)/bin/operator_coverage $(BUILD)/operator-coverage.md tests/coverage/ways.md tests/conformance/counts.md \
 	  tests/conformance/allow_list.txt
 
-accuracy: build ## predicted peaks and times against real steps on this CPU, into docs/accuracy.md
+accuracy: build ## predicted peaks and times against real steps on this CPU, into docs/figures.md and build/accuracy.md
 	@scripts/setup.sh --test
-	@.venv/bin/python scripts/accuracy.py $(BUILD) --page docs/accuracy.md
+	@.venv/bin/python scripts/accuracy.py $(BUILD) --page $(BUILD)/accuracy.md --figures docs/figures/16-accuracy.json
+	@scripts/write_figures.py
 
-accuracy-gpu: build ## predictions for a GPU, beside what MEASUREMENTS=file has (scripts/measure_gpu.py), into docs/accuracy-gpu.md
-	@.venv/bin/python scripts/accuracy_gpu.py $(BUILD) --page docs/accuracy-gpu.md \
+accuracy-gpu: build ## predictions for a GPU, beside what MEASUREMENTS=file has (scripts/measure_gpu.py), into build/accuracy-gpu.md
+	@.venv/bin/python scripts/accuracy_gpu.py $(BUILD) --page $(BUILD)/accuracy-gpu.md \
 	  $(if $(MEASUREMENTS),--measurements "$(MEASUREMENTS)") $(if $(SPEC),--spec "$(SPEC)")
 
 bench: build ## run the benchmarks

@@ -1,20 +1,25 @@
 #!/usr/bin/env python3
-"""Predicted against real on this machine's CPU: peak bytes of a step and its seconds, written into docs/accuracy.md.
+"""Predicted against real on this machine's CPU: peak bytes of a step and its seconds, a row a step and summed up.
 
-    accuracy.py BUILD [--only NAME ...] [--quick] [--page docs/accuracy.md]
+    accuracy.py BUILD [--only NAME ...] [--quick] [--page build/accuracy.md] [--figures docs/figures/16-accuracy.json]
 
 Every built-in model that fits into memory and TorchScript files of six other architectures at usual sizes, each in a
 process of its own (build/bin/step_accuracy), on one thread: inference, SGD and AdamW in float32, AdamW in bfloat16.
-Rows are kept in BUILD/accuracy/rows.json, so that an interrupted run goes on; --quick takes one row a model.
+Rows are kept in BUILD/accuracy/rows.json, so that an interrupted run goes on; --quick takes one row a model. --page
+writes all rows as a page, --figures a section of docs/figures.md (scripts/write_figures.py): a row a model, and all
+rows as data.
 """
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
 import statistics
 import subprocess
 import sys
+
+import write_figures
 
 # name, batch, sequence
 BUILT_IN = [("resnet18", 8, 0), ("resnet50", 4, 0), ("vit_b_16", 4, 0), ("bert_base", 2, 256), ("gpt2", 2, 256),
@@ -123,10 +128,67 @@ def page(rows, machine):
             f"{100 * statistics.mean(call_errors):.1f} %. There are {apart} pairs of steps whose real times are at "
             f"least a quarter apart; {100 * right / max(1, apart):.1f} % of them are estimated in their order.", ""]
     out += ["## On a GPU", "",
-            "[Predictions for a GPU](accuracy-gpu.md) are a page of their own. The model of the caching allocator is "
+            "`make accuracy-gpu` writes predictions for a GPU. The model of the caching allocator is "
             "held against PyTorch's parser of its settings, its rules and the sequences of its own tests "
             "(`tests/profiler/allocator_traces.txt`).", ""]
     return "\n".join(out)
+
+
+def worst(values):
+    return f"{100 * max(values, key=abs):+.2f} %"
+
+
+def mean(values):
+    return f"{100 * statistics.mean(values):.1f} %"
+
+
+ABOUT = """Real steps of inference, SGD and AdamW in float32, AdamW in bfloat16 and with checkpoints, counted allocation by
+allocation. *Live* is what the graph alone says. *With scratch* adds each distinct call's scratch memory, measured once
+(`--measure`). Times are from `shadowgraph calibrate`, and from measured calls."""
+
+
+def figures(rows, machine, measured):
+    """The section of docs/figures.md: errors by model, and every row as data."""
+
+    def errors(some, predicted, real):
+        return [row[predicted] / row[real] - 1 for row in some]
+
+    def mean_error(some, predicted):
+        return mean([abs(error) for error in errors(some, predicted, "real_seconds")]) if some else ""
+
+    models = {}
+    for row in rows:
+        models.setdefault(row["model"], []).append(row)
+    summed, timed = [], [row for row in rows if "estimated_seconds" in row]
+    for name, own in models.items():
+        own_timed = [row for row in own if row in timed]
+        summed.append([name, str(len(own)), worst(errors(own, "live_peak", "real_peak")),
+                       worst(errors(own, "peak", "real_peak")), mean_error(own_timed, "estimated_seconds"),
+                       mean_error(own_timed, "measured_calls_seconds")])
+    times = ("estimated_seconds", "measured_calls_seconds", "real_seconds")
+    every = [[row["model"], row["size"], row["mode"], row["dtype"], mib(row["live_peak"]), mib(row["peak"]),
+              mib(row["real_peak"]), row["peak_op"], *(f"{row[key]:.3f}" if key in row else "" for key in times)]
+             for row in rows]
+    reading = [f"The peak with scratch is {worst(errors(rows, 'peak', 'real_peak'))} off at worst; the aim was between "
+               "-0.5 % and +3 %."]
+    if built_in := [row for row in timed if row["model"] in {name for name, _, _ in BUILT_IN}]:
+        apart, right = ordered_pairs(timed)
+        reading += [f"Estimated times of the built-in models are {mean_error(built_in, 'estimated_seconds')} off on "
+                    "average; the aim was at most 20 %.",
+                    f"{apart} pairs of steps differ by a quarter or more in real time; "
+                    f"{100 * right / max(1, apart):.1f} % of them are estimated in their order."]
+    if left := sorted({op for row in rows for op, _, _ in row["not_measured"]}):
+        reading.append(f"Some calls could not be measured, so their scratch is in no figure: "
+                       f"{', '.join(f'`{op}`' for op in left)}.")
+    return {
+        "title": "Accuracy on a CPU", "about": ABOUT.replace("\n", " "), "measured": measured, "machine": machine,
+        "command": "make accuracy", "reading": reading,
+        "tables": [
+            {"columns": ["model", "steps", "live peak off, worst", "with scratch, worst", "time off, mean",
+                         "by measured calls, mean"], "rows": summed},
+            {"about": "Every step: MiB of the first step, seconds of a later one", "data_only": True,
+             "columns": ["model", "size", "mode", "dtype", "live", "with scratch", "real", "at", "estimated s",
+                         "measured calls s", "real s"], "rows": every}]}
 
 
 def ordered_pairs(rows):
@@ -148,6 +210,7 @@ def main():
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("--figures", type=pathlib.Path)
     options = parser.parse_args()
     folder = options.build / "accuracy"
     folder.mkdir(parents=True, exist_ok=True)
@@ -198,12 +261,15 @@ def main():
         partial = kept.with_suffix(".new")
         partial.write_text(json.dumps(rows))
         partial.rename(kept)
+    ordered = [rows[f"{name} {size} {mode} {dtype}"] for name, size, mode, dtype, _ in wanted
+               if f"{name} {size} {mode} {dtype}" in rows]
+    machine = json.loads(spec.read_text())["title"]
     if options.page and rows:
-        ordered = [rows[f"{name} {size} {mode} {dtype}"] for name, size, mode, dtype, _ in wanted
-                   if f"{name} {size} {mode} {dtype}" in rows]
         partial = options.page.with_suffix(".new")
-        partial.write_text(page(ordered, json.loads(spec.read_text())["title"]))
+        partial.write_text(page(ordered, machine))
         partial.rename(options.page)
+    if options.figures and rows:
+        write_figures.write(options.figures, figures(ordered, machine, datetime.date.today().isoformat()))
 
 
 if __name__ == "__main__":

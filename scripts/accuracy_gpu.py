@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Predictions for a GPU beside measurements from one, written into docs/accuracy-gpu.md.
+"""Predictions for a GPU beside measurements from one, as a page.
 
-    accuracy_gpu.py BUILD --page docs/accuracy-gpu.md                                 predictions alone
-    accuracy_gpu.py BUILD --page docs/accuracy-gpu.md --measurements measurements.json
+    accuracy_gpu.py BUILD --page build/accuracy-gpu.md                                 predictions alone
+    accuracy_gpu.py BUILD --page build/accuracy-gpu.md --measurements measurements.json
 
 The file of measurements is what scripts/measure_gpu.py writes on a machine with a GPU. Predictions are what
 `shadowgraph profile --json` says of the same configurations: the first step for the memory of a run, the second
@@ -182,7 +182,7 @@ AdamW, in float32 and bfloat16. {which}
 - **reserved**: most bytes of its segments, MiB.
 - **ms**: of a step after the first, from issuing it to its end on the GPU.
 - **unknown**: calls of a step whose scratch inside kernels is unknown and in no figure
-  ([why](memory.md#scratch-inside-kernels)).
+  (docs/memory.md says why).
 """
 
 HOW = """## Measuring

@@ -11,23 +11,24 @@ A file is a section, in the order of file names:
      "reading": [sentences about the figures],
      "tables": [{"about": ..., "columns": [...], "rows": [[...], ...]}, ...]}
 
-A table may have its own "measured" and "command", and "fold": a title behind which the page hides it. To bring figures
-up to date, run the command, put the numbers into the file, and run this script.
+A table may have its own "measured" and "command", and "fold": a title behind which the page hides it. With "data_only"
+the page names the file and shows no rows. To bring figures up to date, run the command, put the numbers into the file,
+and run this script.
 """
 
 import json
 import pathlib
+import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/figures.md"
 KEYS = {"title", "about", "measured", "machine", "command", "reading", "tables"}
-TABLE_KEYS = {"about", "columns", "rows", "measured", "command", "fold"}
+TABLE_KEYS = {"about", "columns", "rows", "measured", "command", "fold", "data_only"}
 HEAD = """# Figures
 `scripts/write_figures.py` writes this page from `docs/figures/`. Each section names the date, the machine and the
 command. An *aim* is what the project asks of itself on such a machine. Machines are shared and noisy, so only ratios
-carry over to another one. `make bench` runs all benchmarks; `bench/README.md` says what each measures. Predictions are
-held against real steps on [accuracy on a CPU](accuracy.md) and [predictions for a GPU](accuracy-gpu.md).
+carry over to another one. `make bench` runs all benchmarks; `bench/README.md` says what each measures.
 """
 
 
@@ -49,6 +50,8 @@ def table(path, part):
     for row in rows:
         if len(row) != len(columns):
             raise FiguresError(f"{path}: a row has {len(row)} cells, not {len(columns)}: {row}")
+    if part.get("data_only"):
+        return [f"{part['about']}: {len(rows)} rows in `docs/figures/{path.name}`.", ""]
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     lines += [f"| {' | '.join(row)} |" for row in rows]
     out = [part["about"], ""] if "about" in part else []
@@ -57,6 +60,13 @@ def table(path, part):
     if "fold" in part:
         return ['<details markdown="1">', f"<summary>{part['fold']}</summary>", "", *out, *lines, "", "</details>", ""]
     return [*out, *lines, ""]
+
+
+def write(path, document):
+    """Writes a file of figures, a row of a table a line."""
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    path.write_text(re.sub(r'\[\s*((?:"(?:[^"\\]|\\.)*",?\s*)+)\]',
+                           lambda match: "[" + re.sub(r"\s*\n\s*", " ", match[1]).strip() + "]", text) + "\n")
 
 
 def section(path):
