@@ -142,9 +142,9 @@ def mean(values):
     return f"{100 * statistics.mean(values):.1f} %"
 
 
-ABOUT = """Real steps of inference, SGD and AdamW in float32, AdamW in bfloat16 and with checkpoints, counted allocation by
-allocation. *Live* is what the graph alone says. *With scratch* adds each distinct call's scratch memory, measured once
-(`--measure`). Times are from `shadowgraph calibrate`, and from measured calls."""
+ABOUT = """Real steps of inference, SGD and AdamW in float32, AdamW in bfloat16 and with checkpoints, counted allocation
+by allocation. *Live* is what the graph alone says. *With scratch* adds each distinct call's scratch memory, measured
+once (`--measure`). Times are from `shadowgraph calibrate`, and from measured calls."""
 
 
 def figures(rows, machine, measured):
