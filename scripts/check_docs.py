@@ -6,6 +6,7 @@
 
 - Links of Markdown files lead to files of the repository, and to headings in them.
 - Every page in docs/ is in the navigation of mkdocs.yml, and the navigation names no other.
+- Lists, tables and code of the pages stand apart from text by an empty line; the site would show them as text.
 - A path in backticks in docs/, README.md and CONTRIBUTING.md exists, if its first folder does. `<name>` and capital
   words stand for any name, and `shadowgraph/x.h` for a public header. What begins with build/ or out/ is made later.
 - `docs/...` in any source, script or test exists, with its #heading.
@@ -104,6 +105,20 @@ def no_path(root, files, folders, span):
     return "*" not in pattern or not (fnmatch.filter(files, pattern) or fnmatch.filter(folders, pattern))
 
 
+def glued(lines):
+    """The numbers of lines where a list, a table or code begins or code ends right beside text."""
+    fence, before = False, ""
+    for number, line in enumerate(lines, 1):
+        mark = line.startswith("```")
+        text = before.strip() and not before.startswith(("#", "<"))
+        inside = before.startswith(("|", "    ")) or re.match(r"\s*([-*]|\d+\.)\s|\s+\S", before)
+        begins = mark or (not inside and re.match(r"\||([-*]|\d+\.)\s", line))
+        if not fence and ((text and begins) or (before.startswith("```") and line.strip())):
+            yield number
+        fence ^= mark
+        before = line
+
+
 def findings(root):
     files = tracked(root)
     folders = sorted({str(parent) for name in files for parent in pathlib.PurePath(name).parents})
@@ -129,6 +144,9 @@ def findings(root):
                         yield f"{name}:{number}: 'shadowgraph {verb}' is no verb of the tool"
         if not name.endswith(".md"):
             continue
+        if name in pages:
+            for number in glued(lines):
+                yield f"{name}:{number}: an empty line is missing before this one"
         for number, line in without_code(lines):
             for target in [*LINK.findall(SPAN.sub(lambda m: " " * len(m[0]), line)), *IMAGE.findall(line)]:
                 if problem := no_target(root, path, target):
@@ -155,6 +173,8 @@ BAD = {
     "a heading named in a source": ("core/a.h", "// docs/index.md#second-steps"),
     "a verb that is none": ("docs/index.md", "    shadowgraph report x"),
     "a page outside the navigation": ("docs/other.md", "# Other"),
+    "a list after text": ("docs/index.md", "text\n- one"),
+    "a table after code": ("docs/index.md", "```\ncode\n```\n| a |"),
 }
 GOOD = {
     "a link to a heading": ("docs/index.md", "[x](index.md#first-steps) and [y](#first-steps)"),
@@ -162,6 +182,7 @@ GOOD = {
     "a path in prose": ("docs/index.md", "see `core/a.h`, `core/<name>.h`, `build/x/y.cpp`, `NAME/x.cpp`, `a/b`"),
     "a link in code": ("docs/index.md", "`[x](nowhere.md)`"),
     "a page named in a source": ("core/a.h", "// docs/index.md says more, docs/index.md#first-steps, docs/pictures.md"),
+    "a list, a table, code": ("docs/index.md", "text\n\n- one\n  more\n\n| a |\n|---|\n\n```\n| code\n```\n\ntx"),
     "a verb": ("docs/index.md", "    shadowgraph profile x"),
 }
 
