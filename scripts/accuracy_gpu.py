@@ -91,8 +91,7 @@ def spec_for(device):
     for parts, spec in SPECS:
         if all(part.lower() in device.lower() for part in parts):
             return spec
-    raise InputError(f"no spec is known for a '{device}': name one of `shadowgraph list devices`, or a file, with "
-                     "--spec")
+    raise InputError(f"no spec is known for '{device}': name one of `shadowgraph list devices`, or a file, with --spec")
 
 
 class Predictor:
