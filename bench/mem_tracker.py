@@ -3,8 +3,8 @@
 
     .venv/bin/python bench/mem_tracker.py [gpt2 bert resnet50]
 
-Prints CPU seconds of the thread, the least of several steps after a first one: the step under FakeTensorMode, and the
-same with MemTracker, which records peak memory by kind. Models and inputs are those of bench/python_package.py, which
+Prints CPU seconds of the thread, the least of several steps after a first one. MemTracker records peak memory by kind
+during the same step. Models and inputs are those of bench/python_package.py, which
 measures a capture by shadowgraph against FakeTensorMode. docs/figures.md has the figures.
 """
 

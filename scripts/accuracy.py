@@ -3,8 +3,9 @@
 
     accuracy.py BUILD [--only NAME ...] [--quick] [--page build/accuracy.md] [--figures docs/figures/16-accuracy.json]
 
-Every built-in model that fits into memory and TorchScript files of six other architectures at usual sizes, each in a
-process of its own (build/bin/step_accuracy), on one thread: inference, SGD and AdamW in float32, AdamW in bfloat16.
+The models are the built-in ones that fit into memory, and TorchScript files of six other architectures at usual sizes.
+Each step runs in a process of its own (build/bin/step_accuracy), on one thread. The modes are inference, SGD and AdamW
+in float32, and AdamW in bfloat16.
 Rows are kept in BUILD/accuracy/rows.json, so that an interrupted run goes on; --quick takes one row a model. --page
 writes all rows as a page, --figures a section of docs/figures.md (scripts/write_figures.py): a row a model, and all
 rows as data.

@@ -8,7 +8,7 @@
 - Every page in docs/ is in the navigation of mkdocs.yml, and the navigation names no other.
 - Lists, tables and code of the pages stand apart from text by an empty line; the site would show them as text.
 - A path in backticks in docs/, README.md and CONTRIBUTING.md exists, if its first folder does. `<name>` and capital
-  words stand for any name, and `shadowgraph/x.h` for a public header. What begins with build/ or out/ is made later.
+  words stand for any name, and `shadowgraph/NAME.h` for a public header. What begins with build/ or out/ is made later.
 - `docs/...` in any source, script or test exists, with its #heading.
 - `shadowgraph VERB` in an example is a verb of the tool.
 """
@@ -27,11 +27,13 @@ LINK = re.compile(r"(?<!\\)!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
 IMAGE = re.compile(r'<img [^>]*src="([^"]+)"')
 SPAN = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"^[\w.<>*-]+(?:/[\w.<>*{},-]+)+/?$")
-# docs/source/ is PyTorch's.
+# PyTorch has a folder docs/source.
 IN_SOURCE = re.compile(r"(?<![\w/.-])docs/(?:(?!source/)[\w/-]*\w\.(?:md|json|svg|png)(?:#[\w-]+)?|\w+/(?![\w.*]))")
 # A shell's or Makefile's own line, an indented example, or code in a line; a bare word is prose.
 COMMAND = re.compile(r"^\s*(?:\$ |@)?(?:build/bin/)?shadowgraph ([\w-]+)|`(?:build/bin/)?shadowgraph ([\w-]+)")
 MADE_LATER = ("build", "out")
+# They cite what is not there: a bundle, and the examples of two lints.
+WITH_EXAMPLES = ("viz/page/dist/", "scripts/check_docs.py", "scripts/prose.py")
 
 
 def slug(heading):
@@ -131,7 +133,7 @@ def findings(root):
             continue
         prose = dict(without_code(lines)) if name.endswith(".md") else {}
         for number, line in enumerate(lines, 1):
-            if name not in pages and not name.startswith(("viz/page/dist/", "scripts/check_docs.py")):
+            if name not in pages and not name.startswith(WITH_EXAMPLES):
                 for match in IN_SOURCE.finditer(line):
                     file, _, anchor = match[0].partition("#")
                     if not (root / file).exists() or (anchor and anchor not in anchors(root / file)):
@@ -161,7 +163,7 @@ def findings(root):
             yield f"mkdocs.yml: {name} is {'no page of docs/' if name in named else 'not in the navigation'}"
 
 
-# Each must be found: a file and a line for it, in a tree of core/a.h and docs/index.md with the heading "First steps".
+# Each must be found: a file and a line for it. The tree has one header, and a page with the heading "First steps".
 BAD = {
     "a link to no file": ("docs/index.md", "[x](nowhere.md)"),
     "a link to no heading": ("docs/index.md", "[x](#second-steps)"),

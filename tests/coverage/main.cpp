@@ -4,8 +4,8 @@
 //
 // FILE is the page. WAYS is its first table, how many overloads run in which way: tests/coverage/ways.md, written along
 // with FILE. COUNTS is the table that `conformance --table` wrote, ALLOW_LIST its list of disagreements; the page shows
-// both. --check writes FILE alone. It fails if an overload has neither a way nor a reason why not, if WAYS is not what
-// is counted, or if COUNTS has samples that are wrong, have no rule or crash.
+// both. --check writes FILE alone. It fails if an overload has neither a way nor a reason why not, or if WAYS is not what
+// is counted. It also fails if COUNTS has samples that are wrong, have no rule or crash.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/version.h>
