@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the text of a training step of many nodes in many modules, for the page of a report (docs/benchmarks.md).
+"""Writes the text of a training step of many nodes in many modules, for the page of a report (docs/figures.md).
 
     bench/million_nodes.py build/pages/graphs/million.sg [--nodes 1000001]
     build/bin/shadowgraph draw build/pages/graphs/million.sg -o build/pages/million.html

@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/nn/module.h>
 
 #include <filesystem>
 #include <fnmatch.h>

@@ -11,6 +11,7 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/sweep.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {

@@ -24,8 +24,8 @@ target_link_libraries(shadowgraph_settings INTERFACE shadowgraph_fmt)
 
 # Compiles the sources of `target` in groups: those of one folder, in the order of their names, up to SHADOWGRAPH_GROUP_BYTES
 # together. Behind a precompiled header of libtorch a small file still spends most of its time on templates that the
-# headers leave to instantiate, in every unit alike; a group does so once (docs/building.md has the figures). What is
-# local to a file must therefore have a name of its own within its folder.
+# headers leave to instantiate, in every unit alike; a group does so once (docs/architecture.md#building). What is local
+# to a file must therefore have a name of its own within its folder.
 function(shadowgraph_group target)
   if(SHADOWGRAPH_GROUP_BYTES EQUAL 0)
     return()

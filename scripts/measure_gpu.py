@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Peak memory and times of real steps on a GPU, for docs/accuracy-gpu.md.
+"""Peak memory and times of real steps on a GPU, for scripts/accuracy_gpu.py.
 
 Needs torch 2.0 or newer and nothing else: copy this one file to a machine with an NVIDIA or AMD GPU.
 

@@ -3,7 +3,7 @@
 // It *is* a meta tensor: its storage is a meta storage, shared with its views, so libtorch's own aliasing, version
 // counters and autograd work unchanged. It answers "meta" for its device while a kernel runs on this thread and the
 // pretended device otherwise. (c10's own TensorImpl::set_fake_device answers the pretended device inside kernels too,
-// and copy_ then runs the CPU loop on a null pointer; see docs/fake-tensors.md.)
+// and copy_ then runs the CPU loop on a null pointer; see docs/captures.md.)
 //
 // A recorder finds its bookkeeping in the tensor itself: which session knows it, and as which Value.
 //

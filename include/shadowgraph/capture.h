@@ -164,7 +164,7 @@ struct Capture {
 };
 
 // What a training loop does around forward, backward and the optimizer's step. All of it combines; each piece runs the
-// operators that PyTorch's own does (docs/profiling.md).
+// operators that PyTorch's own does (docs/memory.md).
 struct TrainingOptions {
   // Micro-batches a step, each the inputs given: forward, loss / accumulate, backward; gradients add up in .grad.
   int64_t accumulate = 1;

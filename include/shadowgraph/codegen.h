@@ -48,7 +48,7 @@ void write_code(const GeneratedCode& code, const std::string& directory);
 //     }
 //
 // The code calls the operators of the graph in its order, so it gives bit for bit what the program gave. What is
-// written in place (parameters in an optimizer step) is written in the tensors that are given. docs/codegen.md tells
+// written in place (parameters in an optimizer step) is written in the tensors that are given. docs/weights-and-code.md tells
 // the rest.
 //
 // Throws CodegenError, naming the node, for functions that nothing describes, objects that a graph does not hold, and

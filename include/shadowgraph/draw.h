@@ -208,7 +208,7 @@ constexpr size_t kMostBoxesOfSvg = 250;
 std::string render_svg(const std::string& dot);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A profile as one HTML file: the graph to open and search, the memory over the step, the tables (docs/report.md).
+// A profile as one HTML file: the graph to open and search, the memory over the step, the tables (docs/pictures.md).
 //
 //     write_file("report.html", to_html(costs));
 //     write_file("change.html", to_html(after, {.before = &before}));     // and what differs

@@ -9,7 +9,7 @@
 // The archive is what torch.export.save of PyTorch 2.9 to 2.13 writes (schema version 8). Its nodes are called one by
 // one, as they were exported: what was decided while exporting (train() or eval(), branches on sizes) stays so. Each
 // node that is recorded carries the modules that it was called in, with their classes, and its line of Python. Weights
-// become fakes by their sizes alone; tied ones stay tied. docs/exported-programs.md says what is supported.
+// become fakes by their sizes alone; tied ones stay tied. docs/captures.md says what is supported.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -42,7 +42,7 @@ class OverlappedStep;
 // What the figures are made of (FLOPs of nodes, kinds of storages, the tree of modules) is worked out once. The views
 // read it, and the graph, which must outlive them unchanged. The figures, text and JSON are values of their own. What
 // is not known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero.
-// docs/profiling.md defines every figure.
+// docs/memory.md defines every figure.
 
 struct ProfileOptions {
   size_t top_at_peak = 10;

@@ -81,7 +81,7 @@ class Numbering {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A graph as text: lossless, readable, diffable, one node a line. docs/ir.md holds the grammar.
+// A graph as text: lossless, readable, diffable, one node a line. docs/graph.md holds the grammar.
 //
 //     shadowgraph 1 libtorch 2.13.0
 //     operator aten::mm(Tensor self, Tensor mat2) -> Tensor
@@ -127,7 +127,7 @@ std::string type_text(const Graph& graph, ValueId value);
 void write_graph_file(const std::string& path, const Graph& graph);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Reads the text form that to_text writes; docs/ir.md holds the grammar.
+// Reads the text form that to_text writes; docs/graph.md holds the grammar.
 //
 //     Graph g = parse(to_text(graph));      // deeply equal to `graph`, ids renumbered
 //     Graph g = read_graph_file("resnet50.sg");

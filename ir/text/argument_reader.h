@@ -1,5 +1,5 @@
 // Reads the arguments of a call in the text form: `(self=%1, other=0.5, dims=[1, 2])`. What ir/text/parser.cpp and
-// patterns (shadowgraph/edit/pattern.h) share. docs/ir.md holds the grammar.
+// patterns (shadowgraph/edit/pattern.h) share. docs/graph.md holds the grammar.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Reads graph text (docs/ir.md has the format by example, printer.cpp writes it).
+// Reads graph text (docs/graph.md has the format by example, printer.cpp writes it).
 //
 // There is one pass over the lines, by recursive descent where brackets nest, with a bound on their depth: the text may
 // be anybody's. The graph is built while it is read, and ids are positions: the k-th node line is node k. So what parse

@@ -159,7 +159,7 @@ class ShapeRun {
       message +=
           "\nA size that the program computed on the host is a number in the "
           "graph. Capture at the new sizes, or "
-          "fit sizes from captures at several (docs/symbolic-shapes.md).";
+          "fit sizes from captures at several (docs/graph.md).";
     }
     throw ShapePropagationError(message, node, found);
   }

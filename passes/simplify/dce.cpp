@@ -18,7 +18,7 @@
 //
 // Always kept: parameters, buffers and inputs, host reads, collectives, what nothing is known of, operators without
 // results, and random numbers unless told otherwise. A graph that draws numbers again from a saved state
-// (docs/checkpointing.md) keeps random numbers in any case. Tensors saved for a backward that is gone keep nothing
+// (docs/checkpoints.md) keeps random numbers in any case. Tensors saved for a backward that is gone keep nothing
 // alive; nodes that stay no longer list them.
 //
 // Cost. One walk each way; about 0.1 us a node.

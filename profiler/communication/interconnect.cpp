@@ -47,7 +47,7 @@ class InterconnectReader {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw ParseError(name_ + ": not the figures of an interconnect (docs/collectives.md): " + what, 0, 0);
+    throw ParseError(name_ + ": not the figures of an interconnect (docs/time.md): " + what, 0, 0);
   }
   std::string text(const json& object, const char* key, const std::string& otherwise) const {
     if (!object.contains(key)) return otherwise;
@@ -171,8 +171,8 @@ Interconnect Interconnect::named(std::string_view name) {
   for (const EmbeddedFile& file : interconnect_files()) {
     if (file.name == name) return interconnect_from_json(parse_json(file.text), std::string(name));
   }
-  throw Error(fmt::format("no interconnect '{}' is known; there are {}, and files of your own (docs/collectives.md)",
-                          name, fmt::join(names(), ", ")));
+  throw Error(fmt::format("no interconnect '{}' is known; there are {}, and files of your own (docs/time.md)", name,
+                          fmt::join(names(), ", ")));
 }
 
 Interconnect Interconnect::find(const std::string& name_or_file) {

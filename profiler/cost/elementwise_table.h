@@ -7,7 +7,7 @@
 //
 // A selection together with the comparison that decides it counts as one. Copies, allocations, casts and random draws
 // are rows with zero, so that "nothing to count" differs from "no formula". Norms use the usual convention (5 an
-// element in training with an affine transform) rather than a count of any one kernel's instructions. docs/profiling.md
+// element in training with an affine transform) rather than a count of any one kernel's instructions. docs/time.md
 // lists the conventions.
 //
 // An operator without a row is still known if its schema says that it is a view (zero). It is known, too, if PyTorch

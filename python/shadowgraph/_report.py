@@ -41,7 +41,7 @@ class Report:
         return self._costs.peak_bytes
 
     def dict(self):
-        """Every figure as plain dicts and lists; docs/profiling.md says what each is. What is unknown is absent."""
+        """Every figure as plain dicts and lists; docs/memory.md says what each is. What is unknown is absent."""
         return self._costs.dict()
 
     def what_if(self, *, dtype=None, optimizer="", accumulate=1, checkpoint="", zero=0, ranks=1):
@@ -72,7 +72,7 @@ class Report:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     def html(self, title="", *, compare=None, compare_title="before", color=None):
-        """The page that `shadowgraph draw` writes, as text: the graph, the memory, the tables; docs/report.md.
+        """The page that `shadowgraph draw` writes, as text: the graph, the memory, the tables; docs/pictures.md.
 
         compare: what it was before, a Report; or what a Report said of it: its `dict()`, or the path of a profile.json.
             Without a graph the page compares figures, modules and operators.
@@ -136,7 +136,7 @@ class Page:
 
 
 class WhatIfAnswer(dict):
-    """The figures of `Report.what_if` by name, docs/profiling.md; printed, as the tool prints them."""
+    """The figures of `Report.what_if` by name, docs/memory.md; printed, as the tool prints them."""
 
     def __init__(self, figures, text):
         super().__init__(figures)

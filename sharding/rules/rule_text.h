@@ -1,4 +1,4 @@
-// Reads lines of sharding rules into data. docs/sharding-rules.md has the grammar.
+// Reads lines of sharding rules into data. docs/adding-an-operator.md has the grammar.
 //
 //     aten::addmm: +{m n}, m k, k n -> m n; linear self mat1 | self mat2
 //     aten::convolution if !transposed: n (g ci) *_, (g co) ci *_, +(g co) -> n (g co) *_; g = groups

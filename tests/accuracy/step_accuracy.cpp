@@ -1,5 +1,5 @@
 // One model, predicted and real: peak bytes of a step on the CPU and its seconds. Prints one JSON object;
-// scripts/accuracy.py runs it for many and writes docs/accuracy.md.
+// scripts/accuracy.py runs it for many (`make accuracy`).
 //
 //     step_accuracy resnet50 --mode adamw --batch 4 [--spec this-machine.json]
 //     step_accuracy whisper.pt --mode infer --input f32[1,80,3000]

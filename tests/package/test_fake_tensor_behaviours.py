@@ -1,4 +1,4 @@
-"""What torch's own test of its FakeTensor claims, asked of ours: docs/fake-tensor-behaviours.md has the table.
+"""What torch's own test of its FakeTensor claims, asked of ours: fake_tensor_behaviours.md has the table.
 
 Where eager can run on the CPU, the same program runs there and both answers are compared.
 """

@@ -95,7 +95,7 @@ TEST_P(WhatIfOf, AccumulationIsNearlyExact) {
   }
 }
 
-// The bounds that docs/profiling.md states, of the answer above and below a capture, in percent.
+// The bounds that docs/memory.md states, of the answer above and below a capture, in percent.
 TEST_P(WhatIfOf, AnotherDtypeIsBounded) {
   const double bound = GetParam() == "lstm_lm" ? 1.5 : 0.1;
   for (const std::string optimizer : {"sgd", "adamw"}) {

@@ -6,7 +6,7 @@
 //     std::vector<CheckpointSegment> segments = ...;
 //     done = checkpoint_segments(graph, segments);
 //
-// docs/checkpointing.md says what the rewritten graph looks like and which policies there are; the essay at the head of
+// docs/checkpoints.md says what the rewritten graph looks like and which policies there are; the essay at the head of
 // checkpoint.cpp how it is made.
 #pragma once
 

@@ -34,7 +34,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // Contents belong to storages, so there is no list of operators here. Each storage has an *image*: a value whose
 // storage holds, place for place, what the program's storage would hold now. A write gives a new image. A value that is
-// read after that is taken from it again, by the views it came through or by as_strided. docs/functionalization.md
+// read after that is taken from it again, by the views it came through or by as_strided. docs/graph.md
 // tells the rest.
 //
 // Ids of the old graph mean nothing afterwards. Linear; see bench/passes.cpp.

@@ -20,7 +20,7 @@
 // Sizes 0 and 1 are not like others (broadcasting, strides): leave them out of the captures. Sizes below the smallest
 // captured are refused. If captures are at 64, 128 and 192, only multiples of 64 apart are answered. Floor divisions
 // and padding, as of attention's statistics or of strided convolutions, are polynomials there and nowhere else.
-// docs/symbolic-shapes.md has the whole story.
+// docs/graph.md has the whole story.
 #pragma once
 
 #include <cstdint>

@@ -83,7 +83,7 @@ struct Interconnect {
   // What usually stands around a device of shadowgraph/profile/time.h ("h100_pcie": "pcie5"); nothing for those of one
   // machine.
   static std::optional<Interconnect> around(std::string_view device);
-  // docs/interconnect.schema.json, docs/collectives.md. Throws ParseError, FileError.
+  // docs/interconnect.schema.json, docs/time.md. Throws ParseError, FileError.
   static Interconnect read_file(const std::string& path);
 };
 nlohmann::json to_json(const Interconnect& links);

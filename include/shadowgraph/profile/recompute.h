@@ -65,7 +65,7 @@ std::string to_svg(const RecomputeCurve& curve, const std::string& title);
 // For others' solvers.
 
 // {"schema": "shadowgraph-chain/1", "linear": ..., "why_not_a_chain": [...], "stages": [...]}: docs/chain.schema.json,
-// docs/checkpointing.md. Seconds where times are given, FLOPs in any case.
+// docs/checkpoints.md. Seconds where times are given, FLOPs in any case.
 nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, const StepTime* time = nullptr);
 
 // Returns the ModuleInfo of torch.distributed._tools.ilp_utils, which parse_module_info takes, and sac_milp then. It

@@ -8,7 +8,7 @@
 // The lives of the step's storages are taken from the graph and changed: their bytes (dtype, ZeRO), which exist
 // (optimizer), how long they live (accumulation). Checkpoints are the pass of shadowgraph/passes/checkpoint.h on a
 // copy. An optimizer's own allocations come from its step over fake parameters of the graph's sizes, a few operators a
-// tensor. docs/profiling.md#what-if says what each answer was held against and how near it came.
+// tensor. docs/memory.md#what-if says what each answer was held against and how near it came.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -75,7 +75,7 @@ TEST(IndependentStreams, RanksAgreeWithTheWhole) {
   }
 }
 
-// docs/deferred-init.md says what changes the numbers: this is the list.
+// docs/weights-and-code.md says what changes the numbers: this is the list.
 TEST(IndependentStreams, WhatChangesThem) {
   const auto made = [](const std::function<Tensors()>& make, uint64_t seed) {
     const Tensors all = deferred_init(make);
