@@ -25,7 +25,7 @@
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/kernels/eager.h"
-#include "shadowgraph/kernels/replay.h"
+#include "shadowgraph/kernels/groups.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/recompute.h"
+#include "shadowgraph/profile/recompute_curve.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/text.h"
 

@@ -16,7 +16,7 @@
 #include "shadowgraph/draw_plan.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/sharding/assignment_files.h"
-#include "shadowgraph/sharding/recompute.h"
+#include "shadowgraph/sharding/shard_and_recompute.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {

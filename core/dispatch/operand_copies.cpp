@@ -8,7 +8,7 @@
 #include <span>
 
 #include "ir/operators/operator_forms.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph {
 namespace {

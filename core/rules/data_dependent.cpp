@@ -14,7 +14,7 @@
 #include "core/rules/registry.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 

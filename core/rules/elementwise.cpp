@@ -12,7 +12,7 @@
 #include "core/fake/dispatch_keys.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

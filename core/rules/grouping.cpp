@@ -1,7 +1,7 @@
 // Elements grouped by value (histograms) or by segment. How many groups there are is an argument or a size.
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

@@ -1,4 +1,4 @@
-// Who has a shape rule. Internal to core/; users register theirs with register_rule (shadowgraph/rules.h).
+// Who has a shape rule. Internal to core/; users register theirs with register_rule (shadowgraph/shape_rules.h).
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph {
 

@@ -7,7 +7,7 @@
 //         .bytes = [](const sg::OperandShapes& call) { return byte_count(call.argument(0)) + byte_count(call.result(0)); },
 //         .scratch = [](const sg::OperandShapes& call) { return byte_count(call.result(0)); }});
 //
-// The shape rule is that of shadowgraph/rules.h; leave it out for an operator that has a Meta kernel or is made of
+// The shape rule is that of shadowgraph/shape_rules.h; leave it out for an operator that has a Meta kernel or is made of
 // others. Costs are functions of the shapes, dtypes and numbers of one call (OperandShapes), each optional:
 //   flops    2 a multiply-accumulate; counted as NodeFlops::matmul, of which PyTorch's FlopCounterMode knows nothing.
 //            Without it, and without a row in the tables, the operator is listed as uncovered.
@@ -26,7 +26,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/profile/operator_costs.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 

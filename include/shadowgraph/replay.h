@@ -123,7 +123,7 @@ std::vector<std::string> registered_functions();
 // torch.fx.Interpreter's.
 
 // Names nodes that may run as one call, and an order in which they stand together. The call is a kernel made of them
-// (shadowgraph/kernels/replay.h), or whatever gives the same results. A run asks each time that it comes to a group;
+// (shadowgraph/kernels/groups.h), or whatever gives the same results. A run asks each time that it comes to a group;
 // what the group does not do runs node by node. It serves one graph, whose ids must stay. Interpreters of several
 // threads may ask.
 class NodeGroups {

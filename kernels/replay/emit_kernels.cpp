@@ -11,7 +11,7 @@
 #include "shadowgraph/analysis/aliases.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/edit/group_call.h"
-#include "shadowgraph/kernels/codegen.h"
+#include "shadowgraph/kernels/emit.h"
 
 namespace shadowgraph {
 namespace {

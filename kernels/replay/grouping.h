@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "shadowgraph/kernels/replay.h"
+#include "shadowgraph/kernels/groups.h"
 
 namespace shadowgraph {
 

@@ -11,7 +11,7 @@
 #include "kernels/replay/grouping.h"
 #include "kernels/replay/launch.h"
 #include "kernels/replay/trial.h"
-#include "shadowgraph/kernels/replay.h"
+#include "shadowgraph/kernels/groups.h"
 
 namespace shadowgraph {
 namespace {

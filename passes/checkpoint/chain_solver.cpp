@@ -11,7 +11,7 @@
 #include <limits>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/passes/chain.h"
+#include "shadowgraph/passes/chain_solver.h"
 
 namespace shadowgraph {
 namespace {

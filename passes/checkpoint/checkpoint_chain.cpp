@@ -12,7 +12,7 @@
 #include "passes/checkpoint/checkpoint_plan.h"
 #include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/analysis/recompute_regions.h"
-#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
 
 namespace shadowgraph {
 namespace {

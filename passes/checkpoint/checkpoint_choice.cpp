@@ -10,7 +10,7 @@
 #include "shadowgraph/analysis/recompute_regions.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
 
 namespace shadowgraph {
 namespace {

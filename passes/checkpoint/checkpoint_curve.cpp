@@ -7,7 +7,7 @@
 
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
 
 namespace shadowgraph {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "shadowgraph/profile/flops.h"
-#include "shadowgraph/profile/recompute.h"
+#include "shadowgraph/profile/recompute_curve.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/units.h"
 

@@ -8,7 +8,7 @@
 
 #include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
-#include "shadowgraph/profile/recompute.h"
+#include "shadowgraph/profile/recompute_curve.h"
 
 namespace shadowgraph {
 

@@ -4,7 +4,7 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/sharding/recompute.h"
+#include "shadowgraph/sharding/shard_and_recompute.h"
 
 namespace shadowgraph::python {
 namespace {

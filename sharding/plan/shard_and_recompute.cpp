@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "shadowgraph/edit/copy.h"
-#include "shadowgraph/passes/recompute.h"
-#include "shadowgraph/profile/recompute.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
+#include "shadowgraph/profile/recompute_curve.h"
 #include "shadowgraph/profile/time.h"
-#include "shadowgraph/sharding/recompute.h"
+#include "shadowgraph/sharding/shard_and_recompute.h"
 #include "shadowgraph/units.h"
 #include "sharding/plan/node_strategies.h"
 

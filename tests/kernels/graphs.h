@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/kernels/replay.h"
+#include "shadowgraph/kernels/groups.h"
 
 namespace shadowgraph::kernel_tests {
 

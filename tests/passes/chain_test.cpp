@@ -1,6 +1,6 @@
 // The chain's dynamic programme against an enumeration of all schedules, and its schedules against a simulation that
 // knows nothing of it.
-#include "shadowgraph/passes/chain.h"
+#include "shadowgraph/passes/chain_solver.h"
 
 #include <gtest/gtest.h>
 

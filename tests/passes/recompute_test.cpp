@@ -1,5 +1,5 @@
 // The policy optimal: what it promises about budgets, how training steps become chains, and what nodes cost.
-#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

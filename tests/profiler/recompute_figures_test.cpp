@@ -7,7 +7,7 @@
 #include <set>
 
 #include "shadowgraph/profile/flops.h"
-#include "shadowgraph/profile/recompute.h"
+#include "shadowgraph/profile/recompute_curve.h"
 #include "shadowgraph/profile/time.h"
 #include "tests/passes/model_captures.h"
 

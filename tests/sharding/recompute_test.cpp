@@ -1,5 +1,5 @@
 // Sharding and computing again, in turns: what fits by both, never worse than by one, and the same numbers.
-#include "shadowgraph/sharding/recompute.h"
+#include "shadowgraph/sharding/shard_and_recompute.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

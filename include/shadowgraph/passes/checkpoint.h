@@ -85,7 +85,7 @@ CheckpointPolicy every_kth_region(int64_t k);  // the first, the one k after it,
 CheckpointPolicy square_root_segments();
 // Takes the fewest regions, from the first on, so that the peak of live bytes is within the budget. Throws Error that
 // says how low it gets if it cannot be. Tries out about log2(n) rewritten copies of the graph.
-// shadowgraph/passes/recompute.h finds the least to compute again within a budget.
+// shadowgraph/passes/checkpoint_curve.h finds the least to compute again within a budget.
 CheckpointPolicy within_budget(int64_t bytes);
 
 // Most bytes live at a node, by the rule of shadowgraph/profile.h; with a device: of its storages alone.

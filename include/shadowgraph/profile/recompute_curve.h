@@ -19,7 +19,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 

@@ -6,7 +6,7 @@
 //
 // Either alone may waste what the other has for less: cutting more costs communication, keeping less costs computing.
 // They are taken in turns. Sharding gets the graph in which something is computed again. Recomputing gets the plan. It
-// takes the least of the curve (shadowgraph/passes/recompute.h) whose applied graph is within the memory; nodes that
+// takes the least of the curve (shadowgraph/passes/checkpoint_curve.h) whose applied graph is within the memory; nodes that
 // are added lie as those that they repeat. Both are asked alone first, and sharding for some points of the curve in
 // between. Every peak is that of the graph that one device runs, counted on its timeline; none of it is an estimate.
 //

@@ -25,7 +25,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/passes/chain.h"
+#include "shadowgraph/passes/chain_solver.h"
 #include "shadowgraph/passes/checkpoint.h"
 
 namespace SHADOWGRAPH_API shadowgraph {

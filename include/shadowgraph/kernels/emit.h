@@ -14,7 +14,7 @@
 #pragma once
 
 #include "shadowgraph/codegen.h"
-#include "shadowgraph/kernels/replay.h"
+#include "shadowgraph/kernels/groups.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
