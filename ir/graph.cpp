@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ir/edit/graph_editor.h"
 #include "ir/operators/operator_facts.h"
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/graph/libtorch.h"
@@ -194,12 +195,12 @@ Argument Graph::complex_argument(double real, double imaginary) {
 }
 
 // The use of a list element is noted in the element itself, so two nodes must not share one.
-Run Graph::own_arguments(std::span<const Argument> arguments) {
-  const Run run = arguments_.push_run(arguments);
+Run Graph::Editor::own_arguments(std::span<const Argument> arguments) {
+  const Run run = graph_.arguments_.push_run(arguments);
   for (uint32_t i = 0; i < run.size; ++i) {
-    const Argument argument = arguments_.view(run)[i];
-    if (argument.kind == ArgumentKind::kList && has_entered_uses(list(argument))) {
-      arguments_.view(run)[i].run = copy_list(argument.run);
+    const Argument argument = graph_.arguments_.view(run)[i];
+    if (argument.kind == ArgumentKind::kList && has_entered_uses(graph_.list(argument))) {
+      graph_.arguments_.view(run)[i].run = copy_list(argument.run);
     }
   }
   return run;
@@ -212,11 +213,11 @@ NodeId Graph::insert_before(NodeId position, TargetId target, std::span<const Ar
   node.target = target;
   node.region = kRootRegion;
   node.phase = kForward;
-  node.arguments = own_arguments(arguments);
+  node.arguments = Editor(*this).own_arguments(arguments);
   const NodeId id(nodes_.push(node));
   order_.push(0);
-  link_before(id, position);
-  enter_uses(id, arguments_.view(node.arguments));
+  Editor(*this).link_before(id, position);
+  Editor(*this).enter_uses(id, arguments_.view(node.arguments));
   ++live_nodes_;
   return id;
 }
@@ -224,21 +225,21 @@ NodeId Graph::insert_before(NodeId position, TargetId target, std::span<const Ar
 // Where these sizes and strides lie in ints_. What lies there is never written again: others may share it.
 // Blocks of a model repeat the same few shapes, so a small cache of recent ones saves most of the memory. A miss costs
 // a copy in the pool, never a wrong answer: what is found is compared in full.
-uint32_t Graph::intern_dims(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+uint32_t Graph::Editor::intern_dims(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   const auto rank = static_cast<uint32_t>(sizes.size());
   uint64_t hash = rank;
   for (const int64_t size : sizes) hash = (hash ^ static_cast<uint64_t>(size)) * 0x9e3779b97f4a7c15U;
   for (const int64_t stride : strides) hash = (hash ^ static_cast<uint64_t>(stride)) * 0x9e3779b97f4a7c15U;
-  RecentDims& recent = recent_dims_[(hash >> 32) % recent_dims_.size()];
+  RecentDims& recent = graph_.recent_dims_[(hash >> 32) % graph_.recent_dims_.size()];
   if (recent.rank == rank) {
-    const auto known = ints_.view({recent.offset, 2 * rank});
+    const auto known = graph_.ints_.view({recent.offset, 2 * rank});
     if (std::equal(sizes.begin(), sizes.end(), known.begin()) &&
         std::equal(strides.begin(), strides.end(), known.begin() + rank)) {
       return recent.offset;
     }
   }
-  const Run dims = ints_.push_run(2 * rank);
-  const auto pool = ints_.view(dims);
+  const Run dims = graph_.ints_.push_run(2 * rank);
+  const auto pool = graph_.ints_.view(dims);
   std::copy(sizes.begin(), sizes.end(), pool.begin());
   std::copy(strides.begin(), strides.end(), pool.begin() + rank);
   // Rank 0 has nothing to share; its offset would only push a useful entry out.
@@ -255,14 +256,14 @@ ValueId Graph::new_tensor(NodeId producer, const TensorMeta& spec) {
   value.device_index = spec.device.index();
   value.requires_grad = spec.requires_grad;
   value.rank = static_cast<uint16_t>(rank);
-  value.dims = intern_dims(spec.sizes, spec.strides);
+  value.dims = Editor(*this).intern_dims(spec.sizes, spec.strides);
   value.storage = spec.storage;
   value.offset = spec.offset;
   value.producer = producer;
   // siblings_ runs parallel to values_, so every value gets an entry, also one without a storage.
   const ValueId id(values_.push(value));
   siblings_.push({});
-  join_storage(id);
+  Editor(*this).join_storage(id);
   return id;
 }
 
@@ -270,7 +271,7 @@ ValueId Graph::new_tensor(NodeId producer, const TensorMeta& spec) {
 void Graph::set_geometry(ValueId id, const TensorMeta& spec) {
   Value& changed = values_[id.index];
   changed.rank = static_cast<uint16_t>(spec.sizes.size());
-  changed.dims = intern_dims(spec.sizes, spec.strides);
+  changed.dims = Editor(*this).intern_dims(spec.sizes, spec.strides);
   changed.dtype = spec.dtype;
   changed.layout = spec.layout;
   changed.device_type = spec.device.type();
@@ -300,32 +301,32 @@ ValueId Graph::new_scalar(NodeId producer, ValueKind kind) {
 void Graph::set_storage(ValueId id, StorageId storage, int64_t offset) {
   values_[id.index].offset = offset;
   if (value(id).storage == storage) return;
-  leave_storage(id);
+  Editor(*this).leave_storage(id);
   values_[id.index].storage = storage;
-  join_storage(id);
+  Editor(*this).join_storage(id);
 }
 
 // Puts the value in front of its storage's list: constant time, and nobody relies on the order.
-void Graph::join_storage(ValueId id) {
-  const StorageId storage = value(id).storage;
-  if (storage.index >= storages_.size()) return;  // none, or a broken graph
-  if (storage.index >= first_in_storage_.size()) first_in_storage_.resize(storages_.size());
-  ValueId& first = first_in_storage_[storage.index];
-  siblings_[id.index] = {.previous = {}, .next = first};
-  if (first.valid()) siblings_[first.index].previous = id;
+void Graph::Editor::join_storage(ValueId id) {
+  const StorageId storage = graph_.value(id).storage;
+  if (storage.index >= graph_.storages_.size()) return;  // none, or a broken graph
+  if (storage.index >= graph_.first_in_storage_.size()) graph_.first_in_storage_.resize(graph_.storages_.size());
+  ValueId& first = graph_.first_in_storage_[storage.index];
+  graph_.siblings_[id.index] = {.previous = {}, .next = first};
+  if (first.valid()) graph_.siblings_[first.index].previous = id;
   first = id;
 }
 
 // A value that is not first and has no previous one was never in a list: a graph read from noise may have such values.
-void Graph::leave_storage(ValueId id) {
-  const StorageId storage = value(id).storage;
-  if (storage.index >= first_in_storage_.size()) return;
-  const Siblings around = siblings_[id.index];
-  if (around.next.valid()) siblings_[around.next.index].previous = around.previous;
+void Graph::Editor::leave_storage(ValueId id) {
+  const StorageId storage = graph_.value(id).storage;
+  if (storage.index >= graph_.first_in_storage_.size()) return;
+  const Siblings around = graph_.siblings_[id.index];
+  if (around.next.valid()) graph_.siblings_[around.next.index].previous = around.previous;
   if (around.previous.valid()) {
-    siblings_[around.previous.index].next = around.next;
-  } else if (first_in_storage_[storage.index] == id) {
-    first_in_storage_[storage.index] = around.next;
+    graph_.siblings_[around.previous.index].next = around.next;
+  } else if (graph_.first_in_storage_[storage.index] == id) {
+    graph_.first_in_storage_[storage.index] = around.next;
   }
 }
 
@@ -395,40 +396,40 @@ size_t Graph::allocated_bytes() const {
 
 // Order is kept twice: as links, for walks, and as labels that rise along the program, for is_before() in constant
 // time. A new node gets a label between those of its neighbours.
-void Graph::link_before(NodeId id, NodeId position) {
-  const NodeId previous = position.valid() ? node(position).previous : last_;
+void Graph::Editor::link_before(NodeId id, NodeId position) {
+  const NodeId previous = position.valid() ? graph_.node(position).previous : graph_.last_;
   const auto room = [&] {
-    const uint64_t end = position.valid() ? order_[position.index] : UINT64_MAX;
-    return end - (previous.valid() ? order_[previous.index] : 0);
+    const uint64_t end = position.valid() ? graph_.order_[position.index] : UINT64_MAX;
+    return end - (previous.valid() ? graph_.order_[previous.index] : 0);
   };
   // Two labels side by side leave none between them; make_room_at spreads them.
   if (room() < 2) make_room_at(previous.valid() ? previous : position);
-  const uint64_t low = previous.valid() ? order_[previous.index] : 0;
+  const uint64_t low = previous.valid() ? graph_.order_[previous.index] : 0;
   // Appends leave wide gaps, as nothing is known of what comes between; inserts take the middle if the gap is small.
-  order_[id.index] = low + std::min(position.valid() ? kInsertGap : kAppendGap, room() / 2);
-  nodes_[id.index].previous = previous;
-  nodes_[id.index].next = position;
-  (previous.valid() ? nodes_[previous.index].next : first_) = id;
-  (position.valid() ? nodes_[position.index].previous : last_) = id;
+  graph_.order_[id.index] = low + std::min(position.valid() ? kInsertGap : kAppendGap, room() / 2);
+  graph_.nodes_[id.index].previous = previous;
+  graph_.nodes_[id.index].next = position;
+  (previous.valid() ? graph_.nodes_[previous.index].next : graph_.first_) = id;
+  (position.valid() ? graph_.nodes_[position.index].previous : graph_.last_) = id;
 }
 
 // Spreads the labels around a node whose neighbour's label leaves no room. It takes the smallest aligned range of
 // labels that is thinly settled, thinner the larger it is. That makes a logarithmic number of moves per insertion,
 // amortised. Bender, Cole, Demaine, Farach-Colton, Zito: Two Simplified Algorithms for Maintaining Order in a List
 // (2002).
-void Graph::make_room_at(NodeId id) {
+void Graph::Editor::make_room_at(NodeId id) {
   NodeId left = id;
   NodeId right = id;
   uint64_t count = 1;
   double capacity = 1;
   for (int bits = 1; bits < 64; ++bits) {
-    const uint64_t begin = order_[id.index] >> bits << bits;
+    const uint64_t begin = graph_.order_[id.index] >> bits << bits;
     const uint64_t end = begin + ((uint64_t{1} << bits) - 1);
-    for (NodeId n = node(left).previous; n.valid() && order_[n.index] >= begin; n = node(n).previous) {
+    for (NodeId n = graph_.node(left).previous; n.valid() && graph_.order_[n.index] >= begin; n = graph_.node(n).previous) {
       left = n;
       ++count;
     }
-    for (NodeId n = node(right).next; n.valid() && order_[n.index] <= end; n = node(n).next) {
+    for (NodeId n = graph_.node(right).next; n.valid() && graph_.order_[n.index] <= end; n = graph_.node(n).next) {
       right = n;
       ++count;
     }
@@ -438,8 +439,8 @@ void Graph::make_room_at(NodeId id) {
     const uint64_t step = (uint64_t{1} << bits) / count;
     if (static_cast<double>(count) > capacity || step < 8) continue;
     uint64_t label = begin + step / 2;
-    for (NodeId n = left;; n = node(n).next, label += step) {
-      order_[n.index] = label;
+    for (NodeId n = left;; n = graph_.node(n).next, label += step) {
+      graph_.order_[n.index] = label;
       if (n == right) return;
     }
   }
@@ -447,64 +448,64 @@ void Graph::make_room_at(NodeId id) {
 }
 
 // Insertion points are told first: one that stands at this node moves on to the next.
-void Graph::unlink(NodeId id) {
-  for (InsertionPoint* point : insertion_points_) point->leave(id);
-  const Node& n = node(id);
-  (n.previous.valid() ? nodes_[n.previous.index].next : first_) = n.next;
-  (n.next.valid() ? nodes_[n.next.index].previous : last_) = n.previous;
+void Graph::Editor::unlink(NodeId id) {
+  for (InsertionPoint* point : graph_.insertion_points_) point->leave(id);
+  const Node& n = graph_.node(id);
+  (n.previous.valid() ? graph_.nodes_[n.previous.index].next : graph_.first_) = n.next;
+  (n.next.valid() ? graph_.nodes_[n.next.index].previous : graph_.last_) = n.previous;
 }
 
 // Makes a use for each value that the arguments mention, lists included, and notes it in the argument itself. So
 // dropping a use needs no search.
-void Graph::enter_uses(NodeId id, std::span<Argument> arguments) {
+void Graph::Editor::enter_uses(NodeId id, std::span<Argument> arguments) {
   for (Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kValue) {
-      argument.ref.use = uses_.push({.user = id, .value = argument.ref.value});
+      argument.ref.use = graph_.uses_.push({.user = id, .value = argument.ref.value});
       append_use(argument.ref.use, argument.ref.value);
     } else if (argument.kind == ArgumentKind::kList) {
-      enter_uses(id, arguments_.view(argument.run));
+      enter_uses(id, graph_.arguments_.view(argument.run));
     }
   }
 }
 
 // Appends, so that uses of a value come in the order in which they were made: replacing them visits users in a stable
 // order.
-void Graph::append_use(uint32_t use, ValueId id) {
-  Value& v = values_[id.index];
-  uses_[use].previous = v.last_use;
-  (v.last_use != Argument::kNoUse ? uses_[v.last_use].next : v.first_use) = use;
+void Graph::Editor::append_use(uint32_t use, ValueId id) {
+  Value& v = graph_.values_[id.index];
+  graph_.uses_[use].previous = v.last_use;
+  (v.last_use != Argument::kNoUse ? graph_.uses_[v.last_use].next : v.first_use) = use;
   v.last_use = use;
 }
 
 // Takes uses out of their values' lists in constant time each; the records stay behind as holes.
-void Graph::drop_uses(std::span<const Argument> arguments) {
+void Graph::Editor::drop_uses(std::span<const Argument> arguments) {
   for (const Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kValue && argument.ref.use != Argument::kNoUse) {
-      const Use use = uses_[argument.ref.use];
-      Value& v = values_[use.value.index];
-      (use.previous != Argument::kNoUse ? uses_[use.previous].next : v.first_use) = use.next;
-      (use.next != Argument::kNoUse ? uses_[use.next].previous : v.last_use) = use.previous;
+      const Use use = graph_.uses_[argument.ref.use];
+      Value& v = graph_.values_[use.value.index];
+      (use.previous != Argument::kNoUse ? graph_.uses_[use.previous].next : v.first_use) = use.next;
+      (use.next != Argument::kNoUse ? graph_.uses_[use.next].previous : v.last_use) = use.previous;
     } else if (argument.kind == ArgumentKind::kList) {
-      drop_uses(list(argument));
+      drop_uses(graph_.list(argument));
     }
   }
 }
 
 // Says whether a list belongs to a node already; such a list must be copied before another node takes it.
-bool Graph::has_entered_uses(std::span<const Argument> arguments) const {
+bool Graph::Editor::has_entered_uses(std::span<const Argument> arguments) const {
   for (const Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kValue && argument.ref.use != Argument::kNoUse) return true;
-    if (argument.kind == ArgumentKind::kList && has_entered_uses(list(argument))) return true;
+    if (argument.kind == ArgumentKind::kList && has_entered_uses(graph_.list(argument))) return true;
   }
   return false;
 }
 
 // Copies a list with the lists in it; strings, ints and constants are shared, as nobody writes them.
-Run Graph::copy_list(Run list) {
-  const Run copy = arguments_.push_run(arguments_.view(list));
+Run Graph::Editor::copy_list(Run list) {
+  const Run copy = graph_.arguments_.push_run(graph_.arguments_.view(list));
   for (uint32_t i = 0; i < copy.size; ++i) {
-    const Argument element = arguments_.view(copy)[i];
-    if (element.kind == ArgumentKind::kList) arguments_.view(copy)[i].run = copy_list(element.run);
+    const Argument element = graph_.arguments_.view(copy)[i];
+    if (element.kind == ArgumentKind::kList) graph_.arguments_.view(copy)[i].run = copy_list(element.run);
   }
   return copy;
 }

@@ -6,6 +6,7 @@
 #include <bit>
 #include <unordered_set>
 
+#include "ir/edit/graph_editor.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "ir/text/tensor_bytes.h"
@@ -18,7 +19,7 @@ namespace shadowgraph {
 // replaced by a tensor elsewhere, its views follow:
 //
 //     %2 = aten::t(%1) @s1        uses of %1 become uses of %5 @s3        %2 = aten::t(%5) @s3
-struct Graph::Rehoming {
+struct Graph::Editor::Rehoming {
   StorageId from;
   StorageId to;
   int64_t shift = 0;               // added to offsets
@@ -29,7 +30,7 @@ struct Graph::Rehoming {
 };
 
 // Nodes that are to be erased together. Few are looked through; of many there is a bit for each id between theirs.
-class Graph::DoomedNodes {
+class Graph::Editor::DoomedNodes {
  public:
   explicit DoomedNodes(std::span<const NodeId> nodes) : nodes_(nodes) {
     if (nodes.size() <= kFew) return;
@@ -50,7 +51,7 @@ class Graph::DoomedNodes {
   std::vector<bool> bits_;
 };
 
-std::string Graph::describe(NodeId id) const { return "\n  " + to_text(*this, id); }
+std::string Graph::Editor::describe(NodeId id) const { return "\n  " + to_text(graph_, id); }
 
 // ---- Reading --------------------------------------------------------------------------------------------------------
 
@@ -77,9 +78,9 @@ std::vector<NodeId> nodes_calling(const Graph& graph, std::string_view name) {
   return found;
 }
 
-bool Graph::mentions(std::span<const Argument> arguments, ValueId id) const {
+bool Graph::Editor::mentions(std::span<const Argument> arguments, ValueId id) const {
   bool found = false;
-  for_each_value(arguments, [&](ValueId v) { found = found || v == id; });
+  graph_.for_each_value(arguments, [&](ValueId v) { found = found || v == id; });
   return found;
 }
 
@@ -87,30 +88,30 @@ bool Graph::mentions(std::span<const Argument> arguments, ValueId id) const {
 
 // saved_elsewhere_ lists who saves a value that it neither takes nor makes. Only such savers keep a value from being
 // erased without showing among its uses.
-void Graph::forget_saved_elsewhere(NodeId id) {
-  if (saved_elsewhere_.empty()) return;
-  for (const SavedTensor& saved : saved(id)) {
-    const auto entry = saved_elsewhere_.find(saved.value);
-    if (entry == saved_elsewhere_.end()) continue;
+void Graph::Editor::forget_saved_elsewhere(NodeId id) {
+  if (graph_.saved_elsewhere_.empty()) return;
+  for (const SavedTensor& saved : graph_.saved(id)) {
+    const auto entry = graph_.saved_elsewhere_.find(saved.value);
+    if (entry == graph_.saved_elsewhere_.end()) continue;
     std::erase(entry->second, id);
-    if (entry->second.empty()) saved_elsewhere_.erase(entry);
+    if (entry->second.empty()) graph_.saved_elsewhere_.erase(entry);
   }
 }
 
 // Notes which of the saved tensors are neither arguments nor results of the node. Autograd seldom saves such (an input
 // of a composite), so the side table stays small.
 void Graph::set_saved(NodeId id, std::span<const SavedTensor> saved) {
-  forget_saved_elsewhere(id);
+  Editor(*this).forget_saved_elsewhere(id);
   nodes_[id.index].saved = saved_.push_run(saved);
   for (const SavedTensor& tensor : saved) {
     // The two usual cases first.
     const auto arguments = this->arguments(id);
     if (tensor.role == SavedRole::kArgument && tensor.index < arguments.size() &&
-        mentions(arguments.subspan(tensor.index, 1), tensor.value)) {
+        Editor(*this).mentions(arguments.subspan(tensor.index, 1), tensor.value)) {
       continue;
     }
     if (tensor.value.index < values_.size() && value(tensor.value).producer == id) continue;
-    if (mentions(arguments, tensor.value)) continue;
+    if (Editor(*this).mentions(arguments, tensor.value)) continue;
     saved_elsewhere_[tensor.value].push_back(id);
   }
 }
@@ -118,23 +119,23 @@ void Graph::set_saved(NodeId id, std::span<const SavedTensor> saved) {
 // Repairs the list of saved tensors after a node's arguments changed, or the storages of its arguments or results. What
 // was saved as an argument or result is still one: the same value, or one in the same storage. Otherwise the first
 // tensor of that argument or result takes its place; without one the entry goes.
-void Graph::repair_saved(NodeId id) {
-  if (node(id).saved.size == 0) return;
+void Graph::Editor::repair_saved(NodeId id) {
+  if (graph_.node(id).saved.size == 0) return;
   std::vector<SavedTensor> repaired;
   bool changed = false;
-  for (SavedTensor saved : saved(id)) {
+  for (SavedTensor saved : graph_.saved(id)) {
     ValueId own;
     bool good = saved.role == SavedRole::kInternal;
     const auto see = [&](ValueId v) {
-      const StorageId storage = value(v).storage;
-      good = good || v == saved.value || (storage.valid() && storage == value(saved.value).storage);
-      if (!own.valid() && value(v).kind == ValueKind::kTensor) own = v;
+      const StorageId storage = graph_.value(v).storage;
+      good = good || v == saved.value || (storage.valid() && storage == graph_.value(saved.value).storage);
+      if (!own.valid() && graph_.value(v).kind == ValueKind::kTensor) own = v;
     };
-    if (saved.role == SavedRole::kArgument && saved.index < arguments(id).size()) {
-      for_each_value(arguments(id).subspan(saved.index, 1), see);
+    if (saved.role == SavedRole::kArgument && saved.index < graph_.arguments(id).size()) {
+      graph_.for_each_value(graph_.arguments(id).subspan(saved.index, 1), see);
     } else if (saved.role == SavedRole::kResult) {
       uint32_t flat = 0;
-      for_each_output(id, [&](ValueId v) {
+      graph_.for_each_output(id, [&](ValueId v) {
         if (flat++ == saved.index) see(v);
       });
     }
@@ -145,51 +146,51 @@ void Graph::repair_saved(NodeId id) {
     }
     repaired.push_back(saved);
   }
-  if (changed) set_saved(id, repaired);
+  if (changed) graph_.set_saved(id, repaired);
 }
 
 // ---- Deaths ---------------------------------------------------------------------------------------------------------
 
 // Appends in place where there is room. A node may inherit the deaths of many that are erased after it, one at a time,
 // so a copy each time would be quadratic. frees_room_ says how long the run may get.
-void Graph::add_frees(NodeId id, std::span<const StorageId> storages) {
+void Graph::Editor::add_frees(NodeId id, std::span<const StorageId> storages) {
   if (storages.empty()) return;
-  Run& run = nodes_[id.index].frees;
-  const auto room = frees_room_.find(id);
-  const uint32_t capacity = room == frees_room_.end() ? run.size : room->second;
+  Run& run = graph_.nodes_[id.index].frees;
+  const auto room = graph_.frees_room_.find(id);
+  const uint32_t capacity = room == graph_.frees_room_.end() ? run.size : room->second;
   const uint32_t size = run.size + static_cast<uint32_t>(storages.size());
   if (size > capacity) {
     const uint32_t larger = std::bit_ceil(size);
-    const Run grown = frees_.push_run(larger);
-    std::copy_n(frees_.view(run).begin(), run.size, frees_.view(grown).begin());
+    const Run grown = graph_.frees_.push_run(larger);
+    std::copy_n(graph_.frees_.view(run).begin(), run.size, graph_.frees_.view(grown).begin());
     run.offset = grown.offset;
-    frees_room_[id] = larger;
+    graph_.frees_room_[id] = larger;
   }
   const uint32_t old_size = run.size;
   run.size = size;
-  std::copy(storages.begin(), storages.end(), frees_.view(run).begin() + old_size);
+  std::copy(storages.begin(), storages.end(), graph_.frees_.view(run).begin() + old_size);
   for (uint32_t i = old_size; i < size; ++i) {
-    Storage& freed = storages_[frees_.view(run)[i].index];
+    Storage& freed = graph_.storages_[graph_.frees_.view(run)[i].index];
     freed.freed_after = id;
     freed.place_in_frees = i;
   }
 }
 
 // A storage must die once. Edits that move a death drop it here first and add it elsewhere.
-void Graph::drop_free(StorageId id) {
-  const NodeId freed = storage(id).freed_after;
-  storages_[id.index].freed_after = NodeId();
-  if (!freed.valid() || is_erased(freed)) return;
-  Run& run = nodes_[freed.index].frees;
-  const auto list = frees_.view(run);
-  const uint32_t place = storage(id).place_in_frees;
+void Graph::Editor::drop_free(StorageId id) {
+  const NodeId freed = graph_.storage(id).freed_after;
+  graph_.storages_[id.index].freed_after = NodeId();
+  if (!freed.valid() || graph_.is_erased(freed)) return;
+  Run& run = graph_.nodes_[freed.index].frees;
+  const auto list = graph_.frees_.view(run);
+  const uint32_t place = graph_.storage(id).place_in_frees;
   TORCH_INTERNAL_ASSERT(place < run.size && list[place] == id, "a storage is not where it is listed as freed");
   // Short lists keep their order; in one of a hundred thousand, the last takes the place.
   const uint32_t moved_from = run.size <= 64 ? place + 1 : run.size - 1;
   uint32_t to = place;
   for (uint32_t i = moved_from; i < run.size; ++i, ++to) {
     list[to] = list[i];
-    storages_[list[to].index].place_in_frees = to;
+    graph_.storages_[list[to].index].place_in_frees = to;
   }
   --run.size;
 }
@@ -199,8 +200,8 @@ void Graph::drop_free(StorageId id) {
 void Graph::extend_life(StorageId id, NodeId user) {
   const NodeId freed = storage(id).freed_after;
   if (!freed.valid() || is_erased(freed) || !is_before(freed, user)) return;
-  drop_free(id);
-  if (rank_of(node(user).target) != kEndRank) add_frees(user, std::span(&id, 1));
+  Editor(*this).drop_free(id);
+  if (Editor::rank_of(node(user).target) != Editor::kEndRank) Editor(*this).add_frees(user, std::span(&id, 1));
 }
 
 // ---- Erasing --------------------------------------------------------------------------------------------------------
@@ -218,11 +219,11 @@ void Graph::erase(NodeId id) {
     throw GraphEditError(
         "cannot erase a node with a result that is still used, or saved by another node; replace its "
         "uses first:" +
-        describe(id));
+        Editor(*this).describe(id));
   }
-  drop_uses(arguments(id));
-  hand_births_on(id, nullptr);
-  remove(id);
+  Editor(*this).drop_uses(arguments(id));
+  Editor(*this).hand_births_on(id, nullptr);
+  Editor(*this).remove(id);
 }
 
 // Erases nodes that use one another, which one by one would depend on the order. Everything is checked before the first
@@ -237,7 +238,7 @@ void Graph::erase(std::span<const NodeId> ids) {
     std::sort(doomed.begin(), doomed.end(), comes_first);
   }
   doomed.erase(std::unique(doomed.begin(), doomed.end()), doomed.end());
-  const DoomedNodes all(doomed);
+  const Editor::DoomedNodes all(doomed);
   for (NodeId n : doomed) {
     bool needed = false;
     for_each_output(n, [&](ValueId v) {
@@ -248,43 +249,43 @@ void Graph::erase(std::span<const NodeId> ids) {
     });
     if (needed) {
       throw GraphEditError("cannot erase a node with a result that is used, or saved, by a node that stays:" +
-                           describe(n));
+                           Editor(*this).describe(n));
     }
   }
   // Uses go first, then births, then nodes: handing a birth on looks for the first node left that makes a value in the
   // storage.
-  for (NodeId n : doomed) drop_uses(arguments(n));
-  for (NodeId n : doomed) hand_births_on(n, &all);
+  for (NodeId n : doomed) Editor(*this).drop_uses(arguments(n));
+  for (NodeId n : doomed) Editor(*this).hand_births_on(n, &all);
   // In program order, so that deaths go to a node that stays at once.
-  for (NodeId n : doomed) remove(n);
+  for (NodeId n : doomed) Editor(*this).remove(n);
 }
 
 // What is left to do when the uses it made are gone, and its births handed on.
 // An erased node keeps its id and its record; an invalid target says that it is gone. Ids that others hold therefore
 // never come to mean another node.
-void Graph::remove(NodeId id) {
+void Graph::Editor::remove(NodeId id) {
   forget_saved_elsewhere(id);
-  hand_deaths_on(id, node(id).previous.valid() ? node(id).previous : node(id).next);
-  if (id.index < first_note_.size()) first_note_[id.index] = kNoNote;
+  hand_deaths_on(id, graph_.node(id).previous.valid() ? graph_.node(id).previous : graph_.node(id).next);
+  if (id.index < graph_.first_note_.size()) graph_.first_note_[id.index] = kNoNote;
   unlink(id);
-  nodes_[id.index].target = TargetId();
-  --live_nodes_;
+  graph_.nodes_[id.index].target = TargetId();
+  --graph_.live_nodes_;
 }
 
 // Lets the first other node that makes a value in a storage have allocated it. An in-place chain loses its first node
 // this way: empty, add_ without the empty. Without an heir the storage is gone, and nothing frees it.
-void Graph::hand_births_on(NodeId id, const DoomedNodes* doomed) {
-  for_each_output(id, [&](ValueId v) {
-    const StorageId s = value(v).storage;
-    if (!s.valid() || storage(s).born != id) return;
+void Graph::Editor::hand_births_on(NodeId id, const DoomedNodes* doomed) {
+  graph_.for_each_output(id, [&](ValueId v) {
+    const StorageId s = graph_.value(v).storage;
+    if (!s.valid() || graph_.storage(s).born != id) return;
     NodeId heir;
-    for_each_value_in(s, [&](ValueId other) {
-      const NodeId producer = value(other).producer;
-      if (producer == id || is_erased(producer) || (doomed != nullptr && doomed->contains(producer))) return;
-      if (!heir.valid() || is_before(producer, heir)) heir = producer;
+    graph_.for_each_value_in(s, [&](ValueId other) {
+      const NodeId producer = graph_.value(other).producer;
+      if (producer == id || graph_.is_erased(producer) || (doomed != nullptr && doomed->contains(producer))) return;
+      if (!heir.valid() || graph_.is_before(producer, heir)) heir = producer;
     });
     if (heir.valid()) {
-      storages_[s.index].born = heir;
+      graph_.storages_[s.index].born = heir;
     } else {
       drop_free(s);
     }
@@ -293,39 +294,39 @@ void Graph::hand_births_on(NodeId id, const DoomedNodes* doomed) {
 
 // Deaths go to a neighbour, so that live bytes change by what the node itself held and by nothing else. Storages that
 // the node allocated itself are gone and have no death.
-void Graph::hand_deaths_on(NodeId id, NodeId heir) {
-  if (node(id).frees.size == 0) return;
+void Graph::Editor::hand_deaths_on(NodeId id, NodeId heir) {
+  if (graph_.node(id).frees.size == 0) return;
   std::vector<StorageId> freed;
-  for (StorageId s : frees(id)) {
-    if (storage(s).born != id) freed.push_back(s);
+  for (StorageId s : graph_.frees(id)) {
+    if (graph_.storage(s).born != id) freed.push_back(s);
   }
-  set_frees(id, {});
+  graph_.set_frees(id, {});
   if (heir.valid()) add_frees(heir, freed);
 }
 
 // ---- Moving ---------------------------------------------------------------------------------------------------------
 
 // Program order has three parts: placeholders, calls, and sg::output and sg::gradient at the end.
-int Graph::rank_of(TargetId target) {
-  if (target.index <= target_of(Builtin::kConstant).index) return kPlaceholderRank;
-  return target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient) ? kEndRank : 1;
+int Graph::Editor::rank_of(TargetId target) {
+  if (target.index <= target_of(Builtin::kConstant).index) return Editor::kPlaceholderRank;
+  return target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient) ? Editor::kEndRank : 1;
 }
 
 // Only neighbours need be looked at: the rest of the program is in order already.
-void Graph::check_order_of_kinds(NodeId before, TargetId target, NodeId after) const {
+void Graph::Editor::check_order_of_kinds(NodeId before, TargetId target, NodeId after) const {
   const int rank = rank_of(target);
-  if ((before.valid() && rank_of(node(before).target) > rank) ||
-      (after.valid() && rank_of(node(after).target) < rank)) {
-    throw GraphEditError("no place for a call of " + this->target(target).name() +
+  if ((before.valid() && rank_of(graph_.node(before).target) > rank) ||
+      (after.valid() && rank_of(graph_.node(after).target) < rank)) {
+    throw GraphEditError("no place for a call of " + graph_.target(target).name() +
                          ": placeholders come first, sg::output and sg::gradient last");
   }
 }
 
 // Looks at labels, not at the whole program: constant time an operand.
-void Graph::check_operands(std::span<const Argument> arguments, NodeId position, const char* what) const {
-  for_each_value(arguments, [&](ValueId v) {
-    const NodeId producer = v.index < values_.size() ? value(v).producer : NodeId();
-    if (!producer.valid() || is_erased(producer) || (position.valid() && !is_before(producer, position))) {
+void Graph::Editor::check_operands(std::span<const Argument> arguments, NodeId position, const char* what) const {
+  graph_.for_each_value(arguments, [&](ValueId v) {
+    const NodeId producer = v.index < graph_.values_.size() ? graph_.value(v).producer : NodeId();
+    if (!producer.valid() || graph_.is_erased(producer) || (position.valid() && !graph_.is_before(producer, position))) {
       throw GraphEditError(fmt::format("cannot {}: an operand (value id {}) is not made before that place{}", what,
                                        v.index, position.valid() ? ", which is before" + describe(position) : ""));
     }
@@ -336,27 +337,27 @@ void Graph::check_operands(std::span<const Argument> arguments, NodeId position,
 // the same as moving what lies between down:
 //
 //     ... position [ between ] [ range ] ...       ->       ... [ range ] [ between ] ...
-void Graph::check_range_move(NodeId first, NodeId last, NodeId position) const {
-  const bool earlier = position.valid() && is_before(position, first);
-  const NodeId rising = earlier ? first : node(last).next;
-  const NodeId rising_end = earlier ? node(last).next : position;
+void Graph::Editor::check_range_move(NodeId first, NodeId last, NodeId position) const {
+  const bool earlier = position.valid() && graph_.is_before(position, first);
+  const NodeId rising = earlier ? first : graph_.node(last).next;
+  const NodeId rising_end = earlier ? graph_.node(last).next : position;
   const NodeId sinking = earlier ? position : first;
-  const NodeId sinking_last = earlier ? node(first).previous : last;
+  const NodeId sinking_last = earlier ? graph_.node(first).previous : last;
   const auto sinks = [&](NodeId n) {
-    return n.valid() && !is_erased(n) && !is_before(n, sinking) && !is_before(sinking_last, n);
+    return n.valid() && !graph_.is_erased(n) && !graph_.is_before(n, sinking) && !graph_.is_before(sinking_last, n);
   };
-  for (NodeId n = rising; n != rising_end; n = node(n).next) {
-    bool refers = sinks(node(n).forward);
+  for (NodeId n = rising; n != rising_end; n = graph_.node(n).next) {
+    bool refers = sinks(graph_.node(n).forward);
     // A node needs the allocation of a storage, too, even where no value connects the two: a view by set_ is an
     // example.
     const auto see = [&](ValueId v) {
-      const StorageId s = value(v).storage;
-      refers = refers || sinks(value(v).producer) || (s.valid() && sinks(storage(s).born));
+      const StorageId s = graph_.value(v).storage;
+      refers = refers || sinks(graph_.value(v).producer) || (s.valid() && sinks(graph_.storage(s).born));
     };
-    for_each_input(n, see);
-    for_each_output(n, [&](ValueId v) {
-      const StorageId s = value(v).storage;
-      refers = refers || (s.valid() && sinks(storage(s).born));
+    graph_.for_each_input(n, see);
+    graph_.for_each_output(n, [&](ValueId v) {
+      const StorageId s = graph_.value(v).storage;
+      refers = refers || (s.valid() && sinks(graph_.storage(s).born));
     });
     if (refers) {
       throw GraphEditError(
@@ -374,10 +375,10 @@ void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
   if (position.valid() && is_before(first, position) && !is_before(last, position)) {
     throw GraphEditError("cannot move a range into itself");
   }
-  check_range_move(first, last, position);
+  Editor(*this).check_range_move(first, last, position);
   const NodeId before = position.valid() ? node(position).previous : last_;
-  check_order_of_kinds(before, node(first).target, NodeId());
-  check_order_of_kinds(NodeId(), node(last).target, position);
+  Editor(*this).check_order_of_kinds(before, node(first).target, NodeId());
+  Editor(*this).check_order_of_kinds(NodeId(), node(last).target, position);
 
   // Deaths are told of nodes, so moving nodes moves them. What must not happen is that a storage dies before somebody
   // reads it.
@@ -401,11 +402,11 @@ void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
       }
       if (go.empty()) continue;
       set_frees(n, stay);
-      add_frees(heir, go);
+      Editor(*this).add_frees(heir, go);
     }
   }
-  for (NodeId n : range) unlink(n);
-  for (NodeId n : range) link_before(n, position);
+  for (NodeId n : range) Editor(*this).unlink(n);
+  for (NodeId n : range) Editor(*this).link_before(n, position);
   // The range moved down: whatever it touches must live until there.
   if (earlier) return;
   for (NodeId n : range) {
@@ -431,14 +432,14 @@ void Graph::reorder(std::span<const NodeId> order) {
 
   // Everything is found out in one walk over the new order: that it is legal, and where each storage is touched last.
   std::vector<NodeId> last_touch(storages_.size());
-  int rank = kPlaceholderRank;
+  int rank = Editor::kPlaceholderRank;
   for (NodeId n : order) {
     // A node refers to another "later" if that comes at or behind its own new place.
     const auto later = [&](NodeId other) {
       return other.valid() && !is_erased(other) && positions[other.index] >= positions[n.index];
     };
-    bool good = !later(node(n).forward) && rank_of(node(n).target) >= rank;
-    rank = rank_of(node(n).target);
+    bool good = !later(node(n).forward) && Editor::rank_of(node(n).target) >= rank;
+    rank = Editor::rank_of(node(n).target);
     const auto touch = [&](ValueId v) {
       const StorageId s = value(v).storage;
       if (!s.valid()) return;
@@ -450,7 +451,7 @@ void Graph::reorder(std::span<const NodeId> order) {
       touch(v);
     });
     for_each_output(n, touch);
-    if (!good) throw GraphEditError("in the new order a node comes before one that it depends on:" + describe(n));
+    if (!good) throw GraphEditError("in the new order a node comes before one that it depends on:" + Editor(*this).describe(n));
   }
 
   // Links and labels are made anew, with the widest gaps.
@@ -477,18 +478,18 @@ void Graph::reorder(std::span<const NodeId> order) {
     if (stay.size() != frees(n).size()) set_frees(n, stay);
   }
   for (const auto& [n, s] : later) {
-    if (rank_of(node(n).target) != kEndRank) add_frees(n, std::span(&s, 1));
+    if (Editor::rank_of(node(n).target) != Editor::kEndRank) Editor(*this).add_frees(n, std::span(&s, 1));
   }
 }
 
 // ---- Replacing uses -------------------------------------------------------------------------------------------------
 
 // Collects pointers to the arguments themselves: the uses of a value say who uses it, not where in nested lists.
-void Graph::collect_arguments(std::span<Argument> arguments, NodeId user, ValueId of, const UseFilter* filter,
+void Graph::Editor::collect_arguments(std::span<Argument> arguments, NodeId user, ValueId of, const UseFilter* filter,
                               std::vector<Argument*>& found) {
   for (Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kList) {
-      collect_arguments(arguments_.view(argument.run), user, of, filter, found);
+      collect_arguments(graph_.arguments_.view(argument.run), user, of, filter, found);
     } else if (argument.kind == ArgumentKind::kValue && argument.ref.value == of &&
                (filter == nullptr || (*filter)(user, argument))) {
       found.push_back(&argument);
@@ -498,21 +499,21 @@ void Graph::collect_arguments(std::span<Argument> arguments, NodeId user, ValueI
 
 // Finds the results, in the storage that is left, of operators that alias one of their moved operands there. Those
 // results move, too, and so do views of them: a worklist, since chains of views may be as long as the program.
-void Graph::follow_aliases(Rehoming& rehoming) {
+void Graph::Editor::follow_aliases(Rehoming& rehoming) {
   while (!rehoming.users.empty()) {
     const NodeId n = rehoming.users.back();
     rehoming.users.pop_back();
-    const auto arguments = this->arguments(n);
+    const auto arguments = graph_.arguments(n);
     const auto any_moved = [&](std::span<const Argument> among) {
       bool found = false;
-      for_each_value(among, [&](ValueId v) { found = found || rehoming.moved.contains(v); });
+      graph_.for_each_value(among, [&](ValueId v) { found = found || rehoming.moved.contains(v); });
       return found;
     };
     bool concerned = false;
-    for_each_output(n, [&](ValueId v) { concerned = concerned || value(v).storage == rehoming.from; });
+    graph_.for_each_output(n, [&](ValueId v) { concerned = concerned || graph_.value(v).storage == rehoming.from; });
     if (!concerned) continue;
-    const OperatorFacts& facts = this->facts(n);
-    const auto results = this->results(n);
+    const OperatorFacts& facts = graph_.facts(n);
+    const auto results = graph_.results(n);
     for (size_t r = 0; r < results.size(); ++r) {
       bool known = false;
       bool moves = false;
@@ -525,90 +526,90 @@ void Graph::follow_aliases(Rehoming& rehoming) {
       if (!known) {
         // The schema says nothing, but the storage does: it comes from the moved operand unless another shares it.
         bool other = false;
-        for_each_value(arguments, [&](ValueId v) {
-          other = other || (!rehoming.moved.contains(v) && value(v).storage == rehoming.from);
+        graph_.for_each_value(arguments, [&](ValueId v) {
+          other = other || (!rehoming.moved.contains(v) && graph_.value(v).storage == rehoming.from);
         });
         moves = !other && any_moved(arguments);
       }
       if (!moves) continue;
-      for_each_value(results.subspan(r, 1), [&](ValueId v) {
-        if (value(v).storage != rehoming.from || !rehoming.moved.insert(v).second) return;
+      graph_.for_each_value(results.subspan(r, 1), [&](ValueId v) {
+        if (graph_.value(v).storage != rehoming.from || !rehoming.moved.insert(v).second) return;
         rehoming.values.push_back(v);
-        for_each_use(v, [&](NodeId user) { rehoming.users.push_back(user); });
+        graph_.for_each_use(v, [&](NodeId user) { rehoming.users.push_back(user); });
       });
     }
   }
 }
 
 // Views that move keep their geometry, so they must fit into the new storage. This is checked before anything moves.
-void Graph::check_extents(const Rehoming& rehoming) const {
+void Graph::Editor::check_extents(const Rehoming& rehoming) const {
   for (ValueId v : rehoming.values) {
-    const Value& moved = value(v);
-    const auto extent = extent_of(sizes(v), strides(v));
+    const Value& moved = graph_.value(v);
+    const auto extent = extent_of(graph_.sizes(v), graph_.strides(v));
     if (!extent || *extent == 0 || moved.layout != c10::Layout::Strided) continue;
     const int64_t offset = moved.offset + rehoming.shift;
     const auto item = static_cast<int64_t>(c10::elementSize(moved.dtype));
-    if (offset < 0 || (offset + *extent) * item > storage(rehoming.to).bytes) {
+    if (offset < 0 || (offset + *extent) * item > graph_.storage(rehoming.to).bytes) {
       throw GraphEditError(fmt::format(
           "cannot replace: a view of what is replaced would reach outside the {} bytes of the new storage:{}",
-          storage(rehoming.to).bytes, describe(moved.producer)));
+          graph_.storage(rehoming.to).bytes, describe(moved.producer)));
     }
   }
 }
 
 // Moves the values, then mends what depends on where they are: the life of the new storage, and what is saved.
-void Graph::rehome(const Rehoming& rehoming) {
+void Graph::Editor::rehome(const Rehoming& rehoming) {
   for (ValueId v : rehoming.values) {
-    set_storage(v, rehoming.to, value(v).offset + rehoming.shift);
-    values_[v.index].device_type = rehoming.device.type();
-    values_[v.index].device_index = rehoming.device.index();
+    graph_.set_storage(v, rehoming.to, graph_.value(v).offset + rehoming.shift);
+    graph_.values_[v.index].device_type = rehoming.device.type();
+    graph_.values_[v.index].device_index = rehoming.device.index();
   }
   // Lives on until the last of its new users, found first: a storage may get very many.
   NodeId last;
   const auto see = [&](NodeId n) {
-    if (!last.valid() || is_before(last, n)) last = n;
+    if (!last.valid() || graph_.is_before(last, n)) last = n;
   };
   for (ValueId v : rehoming.values) {
-    see(value(v).producer);
-    for_each_use(v, see);
+    see(graph_.value(v).producer);
+    graph_.for_each_use(v, see);
   }
-  if (last.valid()) extend_life(rehoming.to, last);
+  if (last.valid()) graph_.extend_life(rehoming.to, last);
   for (ValueId v : rehoming.values) {
-    repair_saved(value(v).producer);
-    for_each_use(v, [&](NodeId user) { repair_saved(user); });
+    repair_saved(graph_.value(v).producer);
+    graph_.for_each_use(v, [&](NodeId user) { repair_saved(user); });
   }
 }
 
-uint32_t Graph::replace_all_uses_with(ValueId of, ValueId with) { return redirect(of, with, nullptr); }
+uint32_t Graph::replace_all_uses_with(ValueId of, ValueId with) { return Editor(*this).redirect(of, with, nullptr); }
 
 uint32_t Graph::replace_uses_if(ValueId of, ValueId with, const UseFilter& filter) {
-  return redirect(of, with, &filter);
+  return Editor(*this).redirect(of, with, &filter);
 }
 
 // Replaces uses. The checks come first: every user must come after the new value, and every view must fit into its
 // storage.
-uint32_t Graph::redirect(ValueId of, ValueId with, const UseFilter* filter) {
+uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filter) {
   if (of == with) return 0;
-  const NodeId producer = value(with).producer;
-  if (is_erased(producer)) throw GraphEditError("cannot replace a use by a value whose node is erased");
+  const NodeId producer = graph_.value(with).producer;
+  if (graph_.is_erased(producer)) throw GraphEditError("cannot replace a use by a value whose node is erased");
   std::vector<Argument*> found;
   std::vector<NodeId> users;
-  for (NodeId user : users_of(of)) {
+  for (NodeId user : graph_.users_of(of)) {
     const size_t before = found.size();
-    collect_arguments(arguments_.view(node(user).arguments), user, of, filter, found);
+    collect_arguments(graph_.arguments_.view(graph_.node(user).arguments), user, of, filter, found);
     if (found.size() == before) continue;
     users.push_back(user);
-    if (!is_before(producer, user)) {
+    if (!graph_.is_before(producer, user)) {
       throw GraphEditError("cannot replace a use: the new value is not made before its user:" + describe(user));
     }
   }
   // Where the new value lives in another storage, views of the old one follow it. To find them, facts are asked of the
   // users as they will be, with the new value in place.
-  const StorageId from = value(of).storage;
-  const StorageId to = value(with).storage;
-  Rehoming rehoming{.from = from, .to = to, .shift = value(with).offset - value(of).offset};
+  const StorageId from = graph_.value(of).storage;
+  const StorageId to = graph_.value(with).storage;
+  Rehoming rehoming{.from = from, .to = to, .shift = graph_.value(with).offset - graph_.value(of).offset};
   if (from.valid() && to.valid() && from != to) {
-    rehoming.device = storage(to).device();
+    rehoming.device = graph_.storage(to).device();
     for (Argument* argument : found) argument->ref.value = with;  // as the users' aliases are to be seen
     rehoming.moved.insert(with);
     rehoming.users = users;
@@ -629,35 +630,35 @@ uint32_t Graph::redirect(ValueId of, ValueId with, const UseFilter* filter) {
   for (Argument* argument : found) {
     drop_uses(std::span<const Argument>(argument, 1));
     argument->ref.value = with;
-    uses_[argument->ref.use] = {.user = uses_[argument->ref.use].user, .value = with};
+    graph_.uses_[argument->ref.use] = {.user = graph_.uses_[argument->ref.use].user, .value = with};
     append_use(argument->ref.use, with);
   }
-  if (to.valid() && !users.empty()) extend_life(to, users.back());
+  if (to.valid() && !users.empty()) graph_.extend_life(to, users.back());
   rehome(rehoming);
   // What was saved as the argument that changed is saved as the new one: autograd would have saved what the operator
   // read.
   for (NodeId user : users) {
     bool changed = false;
-    std::vector<SavedTensor> saved(this->saved(user).begin(), this->saved(user).end());
+    std::vector<SavedTensor> saved(graph_.saved(user).begin(), graph_.saved(user).end());
     for (SavedTensor& tensor : saved) {
-      const bool by_name = tensor.role == SavedRole::kArgument && tensor.index < arguments(user).size();
-      const auto read = by_name ? arguments(user).subspan(tensor.index, 1) : arguments(user);
+      const bool by_name = tensor.role == SavedRole::kArgument && tensor.index < graph_.arguments(user).size();
+      const auto read = by_name ? graph_.arguments(user).subspan(tensor.index, 1) : graph_.arguments(user);
       if (tensor.value != of || tensor.role == SavedRole::kResult || mentions(read, of)) continue;
       tensor.value = with;
       changed = true;
     }
-    if (changed) set_saved(user, saved);
+    if (changed) graph_.set_saved(user, saved);
     repair_saved(user);
   }
   // Tensors that other nodes save follow only if all uses do: with a filter, the old value is still meant by somebody.
   if (filter != nullptr) return static_cast<uint32_t>(found.size());
-  if (const auto entry = saved_elsewhere_.find(of); entry != saved_elsewhere_.end()) {
+  if (const auto entry = graph_.saved_elsewhere_.find(of); entry != graph_.saved_elsewhere_.end()) {
     for (NodeId saver : std::vector<NodeId>(entry->second)) {
-      std::vector<SavedTensor> saved(this->saved(saver).begin(), this->saved(saver).end());
+      std::vector<SavedTensor> saved(graph_.saved(saver).begin(), graph_.saved(saver).end());
       for (SavedTensor& tensor : saved) {
         if (tensor.value == of) tensor.value = with;
       }
-      set_saved(saver, saved);
+      graph_.set_saved(saver, saved);
       repair_saved(saver);
     }
   }
@@ -667,12 +668,12 @@ uint32_t Graph::redirect(ValueId of, ValueId with, const UseFilter* filter) {
 // A call changes in place, keeping id, results and users. The new target must give as many results; whether they are
 // the same tensors is the caller's to know.
 void Graph::set_call(NodeId id, TargetId target, std::span<const Argument> arguments) {
-  if (target.index >= target_count()) throw GraphEditError("no such target:" + describe(id));
+  if (target.index >= target_count()) throw GraphEditError("no such target:" + Editor(*this).describe(id));
   const Signature& signature = this->target(target).signature();
   if (!signature.variadic_returns && signature.returns.size() != results(id).size()) {
     throw GraphEditError(fmt::format("{} gives {} results, not the {} of the node that is to call it:{}",
                                      this->target(target).name(), signature.returns.size(), results(id).size(),
-                                     describe(id)));
+                                     Editor(*this).describe(id)));
   }
   // set_arguments asks the node's facts, so the target must be the new one by then.
   const TargetId old = std::exchange(nodes_[id.index].target, target);
@@ -685,12 +686,12 @@ void Graph::set_call(NodeId id, TargetId target, std::span<const Argument> argum
 }
 
 void Graph::set_region(NodeId id, RegionId region) {
-  if (region.index >= region_count()) throw GraphEditError("no such region:" + describe(id));
+  if (region.index >= region_count()) throw GraphEditError("no such region:" + Editor(*this).describe(id));
   nodes_[id.index].region = region;
 }
 
 void Graph::set_phase(NodeId id, PhaseId phase) {
-  if (phase.index >= phase_count()) throw GraphEditError("no such phase:" + describe(id));
+  if (phase.index >= phase_count()) throw GraphEditError("no such phase:" + Editor(*this).describe(id));
   nodes_[id.index].phase = phase;
 }
 
@@ -699,7 +700,7 @@ void Graph::set_flags(NodeId id, NodeFlags flags) { nodes_[id.index].flags = fla
 // A backward node comes after the forward node that it differentiates; passes rely on it.
 void Graph::set_forward(NodeId id, NodeId forward) {
   if (forward.valid() && (forward.index >= node_capacity() || is_erased(forward) || !is_before(forward, id))) {
-    throw GraphEditError("the forward node of a backward node comes before it:" + describe(id));
+    throw GraphEditError("the forward node of a backward node comes before it:" + Editor(*this).describe(id));
   }
   nodes_[id.index].forward = forward;
 }
@@ -721,7 +722,7 @@ void Graph::grow_storage(StorageId id, int64_t bytes) {
 void Graph::set_argument(NodeId id, size_t position, const Argument& argument) {
   std::vector<Argument> changed(arguments(id).begin(), arguments(id).end());
   if (position >= changed.size()) {
-    throw GraphEditError(fmt::format("there is no argument {}:{}", position, describe(id)));
+    throw GraphEditError(fmt::format("there is no argument {}:{}", position, Editor(*this).describe(id)));
   }
   changed[position] = argument;
   set_arguments(id, changed);
@@ -735,9 +736,9 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
   if (signature.variadic_arguments ? arguments.size() < wanted : arguments.size() != wanted) {
     throw GraphEditError(fmt::format("{} arguments where {} takes {}", arguments.size(), target(id).name(), wanted));
   }
-  check_operands(arguments, id, "set arguments");
+  Editor(*this).check_operands(arguments, id, "set arguments");
   // Which results must move: those that alias an argument that is in another storage now.
-  std::vector<Rehoming> rehomings;
+  std::vector<Editor::Rehoming> rehomings;
   for (const OperatorFacts::Alias& alias : facts(id).aliases) {
     if (alias.argument >= arguments.size() || alias.result >= results(id).size()) continue;
     const Argument& old = this->arguments(id)[alias.argument];
@@ -747,7 +748,7 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
     const Value& source = value(now.ref.value);
     const StorageId from = value(old.ref.value).storage;
     if (!source.storage.valid() || source.storage == from) continue;
-    Rehoming rehoming{.from = from,
+    Editor::Rehoming rehoming{.from = from,
                       .to = source.storage,
                       .shift = source.offset - value(old.ref.value).offset,
                       .device = storage(source.storage).device()};
@@ -757,28 +758,28 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
       rehoming.moved.insert(v);
       for_each_use(v, [&](NodeId user) { rehoming.users.push_back(user); });
     });
-    follow_aliases(rehoming);
-    check_extents(rehoming);
+    Editor(*this).follow_aliases(rehoming);
+    Editor(*this).check_extents(rehoming);
     rehomings.push_back(std::move(rehoming));
   }
 
   // Both lists are copied, since the pools that they lie in may grow now.
   const std::vector<Argument> kept(arguments.begin(), arguments.end());  // they may be the node's own
   const std::vector<Argument> before(this->arguments(id).begin(), this->arguments(id).end());
-  drop_uses(before);
-  nodes_[id.index].arguments = own_arguments(kept);
-  enter_uses(id, arguments_.view(node(id).arguments));
+  Editor(*this).drop_uses(before);
+  nodes_[id.index].arguments = Editor(*this).own_arguments(kept);
+  Editor(*this).enter_uses(id, arguments_.view(node(id).arguments));
   for_each_input(id, [&](ValueId v) {
     if (value(v).storage.valid()) extend_life(value(v).storage, id);
   });
-  for (const Rehoming& rehoming : rehomings) rehome(rehoming);
+  for (const Editor::Rehoming& rehoming : rehomings) Editor(*this).rehome(rehoming);
   // What was saved as an argument that changed is saved as what it is now.
   std::vector<SavedTensor> saved;
   for (SavedTensor tensor : this->saved(id)) {
     const bool is_argument = tensor.role == SavedRole::kArgument && tensor.index < kept.size();
     const auto actual = is_argument ? this->arguments(id).subspan(tensor.index, 1) : std::span<const Argument>();
-    if (is_argument && tensor.index < before.size() && mentions(std::span(&before[tensor.index], 1), tensor.value) &&
-        !mentions(actual, tensor.value)) {
+    if (is_argument && tensor.index < before.size() && Editor(*this).mentions(std::span(&before[tensor.index], 1), tensor.value) &&
+        !Editor(*this).mentions(actual, tensor.value)) {
       ValueId now;
       for_each_value(actual, [&](ValueId v) {
         if (!now.valid()) now = v;
@@ -789,7 +790,7 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
     saved.push_back(tensor);
   }
   if (node(id).saved.size != 0) set_saved(id, saved);
-  repair_saved(id);
+  Editor(*this).repair_saved(id);
 }
 
 }  // namespace shadowgraph

@@ -1,6 +1,8 @@
 #include "ir/records.h"
 #include "shadowgraph/edit/insertion_point.h"
 
+#include "ir/edit/graph_editor.h"
+
 namespace shadowgraph {
 
 // Registers with the graph, which tells all points when a node goes (Graph::unlink). A point's own settings are read
@@ -19,7 +21,7 @@ InsertionPoint::InsertionPoint(Graph& graph, NodeId model, NodeId position) : gr
 // The end is before sg::output and sg::gradient, which come last.
 InsertionPoint InsertionPoint::at_end(Graph& graph) {
   NodeId position;
-  for (NodeId n = graph.last(); n.valid() && Graph::rank_of(graph.node(n).target) == Graph::kEndRank;
+  for (NodeId n = graph.last(); n.valid() && Graph::Editor::rank_of(graph.node(n).target) == Graph::Editor::kEndRank;
        n = graph.node(n).previous) {
     position = n;
   }
@@ -30,24 +32,24 @@ InsertionPoint InsertionPoint::at_end(Graph& graph) {
 InsertionPoint::~InsertionPoint() { std::erase(graph_.insertion_points_, this); }
 
 NodeId InsertionPoint::insert(TargetId target, std::span<const Argument> arguments) {
-  const int rank = Graph::rank_of(target);
+  const int rank = Graph::Editor::rank_of(target);
   // A place among the placeholders means the one after them for anything else.
-  if (rank != Graph::kPlaceholderRank) {
-    while (position_.valid() && Graph::rank_of(graph_.node(position_).target) == Graph::kPlaceholderRank) {
+  if (rank != Graph::Editor::kPlaceholderRank) {
+    while (position_.valid() && Graph::Editor::rank_of(graph_.node(position_).target) == Graph::Editor::kPlaceholderRank) {
       position_ = graph_.node(position_).next;
     }
   }
   const NodeId before = position_.valid() ? graph_.node(position_).previous : graph_.last();
-  graph_.check_order_of_kinds(before, target, position_);
+  Graph::Editor(graph_).check_order_of_kinds(before, target, position_);
   // Only neighbours of equal rank can be another sg::output, so the walk is short.
   if (target == target_of(Builtin::kOutput)) {
-    for (NodeId n = graph_.last(); n.valid() && Graph::rank_of(graph_.node(n).target) == rank;
+    for (NodeId n = graph_.last(); n.valid() && Graph::Editor::rank_of(graph_.node(n).target) == rank;
          n = graph_.node(n).previous) {
       if (graph_.node(n).target == target)
         throw GraphEditError("a graph has one sg::output; set its arguments instead");
     }
   }
-  graph_.check_operands(arguments, position_, "insert a node");
+  Graph::Editor(graph_).check_operands(arguments, position_, "insert a node");
   const NodeId id = graph_.insert_before(position_, target, arguments);
   Node& node = mutable_node(graph_, id);
   node.region = region_;
