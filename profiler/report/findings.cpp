@@ -84,8 +84,8 @@ class Search {
          .seen = fmt::format("{} of what is kept for backward are results of operators without matrix products "
                              "(most of all {}: {}), {} FLOPs to compute again",
                              human_bytes(bytes), most->first, human_bytes(most->second), human_count(flops)),
-         .remedy = "--checkpoint on the modules that make them (storages.csv has paths and bytes); fused kernels keep "
-                   "fewer of them",
+         .remedy = "--checkpoint on the modules that make them (--export storages-csv has paths and bytes); fused "
+                   "kernels keep fewer of them",
          .bytes = bytes});
   }
 
@@ -149,7 +149,8 @@ class Search {
         {.name = "layout-copies",
          .seen = fmt::format("{} copies move {} of {} ({:.0f} %): layouts and dtypes changed between operators", calls,
                              human_bytes(copied), human_bytes(moved), 100 * share(copied, moved)),
-         .remedy = "keep one memory format (channels_last for convolutions) and one dtype; the nodes are in nodes.csv",
+         .remedy = "keep one memory format (channels_last for convolutions) and one dtype; --export nodes-csv has the "
+                   "nodes",
          .seconds = seconds});
   }
 

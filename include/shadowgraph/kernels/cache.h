@@ -131,7 +131,7 @@ class KernelCache {
   std::unique_ptr<Jobs> jobs_;
 };
 
-// ---- The folder, looked at from outside (shadowgraph kernels list|verify|prune|clear). All throw FileError where the
+// ---- The folder, looked at from outside (shadowgraph list kernels). All throw FileError where the
 // folder cannot be read; a folder that is not there is empty.
 
 struct KernelCacheEntry {
