@@ -44,9 +44,13 @@ ROOMS = {
     "process": ["fake", "rules", "dispatch"],
     "mode": ["fake", "rules", "dispatch", "process"],
 }
+ROOMS["calls"] = [*ROOMS]
 ROOMS["replay"] = ROOMS["capture"] = [*ROOMS]
 ROOMS["checkpoint"] = ROOMS["deferred"] = [*ROOMS]
 ROOMS["exported"] = [room for room in ROOMS if room != "deferred"]
+# By what the layers above reach core: nodes called again on fakes, and functions that graphs call by name.
+FACE_OF_CORE = re.compile(r"core/(calls/|replay/(body_function|functional_call|random_state|replay_program)\.h|fake/process_groups\.h)")
+THROUGH_THE_FACE = {"passes", "profiler", "sharding", "viz"}
 MAY_INCLUDE = {layer: set(LAYERS[: index + 1]) for index, layer in enumerate(LAYERS)}
 # Public headers alone, but for those of their own folder.
 MAY_INCLUDE["models"] = {"models"}
@@ -166,6 +170,8 @@ def violations(root):
                 yield f"{where}: a header includes <torch/torch.h>; use the smallest ATen, c10 or torch/nn header"
             elif path.suffix == ".h" and own in {*LAYERS, "include"} and FRONTEND.search(target):
                 yield f"{where}: <{target}> pulls in the C++ frontend; use the header of the one class"
+            if own in THROUGH_THE_FACE and target.startswith("core/") and not FACE_OF_CORE.match(target):
+                yield f"{where}: {own} reaches core by core/calls alone, not by {target}"
             if problem := room_violation(name, target):
                 yield f"{where}: {problem}"
             folder = target.split("/")[0]
@@ -211,6 +217,7 @@ BAD = {
     "the umbrella from within": ("core/a.cpp", '#include "shadowgraph/shadowgraph.h"'),
     "libtorch in a header of graphs": ("include/shadowgraph/graph.h", "#include <ATen/core/Tensor.h>"),
     "libtorch behind a header of profiles": ("include/shadowgraph/profile.h", '#include "shadowgraph/replay.h"'),
+    "a pass behind core's face": ("passes/a.cpp", '#include "core/fake/fake_tensor_impl.h"'),
     "a circle of rooms": ("passes/a/a.h", '#include "passes/b/b.h"'),
 }
 # What the headers that a case names hold, where that matters.
@@ -231,6 +238,7 @@ GOOD = {
     "a room downwards": ("core/deferred/a.cpp", '#include "core/mode/b.h"'),
     "a room downwards by a public header": ("core/mode/a.cpp", '#include "shadowgraph/fake.h"'),
     "libtorch where it is spoken": ("include/shadowgraph/graph/libtorch.h", "#include <ATen/core/Tensor.h>"),
+    "a pass by core's face": ("passes/a.cpp", '#include "core/calls/node_calls.h"'),
     "a room upon another": ("passes/c/a.h", '#include "passes/d/b.h"'),
     "in a comment": ("ir/a.h", '// #include "core/b.h"'),
 }

@@ -8,10 +8,11 @@
 
 #include <atomic>
 
-#include "core/capture/call_record.h"
+#include "core/calls/call_record.h"
 #include "core/dispatch/operator_info.h"
 #include "core/fake/autocast.h"
 #include "core/fake/converter.h"
+#include "core/fake/fake_tensor_impl.h"
 #include "core/fake/kernel_depth.h"
 #include "core/fake/process_groups.h"
 #include "core/fake/saved_data.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/replay/call_templates.h"
+#include "core/calls/call_templates.h"
 #include "shadowgraph/replay.h"
 
 namespace shadowgraph {

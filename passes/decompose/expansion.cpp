@@ -4,12 +4,9 @@
 
 #include <unordered_set>
 
-#include "core/capture/call_record.h"
-#include "core/dispatch/operator_info.h"
-#include "core/fake/fake_tensor_impl.h"
-#include "core/fake/mode_state.h"
+#include "core/calls/call_recording.h"
+#include "core/calls/fake_values.h"
 #include "ir/records.h"
-#include "passes/rewrite/fake_of.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/text.h"
@@ -54,118 +51,8 @@ std::vector<std::string> ExpansionTable::names() const {
   return names;
 }
 
-// What one function calls, as nodes. It holds every tensor that it meets, so that an address means one tensor.
-class Expander::Recording final : public CallObserver {
- public:
-  Recording(Graph& graph, NodeId node, std::vector<NodeId>& inserted)
-      : graph_(graph), at_(graph, node), inserted_(inserted) {}
-
-  void know(ValueId value, const at::Tensor& tensor) {
-    held_.push_back(tensor);
-    values_[tensor.unsafeGetTensorImpl()] = value;
-    storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
-  }
-  // A tensor that no call gave is an alias, such as detach makes below autograd.
-  ValueId value_of(const at::Tensor& tensor) {
-    const auto known = values_.find(tensor.unsafeGetTensorImpl());
-    return known != values_.end() ? known->second : alias(tensor);
-  }
-  const std::vector<StorageId>& fresh() const { return fresh_; }
-  bool is_fresh(StorageId storage) const { return !fresh_.empty() && storage >= fresh_.front(); }
-
-  // The observer sees calls below autograd, so composites that the function calls are in parts already.
-  void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override {
-    arguments_.clear();
-    for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument.value()));
-  }
-  void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override {
-    const NodeId node = at_.insert(graph_.intern_target(info.target), arguments_);
-    inserted_.push_back(node);
-    std::vector<Argument> made;
-    for (const CallArgument& result : results) made.push_back(result_of(result.value(), node));
-    graph_.set_results(node, made);
-  }
-  void abandon_call(const OperatorInfo&) noexcept override {}
-  void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
-  void leave_composite() noexcept override {}
-
- private:
-  Argument argument_of(const c10::IValue& value);
-  Argument result_of(const c10::IValue& value, NodeId node);
-  ValueId new_value(NodeId node, const at::Tensor& tensor);
-  ValueId alias(const at::Tensor& tensor);
-
-  Graph& graph_;
-  InsertionPoint at_;
-  std::vector<NodeId>& inserted_;
-  std::vector<Argument> arguments_;
-  std::vector<at::Tensor> held_;
-  std::unordered_map<const c10::TensorImpl*, ValueId> values_;
-  std::unordered_map<const c10::StorageImpl*, StorageId> storages_;
-  std::vector<StorageId> fresh_;
-};
-
-Argument Expander::Recording::argument_of(const c10::IValue& value) {
-  return shadowgraph::argument_of(graph_, value, [this](const at::Tensor& tensor) {
-    if (is_fake(tensor)) return Argument::of_value(value_of(tensor));
-    TORCH_CHECK(tensor.dim() == 0 && tensor.device().is_cpu(), "the function to expand an operator met a real tensor");
-    return number_of(graph_, tensor);
-  });
-}
-
-// A storage that is met first in a result is new to the graph.
-ValueId Expander::Recording::new_value(NodeId node, const at::Tensor& tensor) {
-  const FakeTensorImpl& fake = *as_fake(tensor);
-  const auto [storage, added] = storages_.try_emplace(fake.unsafe_storage().unsafeGetStorageImpl(), StorageId());
-  if (added) {
-    storage->second = graph_.add_storage(storage_of(fake, node));
-    fresh_.push_back(storage->second);
-  }
-  const ValueId value = graph_.new_tensor(node, spec_of(fake, storage->second));
-  held_.push_back(tensor);
-  values_[tensor.unsafeGetTensorImpl()] = value;
-  return value;
-}
-
-// Records a tensor that no call gave as an alias of one on its storage; detach makes such below autograd.
-ValueId Expander::Recording::alias(const at::Tensor& tensor) {
-  const auto storage = storages_.find(tensor.storage().unsafeGetStorageImpl());
-  TORCH_CHECK(storage != storages_.end(), "the function to expand an operator met a fake tensor from outside");
-  ValueId source;
-  for (const at::Tensor& known : held_) {
-    if (known.storage().is_alias_of(tensor.storage())) source = values_[known.unsafeGetTensorImpl()];
-  }
-  const NodeId node = at_.insert(target_of(Builtin::kAlias), {Argument::of_value(source)});
-  inserted_.push_back(node);
-  const ValueId value = new_value(node, tensor);
-  const Argument result[] = {Argument::of_value(value)};
-  graph_.set_results(node, result);
-  return value;
-}
-
-Argument Expander::Recording::result_of(const c10::IValue& value, NodeId node) {
-  return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
-    return is_fake(tensor) ? Argument::of_value(new_value(node, tensor)) : Argument::none();
-  });
-}
-
 Expander::Expander(Graph& graph, const ExpansionTable& table) : graph_(graph), table_(table), calls_(graph) {}
 Expander::~Expander() = default;
-
-namespace {
-
-class Observed {
- public:
-  Observed(FakeTensorMode& mode, CallObserver& observer) : mode_(mode) { state_of(mode_).observer = &observer; }
-  ~Observed() { state_of(mode_).observer = nullptr; }
-  Observed(const Observed&) = delete;
-  Observed& operator=(const Observed&) = delete;
-
- private:
-  FakeTensorMode& mode_;
-};
-
-}  // namespace
 
 // Runs the function first and looks then whether its results will do. If they will not, the nodes that it made are
 // erased again, and the graph is as it was.
@@ -176,12 +63,12 @@ std::optional<std::string> Expander::expand(NodeId node) {
   bool saved_elsewhere = false;
   graph_.for_each_output(node, [&](ValueId value) {
     saved_elsewhere |= graph_.is_saved_elsewhere(value);
-    if (graph_.value(value).kind == ValueKind::kTensor) state_of(mode_).default_device = graph_.value(value).device();
+    if (graph_.value(value).kind == ValueKind::kTensor) set_default_device(mode_, graph_.value(value).device());
   });
   // The saver would keep a tensor that nobody makes any more.
   if (saved_elsewhere) return "another node says that autograd keeps its result";
 
-  Recording recording(graph_, node, inserted_);
+  CallRecording recording(graph_, node, inserted_);
   FakeValues fakes(graph_);
   torch::jit::Stack stack;
   graph_.for_each_input(node, [&](ValueId value) {
@@ -192,7 +79,7 @@ std::optional<std::string> Expander::expand(NodeId node) {
   std::string why;
   bool adopted = false;
   try {
-    const Observed observed(mode_, recording);
+    const CallRecording::Scope recorded(recording, mode_);
     table_.call(op, &stack);
     adopted = adopt_results(node, stack, recording, why);
   } catch (const Declined& declined) {
@@ -218,13 +105,13 @@ std::optional<std::string> Expander::expand(NodeId node) {
 }
 
 // Nodes that were inserted use one another only, so they go together.
-void Expander::undo(Recording& recording) {
+void Expander::undo(CallRecording& recording) {
   graph_.erase(inserted_);
   inserted_.clear();
 }
 
 // Puts what the function returned in the place of the node's results, after making it what was recorded.
-bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, Recording& recording, std::string& why) {
+bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, CallRecording& recording, std::string& why) {
   std::vector<ValueId> recorded;
   std::vector<at::Tensor> made;
   const auto pair = [&](auto&& self, const Argument& result, const c10::IValue& value) -> bool {
@@ -356,7 +243,7 @@ void Expander::move_saved(NodeId node) {
 }
 
 // What the expansion made for itself dies after its last use within it.
-void Expander::set_deaths(const Recording& recording) {
+void Expander::set_deaths(const CallRecording& recording) {
   std::unordered_map<StorageId, NodeId> last;
   const std::unordered_set<NodeId> inside(inserted_.begin(), inserted_.end());
   for (const NodeId node : inserted_) {

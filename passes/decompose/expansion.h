@@ -27,11 +27,13 @@
 #include <unordered_set>
 #include <vector>
 
-#include "passes/rewrite/node_call.h"
+#include "core/calls/node_calls.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {
+
+class CallRecording;
 
 class ExpansionTable {
  public:
@@ -81,11 +83,10 @@ class Expander {
   void relink();
 
  private:
-  class Recording;
-  bool adopt_results(NodeId node, const torch::jit::Stack& stack, Recording& recording, std::string& why);
+  bool adopt_results(NodeId node, const torch::jit::Stack& stack, CallRecording& recording, std::string& why);
   void move_saved(NodeId node);
-  void set_deaths(const Recording& recording);
-  void undo(Recording& recording);
+  void set_deaths(const CallRecording& recording);
+  void undo(CallRecording& recording);
 
   Graph& graph_;
   const ExpansionTable& table_;

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <deque>
 
+#include "core/calls/fake_values.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
-#include "passes/rewrite/fake_of.h"
 
 namespace shadowgraph {
 namespace {

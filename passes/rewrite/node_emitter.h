@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/calls/node_calls.h"
 #include "ir/analysis/tensor_geometry.h"
-#include "passes/rewrite/node_call.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/graph.h"
 

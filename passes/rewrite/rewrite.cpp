@@ -19,11 +19,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/capture/call_record.h"
-#include "core/fake/fake_tensor_impl.h"
+#include "core/calls/call_record.h"
+#include "core/calls/fake_values.h"
+#include "core/calls/node_calls.h"
 #include "ir/records.h"
-#include "passes/rewrite/fake_of.h"
-#include "passes/rewrite/node_call.h"
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/edit/pattern.h"
 #include "shadowgraph/fake.h"
@@ -122,14 +121,13 @@ Argument Rewriter::instantiate(const PatternArgument& argument) {
 
 Argument Rewriter::result_of(const c10::IValue& value, NodeId node) {
   return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
-    const FakeTensorImpl* fake = as_fake(tensor);
-    if (fake == nullptr) throw Refusal{"it makes a real tensor"};
-    const auto [storage, added] = storages_.try_emplace(fake->unsafe_storage().unsafeGetStorageImpl(), StorageId());
+    if (!is_fake(tensor)) throw Refusal{"it makes a real tensor"};
+    const auto [storage, added] = storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), StorageId());
     if (added) {
-      storage->second = graph_.add_storage(storage_of(*fake, node));
+      storage->second = graph_.add_storage(storage_of(tensor, node));
       held_.push_back(tensor.storage());
     }
-    const ValueId made = graph_.new_tensor(node, spec_of(*fake, storage->second));
+    const ValueId made = graph_.new_tensor(node, spec_of(tensor, storage->second));
     made_.insert_or_assign(made, tensor);
     return Argument::of_value(made);
   });

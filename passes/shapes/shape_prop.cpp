@@ -1,24 +1,17 @@
 // Propagates shapes: calls every node again on the fake tensors that its operands became. The graph is written only at
 // the end, so that a run that fails leaves it alone. What is compared with the record on the way is the structure of
 // the results, and which storage each of them is on.
-#include <c10/core/GradMode.h>
 #include <c10/util/flat_hash_map.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 
-#include "core/dispatch/operator_info.h"
-#include "core/fake/fake_tensor_impl.h"
-#include "core/fake/host_reads.h"
-#include "core/fake/known_contents.h"
-#include "core/fake/mode_state.h"
+#include "core/calls/calls_on_fakes.h"
+#include "core/calls/fake_values.h"
 #include "ir/analysis/tensor_geometry.h"
 #include "ir/records.h"
 #include "ir/text/words.h"
-#include "passes/rewrite/fake_of.h"
-#include "passes/rewrite/node_call.h"
 #include "passes/shapes/baked_sizes.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
@@ -34,10 +27,6 @@ std::span<const int64_t> as_span(c10::IntArrayRef ints) { return {ints.data(), i
 // A run keeps every fake tensor alive until its end. So an address is one storage, and sizes of values before an
 // in-place change can still be asked.
 bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
-
-// Operators that may change the geometry of an operand itself: the value before
-// must keep what was true then.
-bool changes_geometry(const OperatorFacts& facts) { return facts.changes_objects || facts.is_out_variant; }
 
 }  // namespace
 
@@ -65,58 +54,16 @@ class ShapeRun {
   ShapeRun(const Graph& graph, const ShapePropagationOptions& options)
       : graph_(graph),
         options_(options),
-        calls_(graph),
+        calls_(graph, {.profile = options.profile}),
         baked_(graph),
-        mode_({.profile = options.profile}),
         storage_of_(graph.storage_count()),
         written_(graph.storage_count()) {
     out_.bytes_.resize(graph.storage_count());
     for (uint32_t i = 0; i < graph.storage_count(); ++i) out_.bytes_[i] = graph.storage(StorageId(i)).bytes;
     out_.tensors_.reserve(graph.value_capacity());
     for (const auto& [name, geometry] : options.inputs) unbound_.push_back(name);
-    state_of(mode_).data_sizes.give(options.data_sizes);
-    state_of(mode_).data_sizes.give(recorded_data_sizes());
-    // A size that data decided ("nonzero0") and values that were read ("item0") come from the guards.
-    give_recorded_answers(state_of(mode_).host_answers);
-  }
-
-  // "nonzero0 = 17"
-  NamedDataSizes recorded_data_sizes() const {
-    NamedDataSizes sizes;
-    for (const Guard& guard : graph_.guards) {
-      const size_t equals = guard.observed.find(" = ");
-      if (guard.kind != Guard::Kind::kHostValue || equals == std::string::npos) continue;
-      int64_t size = 0;
-      const char* end = guard.observed.data() + guard.observed.size();
-      if (std::from_chars(guard.observed.data() + equals + 3, end, size).ec != std::errc()) continue;
-      sizes.emplace(guard.observed.substr(0, equals), size);
-    }
-    return sizes;
-  }
-
-  // "item0 = 1.5, assumed finite", "equal0 = true"
-  void give_recorded_answers(HostAnswers& answers) const {
-    for (const Guard& guard : graph_.guards) {
-      const size_t equals = guard.observed.find(" = ");
-      if (guard.kind != Guard::Kind::kHostValue || equals == std::string::npos) continue;
-      const std::string name = guard.observed.substr(0, equals);
-      if (!name.starts_with("item") && !name.starts_with("equal")) continue;
-      const std::string_view text = std::string_view(guard.observed).substr(equals + 3);
-      if (text.starts_with("true") || text.starts_with("false")) {
-        answers.give(name, text.starts_with("true"));
-        continue;
-      }
-      const std::string_view number = text.substr(0, text.find(','));
-      int64_t integer = 0;
-      const char* const end = number.data() + number.size();
-      if (const auto [stop, error] = std::from_chars(number.data(), end, integer);
-          error == std::errc() && stop == end) {
-        answers.give(name, integer);
-        continue;
-      }
-      double real = 0;
-      if (std::from_chars(number.data(), end, real).ec == std::errc()) answers.give(name, real);
-    }
+    calls_.give_sizes(graph, options.data_sizes);
+    calls_.give_answers(graph);
   }
 
   // Below autograd, since the graph was recorded there.
@@ -175,7 +122,7 @@ class ShapeRun {
   void built_in(NodeId node) {
     if (graph_.is_placeholder(node)) {
       placeholder(node);
-      fill_if_assumed(only_result(node));
+      calls_.fill_if_assumed(graph_, only_result(node), out_.tensors_[only_result(node)]);
     } else if (graph_.node(node).target == target_of(Builtin::kAlias)) {
       alias(node);
     } else if (graph_.node(node).target == target_of(Builtin::kGradient)) {
@@ -190,15 +137,6 @@ class ShapeRun {
   }
 
   ValueId only_result(NodeId node) const { return graph_.results(node)[0].ref.value; }
-
-  // A mask that the capture was told hides nothing (HostReads::masks_full).
-  void fill_if_assumed(ValueId id) {
-    const at::Tensor& tensor = out_.tensors_[id];
-    const bool assumed = std::any_of(graph_.guards.begin(), graph_.guards.end(), [&](const Guard& guard) {
-      return guard.value == id && guard.observed == kAssumedFull;
-    });
-    if (assumed && tensor.defined()) give_uniform_contents(tensor, 1);
-  }
 
   void placeholder(NodeId node) {
     const ValueId id = only_result(node);
@@ -334,41 +272,16 @@ class ShapeRun {
   }
 
   void run(NodeId node) {
-    if (graph_.target(node).kind() == TargetKind::kOperator) prepare(node, OperatorInfo::of(calls_.operator_of(node)));
+    std::optional<c10::Device> device;
+    graph_.for_each_output(node, [&](ValueId value) {
+      if (graph_.value(value).kind == ValueKind::kTensor) device = graph_.value(value).device();
+    });
     try {
-      calls_.call(node, stack_);
+      calls_.call(node, device, stack_);
     } catch (const c10::Error& error) {
       fail(node, error.what_without_backtrace());
     } catch (const Error& error) {
       fail(node, error.what());
-    }
-  }
-
-  void prepare(NodeId node, const OperatorInfo& info) {
-    // A factory that named no device took the program's own default, which the record does not have. In a trace it was
-    // traced on some device.
-    graph_.for_each_output(node, [&](ValueId value) {
-      if (graph_.value(value).kind == ValueKind::kTensor) state_of(mode_).default_device = graph_.value(value).device();
-    });
-    // A device that was named in the record may be one that inputs no longer are on.
-    if (info.device_argument >= 0) {
-      c10::IValue& device = stack_[static_cast<size_t>(info.device_argument)];
-      if (device.isDevice()) device = state_of(mode_).default_device;
-    }
-    // The value before must keep its geometry, so the operator gets another tensor on the same storage.
-    if (info.writes && changes_geometry(info.target.facts())) give_written_operands_a_copy(info);
-    const bool grad_mode = graph_.node(node).flags.grad_mode;
-    if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
-  }
-
-  void give_written_operands_a_copy(const OperatorInfo& info) {
-    for (const uint16_t position : info.tensor_arguments) {
-      c10::IValue& operand = stack_[position];
-      if (position >= 64 || ((info.written_arguments >> position) & 1) == 0 || !operand.isTensor()) continue;
-      const at::Tensor& tensor = operand.toTensor();
-      if (!tensor.defined()) continue;
-      operand = fake_on(tensor.storage(), tensor.scalar_type(), as_span(tensor.sizes()), as_span(tensor.strides()),
-                        tensor.storage_offset(), tensor.device());
     }
   }
 
@@ -455,10 +368,8 @@ class ShapeRun {
 
   const Graph& graph_;
   const ShapePropagationOptions& options_;
-  NodeCalls calls_;
+  CallsOnFakes calls_;
   BakedSizes baked_;
-  FakeTensorMode mode_;
-  at::AutoGradMode grad_mode_{c10::GradMode::is_enabled()};  // restores it
   torch::jit::Stack stack_;
   ShapePropagation out_;
   std::vector<std::string> unbound_;

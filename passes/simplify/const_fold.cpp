@@ -27,11 +27,11 @@
 
 #include <algorithm>
 
+#include "core/calls/node_calls.h"
 #include "ir/analysis/identity.h"
 #include "ir/edit/replacements.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
-#include "passes/rewrite/node_call.h"
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/simplify.h"

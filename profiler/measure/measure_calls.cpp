@@ -10,8 +10,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "core/calls/call_templates.h"
 #include "core/fake/thread_state.h"
-#include "core/replay/call_templates.h"
 #include "profiler/measure/allocation_counter.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/libtorch.h"

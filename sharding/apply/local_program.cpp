@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/dispatch/operator_info.h"
-#include "core/fake/fake_tensor_impl.h"
-#include "core/fake/mode_state.h"
+#include "core/calls/fake_values.h"
 #include "ir/records.h"
-#include "passes/rewrite/fake_of.h"
 
 namespace shadowgraph {
 
@@ -30,35 +27,11 @@ torch::jit::Stack LocalProgram::call(NodeId node) {
   torch::jit::Stack stack;
   calls_.push_arguments(
       node, [this](ValueId value) -> const at::Tensor& { return tensors_[value]; }, stack);
-  if (made_.target(node).kind() == TargetKind::kOperator) {
-    const OperatorInfo& info = OperatorInfo::of(calls_.operator_of(node));
-    // A factory that named no device uses the program's own default, which the record does not have.
-    bool named = false;
-    read_.for_each_output(model_, [&](ValueId value) {
-      if (named || read_.value(value).kind != ValueKind::kTensor) return;
-      named = true;
-      state_of(mode_).default_device = read_.value(value).device();
-    });
-    if (named && info.device_argument >= 0) {
-      c10::IValue& device = stack[static_cast<size_t>(info.device_argument)];
-      if (device.isDevice()) device = state_of(mode_).default_device;
-    }
-    const OperatorFacts& facts = info.target.facts();
-    if (info.writes && (facts.changes_objects || facts.is_out_variant)) {
-      // Values made earlier must keep the geometry that they had.
-      for (const uint16_t position : info.tensor_arguments) {
-        c10::IValue& operand = stack[position];
-        if (position >= 64 || ((info.written_arguments >> position) & 1) == 0 || !operand.isTensor()) continue;
-        const at::Tensor& tensor = operand.toTensor();
-        if (!tensor.defined()) continue;
-        operand = fake_on(tensor.storage(), tensor.scalar_type(), {tensor.sizes().data(), tensor.sizes().size()},
-                          {tensor.strides().data(), tensor.strides().size()}, tensor.storage_offset(), tensor.device());
-      }
-    }
-    const bool grad_mode = made_.node(node).flags.grad_mode;
-    if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
-  }
-  calls_.call(node, stack);
+  std::optional<c10::Device> device;
+  read_.for_each_output(model_, [&](ValueId value) {
+    if (!device && read_.value(value).kind == ValueKind::kTensor) device = read_.value(value).device();
+  });
+  calls_.call(node, device, stack);
   return stack;
 }
 

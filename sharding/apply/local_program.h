@@ -14,8 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/calls/calls_on_fakes.h"
 #include "passes/rewrite/graph_rebuild.h"
-#include "passes/rewrite/node_call.h"
 #include "passes/rewrite/node_emitter.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/graph.h"
@@ -67,9 +67,7 @@ class LocalProgram {
  private:
   const Graph& read_;
   Graph& made_;
-  NodeCalls calls_;
-  FakeTensorMode mode_;
-  c10::AutoGradMode grad_mode_{c10::GradMode::is_enabled()};  // restores it
+  CallsOnFakes calls_;
   BelowAutograd below_;
   NodeId model_;
   std::string redistribution_;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "passes/rewrite/fake_of.h"
+#include "core/calls/fake_values.h"
 #include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/text.h"
 #include "sharding/apply/application.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/functional.h>
 
-#include "passes/rewrite/fake_of.h"
+#include "core/calls/fake_values.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/replay.h"

@@ -9,7 +9,7 @@
 #include <optional>
 #include <random>
 
-#include "core/replay/call_templates.h"
+#include "core/calls/call_templates.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/text.h"

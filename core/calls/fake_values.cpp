@@ -1,4 +1,4 @@
-#include "passes/rewrite/fake_of.h"
+#include "core/calls/fake_values.h"
 
 #include <c10/core/CPUAllocator.h>
 

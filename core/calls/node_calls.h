@@ -18,9 +18,9 @@
 #include <optional>
 #include <vector>
 
-#include "core/replay/call_templates.h"
-#include "shadowgraph/graph/signature.h"
+#include "core/calls/call_templates.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/graph/signature.h"
 
 namespace shadowgraph {
 
@@ -30,7 +30,7 @@ class NodeCalls {
   explicit NodeCalls(const Graph& graph) : graph_(graph), arguments_(graph) {}
 
   using TensorOf = c10::function_ref<const at::Tensor&(ValueId)>;
-  // As the interpreter makes them (core/replay/call_templates.h). Throws Error for arguments that no text form holds
+  // As the interpreter makes them (core/calls/call_templates.h). Throws Error for arguments that no text form holds
   // (custom classes), and for numbers that other nodes compute.
   void push_arguments(NodeId node, TensorOf tensor_of, torch::jit::Stack& stack);
   // A registered function's shape rule is called, so its tensors must be fake. Throws Error if this process does not

@@ -9,10 +9,11 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/FunctionRef.h>
 
-#include "core/fake/fake_tensor_impl.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {
+
+class FakeTensorImpl;
 
 // It is called with defined tensors only.
 using TensorArgument = c10::function_ref<Argument(const at::Tensor&)>;
@@ -31,8 +32,10 @@ Argument number_of(Graph& graph, const at::Tensor& tensor);
 
 // Describes a value as the fake is now, in `storage`. The spans are the fake's: use them before that changes.
 TensorMeta spec_of(const FakeTensorImpl& fake, StorageId storage);
+TensorMeta spec_of(const at::Tensor& fake, StorageId storage);
 
 // Describes the fake's storage as a temporary that `born` made.
 Storage storage_of(const FakeTensorImpl& fake, NodeId born);
+Storage storage_of(const at::Tensor& fake, NodeId born);
 
 }  // namespace shadowgraph

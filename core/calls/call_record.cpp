@@ -1,7 +1,8 @@
-#include "core/capture/call_record.h"
+#include "core/calls/call_record.h"
 
 #include <c10/util/SmallVector.h>
 
+#include "core/fake/fake_tensor_impl.h"
 #include "core/fake/process_groups.h"
 
 namespace shadowgraph {
@@ -82,5 +83,9 @@ Storage storage_of(const FakeTensorImpl& fake, NodeId born) {
           .device_index = device.index(),
           .born = born};
 }
+
+TensorMeta spec_of(const at::Tensor& fake, StorageId storage) { return spec_of(*as_fake(fake), storage); }
+
+Storage storage_of(const at::Tensor& fake, NodeId born) { return storage_of(*as_fake(fake), born); }
 
 }  // namespace shadowgraph

@@ -1,4 +1,4 @@
-#include "passes/rewrite/node_call.h"
+#include "core/calls/node_calls.h"
 
 #include "core/fake/dispatch_keys.h"
 #include "shadowgraph/graph/libtorch.h"

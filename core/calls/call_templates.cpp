@@ -1,4 +1,4 @@
-#include "core/replay/call_templates.h"
+#include "core/calls/call_templates.h"
 
 #include <ATen/Context.h>
 #include <ATen/ScalarOps.h>
