@@ -67,6 +67,7 @@ FormalType formal_type(const c10::Type& type) {
         result.element == TypeClass::kMemoryFormat) {
       result.element = TypeClass::kInt;
     }
+    // A list of lists is too rare for a class of its own: its elements are taken as they are.
     if (result.element == TypeClass::kList) result.element = TypeClass::kAny;
   }
   return result;
@@ -95,6 +96,7 @@ std::optional<DefaultArgument> default_argument(const c10::IValue& value) {
   } else if (value.isList()) {
     result.argument = Argument::of_run(ArgumentKind::kList, {});
     for (const c10::IValue& element : value.toListRef()) {
+      // One element that a graph cannot hold makes the whole default unknown.
       auto converted = default_argument(element);
       if (!converted) return std::nullopt;
       result.elements.push_back(std::move(*converted));
@@ -112,6 +114,7 @@ bool DefaultArgument::equals(const Graph& graph, const Argument& actual) const {
       return true;
     case ArgumentKind::kInt:
       return actual.i == argument.i;
+    // Compared by bits: NaN equals itself here, and -0.0 is not 0.0.
     case ArgumentKind::kFloat:
       return same_bits(actual.d, argument.d);
     case ArgumentKind::kBool:
@@ -162,6 +165,7 @@ TargetFormals formals_of(const Target& target) {
   result.variadic_arguments = schema.is_vararg();
   result.variadic_returns = schema.is_varret();
   for (const c10::Argument& argument : schema.arguments()) {
+    // real_type keeps dtype, layout and memory format apart; the plain type calls all three int.
     Formal formal{argument.name(), formal_type(*argument.real_type()), std::nullopt};
     if (argument.default_value()) formal.default_value = default_argument(*argument.default_value());
     result.arguments.push_back(std::move(formal));

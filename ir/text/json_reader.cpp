@@ -22,6 +22,7 @@ class Importer {
 
  private:
   [[noreturn]] void fail(std::string_view what) const {
+    // The error names the path of the element, as /nodes/12: a line of the text would tell the user nothing.
     const int line = static_cast<int>(paths_.size()) + 1;
     throw ParseError(fmt::format("json:{}: {}", path_.empty() ? "/" : path_, what), line, 1);
   }
@@ -96,6 +97,7 @@ void Importer::put_quoted(const json& value) {
 }
 
 void Importer::put_float(const json& value) {
+  // JSON has no infinity and no NaN, so they come as strings.
   if (value.is_number()) return append_float(text_, value.get<double>());
   const auto number = value.is_string() ? parse_float(value.get<std::string>()) : std::nullopt;
   if (!number) fail("no float, expected a number, \"inf\", \"-inf\" or \"nan\"");
@@ -158,6 +160,7 @@ void Importer::put_argument(const json& value, int depth) {
   const std::string& key = value.begin().key();
   const json& content = value.begin().value();
   if (key == "value") return put_value(content);
+  // {"float": "inf"}: a bare string would be a string argument.
   if (key == "float") return put_float(content);
   if (key == "escaped") return put_quoted(value);
   if (key == "dtype" || key == "layout" || key == "memory_format" || key == "device") return put(word(content, key));
@@ -248,6 +251,7 @@ void Importer::put_result_types(const json& results, int depth) {
   }
 }
 
+// The parser checks types itself, so a wrong dtype is reported in the same words as in the text form.
 // Everything is written out, also what equals its default: the parser drops it.
 void Importer::put_type(const json& type) {
   if (const json* scalar = optional_field(type, "scalar")) return put(word(*scalar, "int, float or bool"));
@@ -322,6 +326,7 @@ void Importer::put_node(const json& node) {
     put_int(*region);
   }
   if (const json* phase = optional_field(node, "phase")) {
+    // The four known phases are words of the text form; others are quoted, so that they cannot be taken for words.
     const bool known = *phase == "forward" || *phase == "backward" || *phase == "optimizer" || *phase == "init";
     put(known ? " " : " phase ");
     known ? put(phase->get_ref<const std::string&>()) : put_quoted(*phase);
@@ -389,8 +394,8 @@ void Importer::put_region(const json& region, size_t number) {
     put(" inferred");
 }
 
-template <class F>
 // Notes for every line which element it came from, so that the parser's error can name that.
+template <class F>
 void Importer::each(const char* table, F&& f) {
   path_ = fmt::format("/{}", table);
   const json& list = field(source_, table);

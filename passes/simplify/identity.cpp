@@ -1,3 +1,11 @@
+// Says which values are one tensor, which storages are seen from outside, and replaces values by earlier ones.
+//
+// Simplifications need all three. Replacing `%2` by `%1` is right only if nobody can tell the two tensors apart:
+//
+//     %2 = aten::contiguous(%1)    the same object if %1 is contiguous already: writes to one are writes to the other
+//     %2 = aten::view(%1, ...)     another object on the same storage: resizing one leaves the other alone
+//
+// Linear in the graph.
 #include "passes/simplify/identity.h"
 
 #include <algorithm>
@@ -32,6 +40,7 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
   Identity result;
   result.escapes_.resize(graph.storage_count());
   for (uint32_t i = 0; i < graph.storage_count(); ++i) result.escapes_[i] = outlives(graph, StorageId(i));
+  // Lazy: some tensor on the storage may be conjugated or negated only by a flag, so bytes alone do not tell its value.
   result.lazy_.assign(graph.storage_count(), false);
   result.objects_.resize(graph.value_capacity());
   for (uint32_t i = 0; i < graph.value_capacity(); ++i) result.objects_[i] = i;
@@ -51,6 +60,7 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
     graph.for_each_output(n, [&](ValueId v) {
       if (graph.value(v).kind == ValueKind::kTensor && c10::isComplexType(graph.value(v).dtype)) mark(result.lazy_, v);
     });
+    // An unknown call may keep its operands or change them: nothing about them is certain any more.
     if (effects.unknown(n)) {
       graph.for_each_input(n, [&](ValueId v) {
         mark(result.escapes_, v);
@@ -70,6 +80,7 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
         if (!same) result.object_changes_[result.objects_[from.ref.value.index]] = true;
       }
     }
+    // set_ and resize_ change where a tensor object points to, for all values that are this object.
     if (!facts.changes_objects) continue;
     for (const uint16_t position : facts.written) {
       if (position >= arguments.size()) continue;
@@ -104,6 +115,7 @@ std::vector<Argument> Replacements::rename(Graph& graph, std::span<const Argumen
 }
 
 void Replacements::finish(Graph& graph) const {
+  // Guards, regions and forward links name values and nodes too, but are no arguments of a node.
   for (Guard& guard : graph.guards) guard.value = now(guard.value);
   if (values_.size() != 0) {
     for (uint32_t i = 0; i < graph.region_count(); ++i) {
@@ -130,6 +142,7 @@ bool is_marked(const std::vector<bool>& marks, NodeId n) { return n.index < mark
 std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std::vector<bool>& doomed) {
   std::vector<SavedTensor> kept;
   for (SavedTensor saved : graph.saved(n)) {
+    // The value goes, but its replacement stands where it stood, so the position still finds it.
     if (is_marked(doomed, graph.value(saved.value).producer)) {
       if (saved.role == SavedRole::kInternal) continue;
       ValueId own;
@@ -157,6 +170,7 @@ std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std:
 }  // namespace
 
 uint32_t erase_nodes(Graph& graph, const std::vector<bool>& doomed) {
+  // Collected first, since the list of nodes must not change while it is walked.
   std::vector<NodeId> ids;
   for (NodeId n : graph.nodes()) {
     if (is_marked(doomed, n)) {
