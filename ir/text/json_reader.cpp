@@ -71,6 +71,7 @@ class Importer {
 std::string_view Importer::word(const json& value, std::string_view what) const {
   if (!value.is_string()) fail(fmt::format("no string, expected {}", what));
   const std::string_view text = value.get_ref<const std::string&>();
+  // One rule for all words: dtypes, devices, kinds and names of operators with their overloads.
   const auto plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
            c == ':' || c == '#';
@@ -88,6 +89,7 @@ void Importer::put_int(const json& value) {
 // JSON strings are UTF-8. Other bytes come as the text form's escapes.
 void Importer::put_quoted(const json& value) {
   if (value.is_object()) {
+    // Unquoted and quoted again, so that nothing but a proper string gets into the text.
     const auto text = field(value, "escaped").is_string() ? unquote(value["escaped"].get<std::string>()) : std::nullopt;
     if (!text) fail("a broken 'escaped' string");
     return append_quoted(text_, *text);
@@ -155,7 +157,7 @@ void Importer::put_argument(const json& value, int depth) {
     default:
       fail("no argument");
   }
-  // Kinds that JSON has no type for are objects with one key.
+  // Kinds that JSON has no type for are objects with one key. Two keys would leave open which one is meant.
   if (value.size() != 1) fail("no argument: an object with one key is expected");
   const std::string& key = value.begin().key();
   const json& content = value.begin().value();

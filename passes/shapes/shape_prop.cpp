@@ -88,6 +88,7 @@ class ShapeRun {
       if (guard.kind != Guard::Kind::kHostValue || equals == std::string::npos) continue;
       int64_t size = 0;
       const char* end = guard.observed.data() + guard.observed.size();
+      // Other guards may hold words, which are no sizes.
       if (std::from_chars(guard.observed.data() + equals + 3, end, size).ec != std::errc()) continue;
       sizes.emplace(guard.observed.substr(0, equals), size);
     }
@@ -106,6 +107,7 @@ class ShapeRun {
         answers.give(name, text.starts_with("true"));
         continue;
       }
+      // A remark may follow the number: ", assumed finite".
       const std::string_view number = text.substr(0, text.find(','));
       int64_t integer = 0;
       const char* const end = number.data() + number.size();
@@ -211,6 +213,7 @@ class ShapeRun {
     }
     std::erase(unbound_, name);
     const InputGeometry& input = bound->second;
+    // "cuda" and "cuda:0" are one device, but compare as two.
     const c10::Device device = with_index(input.device.value_or(value.device()));
     // Strides come from a tensor where none are given, so that they follow the
     // rule for contiguous ones.
@@ -295,6 +298,7 @@ class ShapeRun {
       }
     }
     for (const ValueId other : by_geometry_[geometry_hash(alias)]) {
+      // Only a value that this run has reached can say what the geometry is now.
       if (other != alias && out_.tensors_[other].defined() && same_place(graph_, alias, other)) return other;
     }
     return {};
@@ -513,6 +517,7 @@ void renew_lifetimes(Graph& graph) {
     }
     storage.born = born[i];
     if (!storage.freed_after.valid()) continue;
+    // New uses may come after the old death, where a view became a copy or the reverse.
     const bool too_early = position[storage.freed_after] < position[last[i]];
     const bool unborn = position[storage.freed_after] < position[born[i]];
     freed.emplace_back(too_early || unborn ? last[i] : storage.freed_after, StorageId(i));
@@ -537,6 +542,7 @@ void renew_lifetimes(Graph& graph) {
 bool ShapePropagation::apply(Graph& graph) const {
   bool changed = false;
   bool moved = !models_.empty();
+  // Aliases that became copies need storages that the record did not have.
   for (const StorageId model : models_) graph.add_storage(graph.storage(model));
   for (uint32_t i = 0; i < tensors_.size(); ++i) {
     const ValueId id(i);
