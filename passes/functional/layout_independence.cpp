@@ -51,6 +51,7 @@ bool is_layout_independent(const Graph& graph, NodeId node) {
   };
   graph.for_each_input(node, see);
   graph.for_each_output(node, see);
+  // Integers and booleans are never rounded.
   if (!floating) return true;
   const c10::FunctionSchema& schema = graph.target(node).schema();
   if (namespace_of(schema.name()) != "aten") return false;

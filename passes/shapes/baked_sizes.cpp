@@ -55,6 +55,7 @@ void BakedSizes::find(NodeId node, std::vector<BakedSize>& found) const {
     const Argument& argument = arguments[i];
     if (argument.kind != ArgumentKind::kInt && argument.kind != ArgumentKind::kIntList) continue;
     const std::string& name = formals[i].name();
+    // A number that equals a size by chance, such as a dimension or a group count, is not reported.
     if (!std::binary_search(kSizeNames.begin(), kSizeNames.end(), name)) continue;
     if (argument.kind == ArgumentKind::kInt) {
       look_at(node, name, argument.i, found);
@@ -69,6 +70,7 @@ std::vector<BakedSize> BakedSizes::find_at_or_above(NodeId node) const {
   std::vector<BakedSize> found;
   if (changed_.empty()) return found;
   std::unordered_set<NodeId> seen;
+  // Goes by breadth, so that the sizes nearest to the failure are found first.
   std::deque<NodeId> waiting{node};
   for (size_t looked = 0; !waiting.empty() && found.empty() && looked < kMostNodesAbove; ++looked) {
     const NodeId next = waiting.front();
