@@ -24,6 +24,7 @@ void check_is_strided_tensor(const Graph& graph, ValueId id) {
 }  // namespace
 
 c10::Storage fake_storage(int64_t bytes) {
+  // Resizable and without memory: resize_ and set_ work on it, and nothing is allocated.
   return c10::Storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),
                       c10::DataPtr(nullptr, c10::Device(c10::DeviceType::Meta)),
                       c10::GetAllocator(c10::DeviceType::Meta), /*resizable=*/true);
@@ -31,6 +32,7 @@ c10::Storage fake_storage(int64_t bytes) {
 
 at::Tensor fake_on(const c10::Storage& storage, c10::ScalarType dtype, std::span<const int64_t> sizes,
                    std::span<const int64_t> strides, int64_t offset, c10::Device device) {
+  // Without it, the first operator on this tensor would find no fake kernels.
   install_process_state();
   auto fake = c10::make_intrusive<FakeTensorImpl>(c10::Storage(storage), fake_key_set(device),
                                                   c10::scalarTypeToTypeMeta(dtype), device);
@@ -45,6 +47,7 @@ at::Tensor fake_of(const Graph& graph, ValueId value) {
 }
 
 const c10::Storage& FakeValues::of(StorageId id) {
+  // Values of one storage share it here too, so that aliases are seen as such.
   c10::Storage& storage = storages_[id];
   if (!storage) storage = fake_storage(graph_.storage(id).bytes);
   return storage;

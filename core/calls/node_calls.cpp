@@ -19,6 +19,7 @@ BelowAutograd::BelowAutograd() : guard_(keys_above()) {}
 
 const c10::OperatorHandle& NodeCalls::operator_of(NodeId node) {
   const TargetId target = graph_.node(node).target;
+  // Looked up once for each target: many nodes share one, and find_operator compares schemas.
   if (target.index >= operators_.size()) operators_.resize(target.index + 1);
   auto& handle = operators_[target.index];
   if (!handle) {
@@ -60,6 +61,7 @@ void NodeCalls::call(NodeId node, torch::jit::Stack& stack) {
     throw Error("cannot call " + graph_.target(node).name() +
                 ": no function of that schema is registered in this process; see shadowgraph/replay.h");
   }
+  // A function of the user's has no kernel for fake tensors; its shape rule stands for one.
   stack = function->shape_rule(stack);
 }
 

@@ -32,6 +32,7 @@ BlockHashes::BlockHashes(const Graph& graph)
   for (NodeId n : graph.nodes()) {
     const Node& node = graph.node(n);
     uint64_t hash = mixed(node.target.index, node.phase.index);
+    // What does not depend on the block is hashed once for each node, as blocks overlap.
     hash = hash_of(graph, graph.arguments(n), hash, [&](ValueId v) { return hash_of_type(graph, v, 1); });
     graph.for_each_output(n, [&](ValueId v) { hash = hash_of_type(graph, v, hash); });
     of_node_[n.index] = hash;
@@ -40,6 +41,7 @@ BlockHashes::BlockHashes(const Graph& graph)
 
 uint64_t BlockHashes::of(std::span<const NodeId> block, c10::function_ref<uint64_t(NodeId)> label,
                          c10::function_ref<ValueId(ValueId)> origin) {
+  // A new number makes the entries of earlier blocks stale, which spares clearing two tables for each block.
   ++block_;
   uint64_t hash = block.size();
   uint32_t outside = 0;
@@ -72,7 +74,9 @@ size_t end_of_run(std::span<const Sibling> siblings, size_t first, c10::function
   size_t last = first + 1;
   for (; last < siblings.size(); ++last) {
     const auto between = distance(siblings[last - 1], siblings[last]);
+    // Layers count up in forward and down in backward, but never turn round within one run.
     if (!between || (*between != 1 && *between != -1) || (step && *between != *step)) break;
+    // Hashing is put off until names say that a run is possible.
     if (!wanted) wanted = content(first);
     if (content(last) != *wanted) break;
     step = between;

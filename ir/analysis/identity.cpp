@@ -30,6 +30,7 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
   Identity result;
   result.escapes_.resize(graph.storage_count());
   for (uint32_t i = 0; i < graph.storage_count(); ++i) result.escapes_[i] = outlives(graph, StorageId(i));
+  // Lazy: some tensor on the storage may be conjugated or negated only by a flag, so bytes alone do not tell its value.
   result.lazy_.assign(graph.storage_count(), false);
   result.objects_.resize(graph.value_capacity());
   for (uint32_t i = 0; i < graph.value_capacity(); ++i) result.objects_[i] = i;
@@ -49,6 +50,7 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
     graph.for_each_output(n, [&](ValueId v) {
       if (graph.value(v).kind == ValueKind::kTensor && c10::isComplexType(graph.value(v).dtype)) mark(result.lazy_, v);
     });
+    // An unknown call may keep its operands or change them: nothing about them is certain any more.
     if (effects.unknown(n)) {
       graph.for_each_input(n, [&](ValueId v) {
         mark(result.escapes_, v);
@@ -68,6 +70,7 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
         if (!same) result.object_changes_[result.objects_[from.ref.value.index]] = true;
       }
     }
+    // set_ and resize_ change where a tensor object points to, for all values that are this object.
     if (!facts.changes_objects) continue;
     for (const uint16_t position : facts.written) {
       if (position >= arguments.size()) continue;

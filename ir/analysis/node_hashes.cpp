@@ -14,6 +14,7 @@ bool same_arguments(const Graph& graph, std::span<const Argument> a, std::span<c
         return x.ref.value == y.ref.value;
       case ArgumentKind::kInt:
       case ArgumentKind::kFloat:
+        // Floats share their bits with `i`, so NaN equals itself and -0.0 is not 0.0.
         return x.i == y.i;
       case ArgumentKind::kBool:
         return x.b == y.b;
@@ -23,6 +24,7 @@ bool same_arguments(const Graph& graph, std::span<const Argument> a, std::span<c
         });
       case ArgumentKind::kString:
       case ArgumentKind::kOpaque:
+        // Strings are interned, so equal ids are equal texts.
         return x.string == y.string;
       case ArgumentKind::kConstant:
         return x.constant == y.constant;

@@ -88,6 +88,7 @@ void Verifier::links() {
     if (ordinals_[n.index] != kNone)
       return report(Rule::kLinks, {}, "the node list comes to node id {} twice", n.index);
     if (graph_.is_erased(n)) return report(Rule::kLinks, {}, "the node list comes to id {}, which is erased", n.index);
+    // Positions are counted here and not asked of the graph, whose own order may be broken.
     ordinals_[n.index] = static_cast<uint32_t>(order_.size());
     order_.push_back(n);
     if (graph_.node(n).previous != previous) {
@@ -124,6 +125,7 @@ bool Verifier::arguments_in_range(std::span<const Argument> arguments, int depth
 // indices.
 bool Verifier::references(NodeId id) {
   const Node& n = graph_.node(id);
+  // The first fault is enough: behind it nothing of the node can be trusted.
   const auto bad = [&](const char* what) {
     broken_[id.index] = true;
     report(Rule::kReferences, id, "node id {}: {} is out of range", id.index, what);
@@ -136,6 +138,7 @@ bool Verifier::references(NodeId id) {
   if (n.region.index >= graph_.region_count()) return bad("the region");
   if (n.phase.index >= graph_.phase_count()) return bad("the phase");
   if (n.source.valid() && n.source.index >= graph_.string_count()) return bad("the source line");
+  // An erased forward node is in range, and is allowed.
   if (n.forward.valid() && n.forward.index >= graph_.node_capacity()) return bad("the forward node");
   for (const SavedTensor& saved : graph_.saved(id)) {
     if (saved.value.index >= graph_.value_capacity()) return bad("a saved tensor");
@@ -195,6 +198,7 @@ void Verifier::inputs(NodeId id, std::span<const Argument> arguments, int depth)
     if (a.kind != ArgumentKind::kValue) continue;
     const ValueId v = a.ref.value;
     ++use_counts_[v.index];
+    // A node that uses its own result is refused too: it is not earlier than itself.
     if (!earlier(graph_.value(v).producer, id)) {
       report(Rule::kOrder, id, "uses a value (id {}) that no earlier node makes", v.index);
     } else {
@@ -352,6 +356,7 @@ void Verifier::result(NodeId id, ValueId v) {
   }
   const Storage& storage = graph_.storage(value.storage);
   if (storage.device() != value.device()) report(Rule::kStorage, id, "a result is on another device than its storage");
+  // Sparse and other layouts have no extent in bytes, and an empty tensor reaches nowhere.
   if (extent && *extent > 0 && value.layout == c10::Layout::Strided && value.offset >= 0 &&
       value.dtype < c10::ScalarType::Undefined) {
     int64_t end = 0;
@@ -370,6 +375,7 @@ void Verifier::lifetime(NodeId id, ValueId v, bool as_result) {
   if (value.kind != ValueKind::kTensor || value.storage.index >= graph_.storage_count()) return;
   const Storage& storage = graph_.storage(value.storage);
   const char* what = as_result ? "a result" : "an argument";
+  // A storage without birth was there before the graph.
   if (storage.born.valid() && storage.born != id && !earlier(storage.born, id)) {
     report(Rule::kLifetime, id, "the storage of {} is born after this node, or at an erased one", what);
   }
@@ -384,6 +390,7 @@ void Verifier::aliases(NodeId id) {
   const auto results = graph_.results(id);
   const auto storage_of = [&](ValueId v) { return graph_.value(v).storage; };
   for (const OperatorFacts::Alias& alias : facts.aliases) {
+    // Operators such as reshape may copy, so only aliases that are certain are checked.
     if (!alias.always || alias.argument >= arguments.size() || alias.result >= results.size()) continue;
     std::vector<StorageId> known;
     graph_.for_each_value(arguments.subspan(alias.argument, 1), [&](ValueId v) { known.push_back(storage_of(v)); });

@@ -1,5 +1,4 @@
 // Copies of graphs: whole ones, node by node, and pieces that are cut out or put in.
-// ---- Whole ----------------------------------------------------------------------------------------------------------
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +14,8 @@
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
+
+// ---- Whole ----------------------------------------------------------------------------------------------------------
 
 // Reads all of a graph. A copy of the arenas keeps every id, so side tables of the one are good for the other. A node
 // by node copy would give new ids and cost far more.

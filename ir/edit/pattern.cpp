@@ -113,6 +113,7 @@ TargetId PatternReader::take_target(PatternCall& call) {
   if (targets_ != nullptr) {
     for (uint32_t i = 0; i < targets_->target_count(); ++i) {
       const Target& target = targets_->target(TargetId(i));
+      // The graph goes first: it may hold another version of the schema than this libtorch.
       if (target.name() == call.target && target.kind() != TargetKind::kBuiltin) {
         return pattern_.literals->intern_target(target);
       }
@@ -147,6 +148,7 @@ void PatternReader::take_arguments(PatternCall& call, TargetId target) {
     do {
       cursor_.peek();
       const auto place = cursor_.place();
+      // "...": all arguments that are not named may be anything.
       if (cursor_.eat('.')) {
         cursor_.expect('.');
         cursor_.expect('.');
@@ -389,6 +391,7 @@ bool Search::unify(const PatternCall& call, NodeId n) {
 
 // Tries one node for one call; whatever it bound is undone when the rest of the pattern does not follow.
 bool Search::try_node(const Step& step, size_t number, NodeId n) {
+  // The cheap tests come first, as nearly every node fails them.
   if (taken_[n.index] != 0 || !targets_[step.call][graph_.node(n).target.index]) return false;
   const size_t values = bound_values_.size();
   const size_t arguments = bound_arguments_.size();
@@ -423,11 +426,13 @@ bool Search::legal() {
       const bool returned = named >= 0 && std::find(pattern_.returns.begin(), pattern_.returns.end(),
                                                     static_cast<uint32_t>(named)) != pattern_.returns.end();
       if (returned) return;
+      // A node outside would say that it saves a tensor that nobody makes any more.
       good = good && !graph_.is_saved_elsewhere(v);
       graph_.for_each_use(v, [&](NodeId user) { good = good && taken_[user.index] == 2; });
     });
     if (!good) return false;
   }
+  // The costly test comes last, for nodes that fit in every other way.
   place_ = dependences_.meeting_point(graph_, nodes_);
   if (place_.obstacle.valid()) obstacle_ = place_.obstacle;
   return !place_.obstacle.valid();
@@ -530,6 +535,7 @@ bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, c
                         [&](const Argument& s, const Argument& t) { return same_constant_argument(a, s, b, t); });
     }
     case ArgumentKind::kConstant:
+      // Constants may be huge, so their contents are never compared.
       return &a == &b && x.constant == y.constant;
     case ArgumentKind::kValue:
       return false;

@@ -80,6 +80,7 @@ std::optional<DefaultArgument> default_argument(const c10::IValue& value) {
   } else if (value.isList()) {
     result.argument = Argument::of_run(ArgumentKind::kList, {});
     for (const c10::IValue& element : value.toListRef()) {
+      // One element that a graph cannot hold makes the whole default unknown.
       auto converted = default_argument(element);
       if (!converted) return std::nullopt;
       result.elements.push_back(std::move(*converted));
@@ -97,6 +98,7 @@ void collect_sets(const c10::AliasInfo& info, std::vector<std::string>& sets) {
 }
 
 Formal formal_of(const c10::Argument& argument) {
+  // real_type keeps dtype, layout and memory format apart; the plain type calls all three int.
   Formal formal{.name = argument.name(), .type = formal_type(*argument.real_type())};
   formal.has_default = argument.default_value().has_value();
   if (formal.has_default) formal.default_value = default_argument(*argument.default_value());
@@ -146,6 +148,7 @@ bool DefaultArgument::equals(const Graph& graph, const Argument& actual) const {
       return true;
     case ArgumentKind::kInt:
       return actual.i == argument.i;
+    // Compared by bits: NaN equals itself here, and -0.0 is not 0.0.
     case ArgumentKind::kFloat:
       return same_bits(actual.d, argument.d);
     case ArgumentKind::kBool:

@@ -1,3 +1,8 @@
+// Reads the arguments of a call, as the schema of its target asks for them.
+//
+//     aten::sum(self=%1, dim=[0,1], dtype=f32)      keepdim is left out and gets its default
+//
+// Schema and text go in the same order as a rule, so a name is found at once. Linear in the text.
 #include "ir/text/argument_reader.h"
 
 #include <fmt/format.h>
@@ -32,6 +37,7 @@ std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool f
           append_quoted(what, name);
           cursor_.fail_at(place, what, "one of " + graph_.target(target).schema_text());
         }
+        // The later one would silently win.
         if (stated_[position]) cursor_.fail_at(place, "an argument given twice", "each argument once");
         stated_[position] = true;
         arguments_[position] = take_argument(formals.arguments[position].type, forward_references, 0);
@@ -92,6 +98,7 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
     return *value;
   };
   if (cursor_.eat_word("nan")) {
+    // The usual NaN needs no bits; another one states its own.
     if (cursor_.peek() != '(') return Argument::of_float(*parse_float("nan"));
     cursor_.expect('(');
     const auto value = parse_float(fmt::format("nan({})", cursor_.take_identifier()));
@@ -144,6 +151,7 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
     return Argument::of_constant(ConstantId(static_cast<uint32_t>(*number)));
   }
   if (const auto device = parse_device(word)) return Argument::of_device(*device);
+  // The message says what the schema wants here, since the word alone may be right elsewhere.
   std::string what = word.empty() ? "no value" : "no value ";
   if (!word.empty()) append_quoted(what, word);
   const std::string_view expected = type.type == TypeClass::kDtype          ? "a dtype such as f32"
@@ -174,6 +182,7 @@ Argument ArgumentReader::take_list(bool as_ints, const FormalType& type, bool fo
   FormalType element;
   element.type = type.type == TypeClass::kList ? type.element : TypeClass::kAny;
   cursor_.expect('[');
+  // Lists nest, so all share one stack instead of allocating a vector each.
   const size_t base = stack_.size();
   if (!cursor_.eat(']')) {
     do {

@@ -1,5 +1,10 @@
-// from_json writes the text form of what it is given and lets the one parser judge it. Every line of that text belongs
-// to one JSON element, which is how errors find their way back. So JSON can hold nothing that text cannot.
+// Writes graphs as JSON, for readers that have no parser for the text form.
+//
+// The way back, from_json, writes the text form of what it is given and lets the one parser judge it. Every line of
+// that text belongs to one JSON element, which is how errors find their way back. So JSON can hold nothing that text
+// cannot.
+//
+// Linear in the graph. The whole value is built in memory, where the text form is written in pieces.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -98,6 +103,7 @@ json Exporter::argument(const Argument& a, const FormalType& type) const {
     case ArgumentKind::kValue:
       return {{"value", number(a.ref.value)}};
     case ArgumentKind::kInt:
+      // c10's enumerations are a byte wide, so a large number must not be cast to one.
       if (a.i >= 0 && a.i < static_cast<int64_t>(c10::ScalarType::Undefined)) {
         if (type.type == TypeClass::kDtype) return {{"dtype", dtype_word(static_cast<c10::ScalarType>(a.i))}};
         const auto layout = layout_word(static_cast<c10::Layout>(a.i));
@@ -196,6 +202,7 @@ json Exporter::region(RegionId id) {
 
 json Exporter::constant(ConstantId id) const {
   const auto bytes = tensor_bytes(graph_.constant(id));
+  // A meta or sparse tensor has no bytes to show; the rest of the graph is still worth having.
   if (!bytes) return nullptr;
   std::string base64;
   append_base64(base64, bytes->bytes);
@@ -214,6 +221,7 @@ json Exporter::node(NodeId id) {
                  {"phase", string_json(graph_.phase_name(node.phase))}};
   const auto& formals = graph_.target(node.target).signature().arguments;
   const auto actual = graph_.arguments(id);
+  // Arguments of variadic calls have no name, so they come as a list.
   for (size_t i = formals.size(); i < actual.size(); ++i) result["more"].push_back(argument(actual[i], {}));
   if (node.results.size != 0) result["results"] = results(graph_.results(id));
   if (numbering_.of(node.forward) != Numbering::kNone) result["forward"] = number(node.forward);
@@ -247,6 +255,7 @@ json Exporter::node(NodeId id) {
 
 json Exporter::run() {
   json result = {{"shadowgraph", kTextFormatVersion}, {"libtorch", libtorch_version()}, {"metadata", json::array()}};
+  // Tables that are empty are there too, so that readers need not ask.
   for (const char* table : {"operators", "storages", "regions", "constants", "dependencies", "nodes"}) {
     result[table] = json::array();
   }
@@ -280,6 +289,7 @@ json Exporter::run() {
                                       {"observed", string_json(guard.observed)}});
   }
   json& nodes = result["nodes"];
+  // Nodes are most of a graph, and their array would move its elements as it grows.
   nodes.get_ref<json::array_t&>().reserve(numbering_.nodes().size());
   for (const NodeId id : numbering_.nodes()) nodes.push_back(node(id));
   return result;

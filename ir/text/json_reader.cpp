@@ -21,6 +21,7 @@ class Importer {
 
  private:
   [[noreturn]] void fail(std::string_view what) const {
+    // The error names the path of the element, as /nodes/12: a line of the text would tell the user nothing.
     const int line = static_cast<int>(paths_.size()) + 1;
     throw ParseError(fmt::format("json:{}: {}", path_.empty() ? "/" : path_, what), line, 1);
   }
@@ -69,6 +70,7 @@ class Importer {
 std::string_view Importer::word(const json& value, std::string_view what) const {
   if (!value.is_string()) fail(fmt::format("no string, expected {}", what));
   const std::string_view text = value.get_ref<const std::string&>();
+  // One rule for all words: dtypes, devices, kinds and names of operators with their overloads.
   const auto plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
            c == ':' || c == '#';
@@ -86,6 +88,7 @@ void Importer::put_int(const json& value) {
 // JSON strings are UTF-8. Other bytes come as the text form's escapes.
 void Importer::put_quoted(const json& value) {
   if (value.is_object()) {
+    // Unquoted and quoted again, so that nothing but a proper string gets into the text.
     const auto text = field(value, "escaped").is_string() ? unquote(value["escaped"].get<std::string>()) : std::nullopt;
     if (!text) fail("a broken 'escaped' string");
     return append_quoted(text_, *text);
@@ -95,6 +98,7 @@ void Importer::put_quoted(const json& value) {
 }
 
 void Importer::put_float(const json& value) {
+  // JSON has no infinity and no NaN, so they come as strings.
   if (value.is_number()) return append_float(text_, value.get<double>());
   const auto number = value.is_string() ? parse_float(value.get<std::string>()) : std::nullopt;
   if (!number) fail("no float, expected a number, \"inf\", \"-inf\" or \"nan\"");
@@ -152,11 +156,12 @@ void Importer::put_argument(const json& value, int depth) {
     default:
       fail("no argument");
   }
-  // Kinds that JSON has no type for are objects with one key.
+  // Kinds that JSON has no type for are objects with one key. Two keys would leave open which one is meant.
   if (value.size() != 1) fail("no argument: an object with one key is expected");
   const std::string& key = value.begin().key();
   const json& content = value.begin().value();
   if (key == "value") return put_value(content);
+  // {"float": "inf"}: a bare string would be a string argument.
   if (key == "float") return put_float(content);
   if (key == "escaped") return put_quoted(value);
   if (key == "dtype" || key == "layout" || key == "memory_format" || key == "device") return put(word(content, key));
@@ -247,6 +252,7 @@ void Importer::put_result_types(const json& results, int depth) {
   }
 }
 
+// The parser checks types itself, so a wrong dtype is reported in the same words as in the text form.
 // Everything is written out, also what equals its default: the parser drops it.
 void Importer::put_type(const json& type) {
   if (const json* scalar = optional_field(type, "scalar")) return put(word(*scalar, "int, float or bool"));
@@ -321,6 +327,7 @@ void Importer::put_node(const json& node) {
     put_int(*region);
   }
   if (const json* phase = optional_field(node, "phase")) {
+    // The four known phases are words of the text form; others are quoted, so that they cannot be taken for words.
     const bool known = *phase == "forward" || *phase == "backward" || *phase == "optimizer" || *phase == "init";
     put(known ? " " : " phase ");
     known ? put(phase->get_ref<const std::string&>()) : put_quoted(*phase);
@@ -388,8 +395,8 @@ void Importer::put_region(const json& region, size_t number) {
     put(" inferred");
 }
 
-template <class F>
 // Notes for every line which element it came from, so that the parser's error can name that.
+template <class F>
 void Importer::each(const char* table, F&& f) {
   path_ = fmt::format("/{}", table);
   const json& list = field(source_, table);

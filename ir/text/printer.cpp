@@ -1,3 +1,10 @@
+// Prints graphs as text, in the three presets: canonical, short and fingerprint.
+//
+//     n4: %3 = aten::relu(self=%2) : f32[8,64] @s5 | r2 grad_mode      canonical: parse() gives the same graph back
+//     %3 = relu(%2) : f32[8,64]                                        short: for people
+//     aten::relu(self=^1) : f32[8,64] cpu | grad_mode                  fingerprint: equal for blocks that repeat
+//
+// Linear in the graph. A file is written in pieces, so that memory does not grow with it.
 #include <algorithm>
 #include <ostream>
 
@@ -71,6 +78,7 @@ void Writer::set_slice(std::span<const NodeId> nodes) {
   uint32_t next = 0;
   for (NodeId n : nodes) {
     graph_.for_each_output(n, [&](ValueId v) {
+      // A broken graph may name a value that is not there; messages must print it all the same.
       if (v.index < slice_numbers_.size()) slice_numbers_[v.index] = next++;
     });
   }
@@ -118,6 +126,7 @@ void Writer::value_ref(ValueId id) {
 void Writer::target_name(TargetId id) {
   if (id.index >= graph_.target_count()) return put("target?");
   const std::string_view name = graph_.target(id).name();
+  // Nearly every operator is in aten, so people do not need to read it.
   put(preset_ == PrintPreset::kShort && namespace_of(name) == "aten" ? without_namespace(name) : name);
   if (const uint32_t copy = numbering_.name_copy(id); copy > 1) number('#', copy);
 }
@@ -177,6 +186,7 @@ void Writer::region_line(RegionId id) {
   const bool has_target = region.target.index < graph_.target_count();
   // The root is in every graph; a line for it would only say what is known.
   const bool says_more = region.call != 0 || region.inferred || has_target || region.parent.valid();
+  // A root with a name or a call has something to say, and is printed.
   if (id == Graph::kRootRegion && name.empty() && class_name.empty() && !says_more) return;
   number('r', id.index);
   put(" = ");
@@ -232,11 +242,13 @@ void Writer::constant_line(uint32_t n, ConstantId id) {
 }
 
 void Writer::guard_line(const Guard& guard) {
+  // In the order of the enumeration; the parser has the same words.
   static constexpr std::string_view kKinds[] = {"rank", "size", "sizes", "host_value"};
   put("depends ");
   put(kKinds[static_cast<size_t>(guard.kind)]);
   put('(');
   number('%', numbering_.of(guard.value));
+  // Only a guard on one size has a dimension.
   if (guard.dimension != -1) {
     put(", ");
     append_int(out_, guard.dimension);
@@ -277,6 +289,7 @@ void Writer::arguments(TargetId target, std::span<const Argument> actual) {
       put(formal->name);
       put('=');
     }
+    // Arguments of variadic calls have no formal, so their integers cannot be words.
     const FormalType type = formal != nullptr ? formal->type : FormalType();
     argument(actual[i], type.type, type.is_int_list(), type.element, 0);
   }
@@ -412,6 +425,7 @@ void Writer::type(ValueId id) {
   put('[');
   ints(graph_.sizes(id));
   put(']');
+  // Shape and dtype are what people ask for; strides, storage and device come with the long forms.
   if (preset_ == PrintPreset::kShort) return;
   if (!has_contiguous_strides(graph_.sizes(id), graph_.strides(id))) {
     put('{');
@@ -487,6 +501,7 @@ void Writer::attributes(NodeId id) {
   }
   if (node.phase != Graph::kForward) {
     attribute(any);
+    // The built-in phases are words; one that a user named is quoted, so that it cannot pass for an attribute.
     if (node.phase.index >= graph_.phase_count()) {
       put("phase ?");
     } else if (node.phase.index > Graph::kInit.index) {
@@ -520,6 +535,7 @@ void Writer::attributes(NodeId id) {
   if (effects_ != nullptr) {
     bool open = false;
     for (const StorageWrite& write : effects_->writes(id)) {
+      // Generators and collectives are pseudo storages of the analysis, so the text has no number for them.
       if (effects_->is_generator(write.storage)) continue;
       if (!open) attribute(any);
       put(open ? ", " : "writes(");
@@ -574,6 +590,7 @@ void Writer::saved(NodeId id) {
     first = false;
     bool implied = false;  // the value is the one that the name stands for
     if (saved.role == SavedRole::kArgument) {
+      // "internal" is a role, so an argument of this name goes by its number.
       if (saved.index < formals.size() && formals[saved.index].name != "internal") {
         put(formals[saved.index].name);
       } else {
@@ -624,6 +641,7 @@ void write_graph(const Graph& graph, PrintPreset preset, Flush&& flush) {
 
 void print(std::ostream& out, const Graph& graph, PrintPreset preset) {
   write_graph(graph, preset, [&](std::string& text, bool last) {
+    // Few large writes: one for each line would cost more than making the lines.
     if (text.size() < kFlushBytes && !last) return;
     out.write(text.data(), static_cast<std::streamsize>(text.size()));
     text.clear();

@@ -1,3 +1,6 @@
+// Spells the small things of the text form, and reads them back: dtypes, devices, numbers, quoted strings, bytes.
+//
+// Whatever is written reads back as the same bits. Words stand for c10's integers, since those are libtorch's own.
 #include "ir/text/words.h"
 
 #include <torch/headeronly/version.h>
@@ -27,6 +30,7 @@ static_assert(static_cast<size_t>(c10::Layout::Jagged) + 1 == std::size(kLayouts
 constexpr std::string_view kMemoryFormats[] = {"contiguous", "preserve", "channels_last", "channels_last_3d"};
 static_assert(static_cast<size_t>(c10::MemoryFormat::ChannelsLast3d) == 3);
 
+// Spelled as PyTorch spells them, by the integer of the DeviceType.
 constexpr std::string_view kDevices[] = {"cpu",  "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip",
                                          "fpga", "maia", "xla",    "vulkan", "metal",  "xpu",   "mps",
                                          "meta", "hpu",  "ve",     "lazy",   "ipu",    "mtia",  "privateuseone"};
@@ -46,6 +50,7 @@ constexpr uint64_t kUsualNan = 0x7ff8000000000000;
 constexpr char kBase64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 constexpr char kHex[] = "0123456789abcdef";
 
+// Lower case alone, as the writer makes it: one number has one text.
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -104,6 +109,7 @@ std::optional<c10::Device> parse_device(std::string_view text) {
 }
 
 std::optional<StorageKind> parse_storage_kind(std::string_view word) {
+  // Asks the writer's own words, so that the two cannot differ.
   for (int i = 0; i < kStorageKindCount; ++i) {
     if (to_string(static_cast<StorageKind>(i)) == word) return static_cast<StorageKind>(i);
   }
@@ -119,6 +125,7 @@ std::optional<RegionKind> parse_region_kind(std::string_view word) {
 
 // to_chars neither allocates nor asks the locale.
 void append_int(std::string& out, int64_t value) {
+  // -2^63 has 20 characters.
   char buffer[24];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
   out.append(buffer, end);
@@ -153,6 +160,7 @@ std::optional<int64_t> parse_int(std::string_view text) {
 std::optional<double> parse_float(std::string_view text) {
   if (text == "nan") return std::bit_cast<double>(kUsualNan);
   if (text.starts_with("nan(")) {
+    // All 16 digits must be there: "nan(" + 16 + ")".
     if (text.size() != 21 || text.back() != ')') return std::nullopt;
     uint64_t bits = 0;
     for (char c : text.substr(4, 16)) {
@@ -202,6 +210,7 @@ std::optional<std::string> unquote(std::string_view text) {
       out += text[i];
       continue;
     }
+    // A backslash at the end escapes nothing.
     if (++i == text.size()) return std::nullopt;
     switch (text[i]) {
       case '"':

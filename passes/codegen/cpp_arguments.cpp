@@ -1,3 +1,7 @@
+// Writes the arguments of a step as C++ expressions of the types that the schema asks for.
+//
+// A graph stores dtype, layout and memory format as plain integers; only the schema says which one a number is. Calls
+// by name take C++ types; calls through the dispatcher take what an IValue can be made from without losing its type.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,6 +11,7 @@
 
 namespace shadowgraph {
 
+// A number where a tensor is wanted becomes a tensor without dimensions, as Python's dispatch makes one.
 std::string CppCalls::value(ValueId id, TypeClass wanted) {
   const uint32_t variable = plan_.variable_of(id, step_);
   std::string name = (*name_of_)(variable);
@@ -30,6 +35,7 @@ std::string CppCalls::value(ValueId id, TypeClass wanted) {
 
 std::string CppCalls::tensor_options(std::span<const Argument> four) {
   std::string text;
+  // Options that the call left out are not written: ATen then asks its defaults, as the recorded call did.
   if (four[0].kind == ArgumentKind::kInt) text += ".dtype(" + cpp::dtype(static_cast<c10::ScalarType>(four[0].i)) + ")";
   if (four[1].kind == ArgumentKind::kInt) text += ".layout(" + cpp::layout(four[1].i) + ")";
   if (four[2].kind == ArgumentKind::kDevice) text += ".device(" + device(four[2].device()) + ")";
@@ -45,6 +51,7 @@ std::string CppCalls::argument(const Argument& a, const FormalType& type, bool t
   };
   switch (a.kind) {
     case ArgumentKind::kNone:
+      // An undefined tensor is how C++ leaves out a tensor that the schema does not call optional.
       if (type.type == TypeClass::kTensor && !type.optional) return "at::Tensor()";
       return "std::nullopt";
     case ArgumentKind::kValue:
@@ -77,6 +84,7 @@ std::string CppCalls::argument(const Argument& a, const FormalType& type, bool t
     case ArgumentKind::kConstant:
       return constant(a.constant);
     case ArgumentKind::kGenerator:
+      // Without a generator the operator draws from the default one, as in the recorded run.
       if (type.optional) return "std::nullopt";
       return "at::globalContext().defaultGenerator(" + device(a.device()) + ")";
     case ArgumentKind::kOpaque:
@@ -99,6 +107,7 @@ std::string CppCalls::list(const Argument& a, const FormalType& type, bool typed
     for (const Argument& e : graph_.list(a)) elements.push_back(argument(e, element, true));
   }
   std::string text = fmt::format("{}", fmt::join(elements, ", "));
+  // A bare brace list is shorter, but ambiguous where overloads or an optional may take it.
   const auto as = [&](const std::string& cpp, bool needed) {
     if (elements.empty()) return needed ? cpp + "()" : std::string("{}");
     return needed ? cpp + "({" + text + "})" : "{" + text + "}";

@@ -1,3 +1,12 @@
+// Writes a step as a C++ expression, in the most readable form that means this operator and no other.
+//
+// The forms, from the best:
+//
+//     at::add(x, y), x.relu()                        functions and methods of ATen, with defaults left out
+//     at::_ops::add_Tensor::call(x, y, 1)            where overloads could be confused; every argument is written
+//     call_operator("mine::op", "", {x, y})          through the dispatcher, for what ATen's headers do not declare
+//
+// Constant work for each argument.
 #include "passes/codegen/cpp_call.h"
 
 #include <fmt/format.h>
@@ -27,9 +36,11 @@ size_t tensor_options_at(const std::vector<Formal>& formals) {
 }  // namespace
 
 std::string CppCalls::device(c10::Device device) {
+  // A device chosen for the code takes the place of all that were recorded.
   if (options_.device) device = *options_.device;
   if (device == c10::Device(at::kCPU)) return "at::kCPU";
   needs_.devices.insert(device.str());
+  // Names one constant for each device: "cuda:0" is kCuda0.
   std::string name = "k" + device.str();
   name[1] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[1])));
   std::erase(name, ':');
@@ -66,6 +77,7 @@ CppCalls::Call CppCalls::call(uint32_t step, const NameOf& name_of) {
 
 CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
   const NodeId node = plan_.steps[step].node;
+  // A function that the user names comes first, so that it can replace the ones known below.
   if (const auto named = options_.functions.find(target.name()); named != options_.functions.end()) {
     if (!named->second.from.empty()) needs_.headers.insert(named->second.from);
     return call_by_schema(named->second.callee, target);
@@ -132,6 +144,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
                 "this libtorch has the operator with another schema than " + target.schema_text() +
                     "; capture the graph again with this libtorch");
   }
+  // ATen's headers do not declare it, as for custom operators: the dispatcher finds it by name at run time.
   if (op == nullptr) {
     if (target.name().find("::") != std::string::npos) {
       needs_.libraries.insert(target.name().substr(0, target.name().find("::")));
@@ -143,6 +156,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   }
   needs_.headers.insert("ATen/ops/" + op->header_name() + ".h");
   const std::vector<Argument> arguments = arguments_with_device(node, formals);
+  // The form at::_ops takes dtype, layout, device and pin_memory one by one, as the schema does.
   const size_t options_at = op->form == 'o' ? formals.arguments.size() : tensor_options_at(formals.arguments);
 
   struct Written {
@@ -153,6 +167,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   std::string self;
   // With other overloads of the name, literals say which type they mean.
   const bool typed = op->form != 'o';
+  // ATen's out= functions take the outputs first, where schemas have them last.
   size_t outs = 0;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (i == options_at) {
@@ -173,6 +188,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
       written.push_back({std::move(text), is_default});
     }
   }
+  // Leaves out trailing defaults, as far as no other overload could be meant by the arguments that are left.
   size_t count = written.size();
   if (op->form != 'o') {
     for (size_t fewer = count; fewer-- > 0 && written[fewer].is_default;) {
@@ -211,6 +227,7 @@ CppCalls::Call CppCalls::alias(uint32_t step) {
   const Value& source = graph_.value(from);
   const Value& result = graph_.value(to);
   needs_.helpers.insert("alias_of");
+  // The offset is counted in bytes, since source and result may differ in dtype.
   const int64_t bytes = result.offset * static_cast<int64_t>(c10::elementSize(result.dtype)) -
                         source.offset * static_cast<int64_t>(c10::elementSize(source.dtype));
   return {fmt::format("alias_of({}, {}, {}, {}, {})", value(from, TypeClass::kTensor), cpp::dtype(result.dtype),

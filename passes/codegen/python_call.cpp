@@ -1,3 +1,7 @@
+// Writes a step as a Python expression: torch.ops.aten.add.Tensor(x, y).
+//
+// Naming the overload spares overload resolution, which could choose another operator than was recorded. Defaults at
+// the end are left out. Constant work for each argument.
 #include "passes/codegen/python_call.h"
 
 #include <fmt/format.h>
@@ -17,6 +21,7 @@ namespace shadowgraph {
 namespace {}  // namespace
 
 std::string PythonCalls::device(c10::Device device) const {
+  // A device chosen for the code takes the place of all that were recorded.
   if (options_.device) device = *options_.device;
   return fmt::format("torch.device(\"{}\")", device.str());
 }
@@ -40,6 +45,7 @@ std::string PythonCalls::constant(ConstantId id) const {
     }
     elements = "torch.tensor([" + elements + "], dtype=torch.int64)";
   } else {
+    // Bytes keep NaN payloads and half types exactly; integers alone are more readable as numbers.
     for (const uint8_t byte : content->bytes) elements += fmt::format("{:02x}", byte);
     elements =
         fmt::format("torch.frombuffer(bytearray.fromhex(\"{}\"), dtype={})", elements, python::dtype(content->dtype));
@@ -51,6 +57,7 @@ std::string PythonCalls::operator_text(const Signature& signature) {
   std::string name = signature.name;
   if (const size_t colons = name.find("::"); colons != std::string::npos) {
     const std::string library = name.substr(0, colons);
+    // These come with PyTorch; others must be loaded before, and the file says so.
     if (library != "aten" && library != "prim" && library != "prims") libraries_.insert(library);
     name.replace(colons, 2, ".");
   }
@@ -136,6 +143,7 @@ std::string PythonCalls::call(uint32_t step, const NameOf& name_of) {
 
 std::string PythonCalls::function_call(NodeId node, const Target& target) {
   const std::string arguments = fmt::format("{}", fmt::join(arguments_of(node, true).positional, ", "));
+  // A function that the user names comes first, so that it can replace the ones known below.
   if (const auto named = options_.functions.find(target.name()); named != options_.functions.end()) {
     const auto& [callee, module] = named->second;
     if (module.empty()) return callee + "(" + arguments + ")";

@@ -51,6 +51,7 @@ bool is_layout_independent(const Graph& graph, NodeId node) {
   };
   graph.for_each_input(node, see);
   graph.for_each_output(node, see);
+  // Integers and booleans are never rounded.
   if (!floating) return true;
   const Signature& signature = graph.target(node).signature();
   if (namespace_of(signature.name) != "aten") return false;

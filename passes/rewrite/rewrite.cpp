@@ -74,6 +74,7 @@ class Rewriter {
 const at::Tensor& Rewriter::fake(ValueId value) {
   if (const auto found = made_.find(value); found != made_.end()) return found->second;
   const at::Tensor& tensor = fakes_->of(value);
+  // So a replacement's view of an operand lands in the operand's storage, not in a new one.
   storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
   return tensor;
 }
@@ -139,6 +140,7 @@ void Rewriter::call(const PatternCall& call, InsertionPoint& at) {
   const Graph& literals = *rule_.replacement.literals;
   TargetId target;
   for (uint32_t i = 0; i < literals.target_count() && !target.valid(); ++i) {
+    // Targets of rules live in a graph of their own, and are interned here when first needed.
     if (literals.target(TargetId(i)).name() == call.target) target = graph_.intern_target(literals.target(TargetId(i)));
   }
   const NodeId node = at.insert(target, arguments);
@@ -177,10 +179,12 @@ void Rewriter::adopt(ValueId old_value, ValueId new_value) {
   const StorageId to = graph_.value(new_value).storage;
   if (!from.valid() || !to.valid() || from == to) return;
   const NodeId born = graph_.storage(to).born;
+  // A replacement may return an operand, whose storage keeps its own kind and death.
   if (std::find(inserted_.begin(), inserted_.end(), born) == inserted_.end()) return;
   graph_.set_storage_kind(to, graph_.storage(from).kind);
   const NodeId death = graph_.storage(from).freed_after;
   if (!death.valid() || graph_.is_erased(death) || graph_.storage(to).freed_after.valid()) return;
+  // The old storage may have died inside the match; the new one cannot die before it is made.
   const NodeId after = graph_.is_before(death, inserted_.back()) ? inserted_.back() : death;
   std::vector<StorageId> frees(graph_.frees(after).begin(), graph_.frees(after).end());
   frees.push_back(to);
@@ -192,6 +196,7 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
     for (auto found = stands_for_.find(v); found != stands_for_.end(); found = stands_for_.find(v)) v = found->second;
     return v;
   };
+  // Wildcards get the values that the match bound; the others are made by the calls below.
   values_.assign(rule_.replacement.value_names.size(), ValueId());
   arguments_.assign(rule_.replacement.argument_names.size(), Argument());
   for (size_t i = 0; i < values_.size(); ++i) {
@@ -205,6 +210,7 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
   made_.clear();
   storages_.clear();
   held_.clear();
+  // Fakes are made anew for each replacement, as the graph has changed since the last one.
   fakes_.emplace(graph_);
   std::vector<std::pair<ValueId, ValueId>> pairs;
   std::string why;
@@ -238,12 +244,14 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
       made.region = last.region;
       made.phase = last.phase;
       made.flags = last.flags;
+      // A link to a forward node that is gone or comes later would fail the verifier.
       const bool known = last.forward.valid() && !graph_.is_erased(last.forward);
       made.forward = known && graph_.is_before(last.forward, n) ? last.forward : NodeId();
       made.source = last.source;
     }
     for (size_t i = 0; i < rule_.pattern.returns.size(); ++i) {
       pairs.emplace_back(match.values[rule_.pattern.returns[i]], values_[rule_.replacement.returns[i]]);
+      // Checked before any use is moved, so that most refusals need no undoing of uses.
       check(pairs.back().first, pairs.back().second);
     }
     for (NodeId n : match.place.delayed) {
@@ -293,6 +301,7 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
     });
   }
   graph_.erase(inserted_);
+  // All are cleared first, since a storage that moved would otherwise die twice for a moment.
   for (const auto& [n, frees] : deaths) graph_.set_frees(n, {});
   for (const auto& [n, frees] : deaths) graph_.set_frees(n, frees);
   for (NodeId n : match.place.delayed) {  // they may stand behind a death that they were to wait for
@@ -326,6 +335,7 @@ bool Rewriter::is_undisturbed(const Dependences& dependences, const Match& match
 void Rewriter::run(RewriteResult& result) {
   // Two matches that are in each other's way are seldom in a third's: a few rounds do.
   constexpr int kMostRounds = 16;
+  // Otherwise a rule whose replacement matches its own pattern would grow the graph in every round.
   const uint32_t old_nodes = graph_.node_capacity();  // what a replacement puts in is not replaced again
   std::vector<std::string> refused;
   std::unordered_set<NodeId> waiting;  // a node of each match for the next round
@@ -341,6 +351,7 @@ void Rewriter::run(RewriteResult& result) {
     waiting.clear();
     int64_t replaced = 0;
     for (const Match& match : matches) {
+      // These go first: they are in nobody's way, and the others are checked against what is left.
       if (match.place.at_last) replaced += replace(match, result) ? 1 : 0;
     }
     for (const Match& match : matches) {
@@ -392,6 +403,7 @@ void check_rule(const RewriteRule& rule) {
     if (rule.replacement.maker[i] >= 0) continue;
     if (found == rule.pattern.value_names.end())
       fail("the replacement reads " + name + ", which the pattern does not have");
+    // The nodes of the match are erased, so what they make cannot be an operand of the replacement.
     if (rule.pattern.maker[static_cast<size_t>(found - rule.pattern.value_names.begin())] >= 0) {
       fail("the replacement reads " + name + ", which the pattern makes and which is then gone");
     }

@@ -69,6 +69,7 @@ std::vector<BakedSize> BakedSizes::find_at_or_above(NodeId node) const {
   std::vector<BakedSize> found;
   if (changed_.empty()) return found;
   std::unordered_set<NodeId> seen;
+  // Goes by breadth, so that the sizes nearest to the failure are found first.
   std::deque<NodeId> waiting{node};
   for (size_t looked = 0; !waiting.empty() && found.empty() && looked < kMostNodesAbove; ++looked) {
     const NodeId next = waiting.front();

@@ -149,6 +149,7 @@ class ShapeRun {
     }
     std::erase(unbound_, name);
     const InputGeometry& input = bound->second;
+    // "cuda" and "cuda:0" are one device, but compare as two.
     const c10::Device device = with_index(input.device.value_or(value.device()));
     // Strides come from a tensor where none are given, so that they follow the
     // rule for contiguous ones.
@@ -233,6 +234,7 @@ class ShapeRun {
       }
     }
     for (const ValueId other : by_geometry_[geometry_hash(alias)]) {
+      // Only a value that this run has reached can say what the geometry is now.
       if (other != alias && out_.tensors_[other].defined() && same_place(graph_, alias, other)) return other;
     }
     return {};
@@ -424,6 +426,7 @@ void renew_lifetimes(Graph& graph) {
     }
     storage.born = born[i];
     if (!storage.freed_after.valid()) continue;
+    // New uses may come after the old death, where a view became a copy or the reverse.
     const bool too_early = position[storage.freed_after] < position[last[i]];
     const bool unborn = position[storage.freed_after] < position[born[i]];
     freed.emplace_back(too_early || unborn ? last[i] : storage.freed_after, StorageId(i));
@@ -448,6 +451,7 @@ void renew_lifetimes(Graph& graph) {
 bool ShapePropagation::apply(Graph& graph) const {
   bool changed = false;
   bool moved = !models_.empty();
+  // Aliases that became copies need storages that the record did not have.
   for (const StorageId model : models_) graph.add_storage(graph.storage(model));
   for (uint32_t i = 0; i < tensors_.size(); ++i) {
     const ValueId id(i);

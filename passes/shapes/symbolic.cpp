@@ -161,6 +161,7 @@ void split_numbers(const std::string& text, std::vector<std::string>& pieces, st
   for (size_t i = 0; i < text.size();) {
     const size_t end = std::min(text.find_first_not_of("0123456789", i), text.size());
     const bool leading_zero = text[i] == '0' && end - i > 1;
+    // 18 digits always fit into an int64.
     if (end == i || end - i > 18 || leading_zero) {
       const size_t stop = std::max(end, i + 1);
       pieces.back().append(text, i, stop - i);
@@ -180,6 +181,7 @@ std::optional<std::vector<int64_t>> as_integers(std::span<const double> reals, b
   std::vector<int64_t> integers;
   for (const double real : reals) {
     const double value = inverse ? std::round(1.0 / real) : real;
+    // Beyond 2^53 a double skips integers, so the size behind it is not known.
     if (!(std::abs(value) < kExact) || value != std::trunc(value)) return std::nullopt;
     if (inverse && 1.0 / value != real) return std::nullopt;
     integers.push_back(static_cast<int64_t>(value));
@@ -348,6 +350,7 @@ SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
     }
     if (!varies) continue;
     for (const auto& column : columns) {
+      // A column that stays the same is a constant polynomial, which fits at once.
       const auto polynomial = fits ? rows.of(column) : std::nullopt;
       fits = polynomial.has_value();
       if (fits) text.polynomials.push_back(*polynomial);
@@ -367,6 +370,7 @@ SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
     }
     for (size_t i = 0; i < std::min(real_misfits.size(), kMostMisfits); ++i)
       misfits.reals.emplace(real_misfits[i].first, "");
+    // Names cost a walk and text for each number, so only those that are told are named.
     GraphWalk(captures[0].graph, misfits).run();
     for (const auto& [index, values] : integer_misfits) {
       if (misfits.integers.contains(index)) message += "\n  " + values + ": " + misfits.integers[index];

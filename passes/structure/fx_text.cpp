@@ -1,3 +1,11 @@
+// Prints a graph as torch.fx prints one, for readers who know that form and for comparisons with it.
+//
+//     graph():
+//         %x : [num_users=1] = placeholder[target=x]
+//         %relu : [num_users=1] = call_function[target=aten.relu](args = (%x,), kwargs = {})
+//         return relu
+//
+// It is for reading alone: shapes, storages and regions are left out. Linear in the graph and its uses.
 #include <fmt/format.h>
 
 #include <cctype>
@@ -43,6 +51,7 @@ class FxPrinter {
     NodeId last;
     graph_.for_each_output(n, [&](ValueId v) {
       graph_.for_each_use(v, [&](NodeId user) {
+        // A node that uses a value twice is one user, and its uses come one after another.
         count += user != last && is_shown(user, v);
         last = user;
       });
@@ -54,6 +63,7 @@ class FxPrinter {
     std::string name;
     for (const char c : wish) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
     if (name.empty() || std::isdigit(static_cast<unsigned char>(name[0])) != 0) name.insert(0, "_");
+    // torch.fx numbers names in this way: add, add_1, add_2.
     const int copy = taken_[name]++;
     return copy == 0 ? name : fmt::format("{}_{}", name, copy);
   }
@@ -70,6 +80,7 @@ class FxPrinter {
       const std::string path = named.kind == ArgumentKind::kString ? graph_.text(named.string) : "constant";
       const bool is_input = target == target_of(Builtin::kInput);
       const size_t count = users(n);
+      // A parameter that only a called module reads is not shown: torch.fx has it inside the module.
       if (!v.valid() || (!is_input && count == 0)) return {};
       names_[v.index] = fresh_name(path);
       return show(names_[v.index], count, fmt::format("{}[target={}]", is_input ? "placeholder" : "get_attr", path));
