@@ -1,8 +1,8 @@
 #include "core/calls/node_calls.h"
 
 #include "core/fake/dispatch_keys.h"
+#include "shadowgraph/functions.h"
 #include "shadowgraph/graph/libtorch.h"
-#include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

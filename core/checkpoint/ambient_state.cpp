@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 
+#include "core/calls/random_state.h"
 #include "core/capture/recorder.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
-#include "core/replay/random_state.h"
 
 namespace shadowgraph {
 

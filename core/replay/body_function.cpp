@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "shadowgraph/functions.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 

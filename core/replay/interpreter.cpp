@@ -13,6 +13,7 @@
 #include "core/fake/mode_state.h"
 #include "core/fake/process_groups.h"
 #include "core/replay/replay_program.h"
+#include "shadowgraph/functions.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 

@@ -9,6 +9,7 @@
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/analysis/aliases.h"
+#include "shadowgraph/functions.h"
 #include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {

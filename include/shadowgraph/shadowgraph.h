@@ -18,6 +18,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/exported_program.h"
 #include "shadowgraph/fake.h"
+#include "shadowgraph/functions.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/operators.h"

@@ -17,7 +17,7 @@
 //
 //   writes            a storage is made again with all writes to it, in their order, if all of them are in the segment
 //   operands          what comes from outside must still contain then what it contained: nobody wrote to it in between
-//   random numbers    the state of the generator is kept before the first of them (core/replay/random_state.h), put in
+//   random numbers    the state of the generator is kept before the first of them (core/calls/random_state.h), put in
 //                     place around the copies, and then the one that was there again
 //   running statistics of a batch norm are not updated twice: the copy goes without them
 //   never made again  what reads the host, collectives, unknown targets, writers to what is made outside
@@ -49,7 +49,7 @@
 #include <memory>
 #include <set>
 
-#include "core/replay/random_state.h"
+#include "core/calls/random_state.h"
 #include "ir/records.h"
 #include "passes/checkpoint/checkpoint_plan.h"
 #include "passes/structure/region_order.h"

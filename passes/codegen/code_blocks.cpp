@@ -15,7 +15,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include "core/replay/random_state.h"
+#include "core/calls/random_state.h"
 #include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "core/replay/random_state.h"
+#include "core/calls/random_state.h"
 #include "core/replay/replay_program.h"
 #include "ir/analysis/tensor_geometry.h"
 #include "ir/text/tensor_bytes.h"

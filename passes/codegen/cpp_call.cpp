@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "core/replay/functional_call.h"
-#include "core/replay/random_state.h"
+#include "core/calls/functional_call.h"
+#include "core/calls/random_state.h"
 #include "ir/operators/operator_facts.h"
 #include "passes/codegen/cpp_literals.h"
 #include "passes/codegen/cpp_operators.h"

@@ -9,8 +9,8 @@
 
 #include <cstring>
 
-#include "core/replay/functional_call.h"
-#include "core/replay/random_state.h"
+#include "core/calls/functional_call.h"
+#include "core/calls/random_state.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/text/tensor_bytes.h"
 #include "passes/codegen/identifiers.h"

@@ -8,7 +8,7 @@
 //   x.op_(...), op(..., out=x)    its functional operator, if that gives the same bits: its result is laid out like the
 //                                 tensor it replaces, or layout does not matter to it (passes/functional/layout_independence.h), and
 //                                 no other operand lies across what is written
-//   anything else                 a functional call (core/replay/functional_call.h), which runs the very operator on a copy
+//   anything else                 a functional call (core/calls/functional_call.h), which runs the very operator on a copy
 //                                 of the storage
 //
 // The result then becomes the new image of the storage. If it covers all that the program looks at, it is that image,
@@ -24,7 +24,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/replay/functional_call.h"
+#include "core/calls/functional_call.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_forms.h"
 #include "ir/records.h"

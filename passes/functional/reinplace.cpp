@@ -13,7 +13,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/replay/functional_call.h"
+#include "core/calls/functional_call.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_forms.h"
 #include "passes/functional/layout_independence.h"
@@ -212,7 +212,7 @@ const Target* Reinplacer::in_place(NodeId n) {
   const TargetId id = read_.node(n).target;
   const Target& target = read_.target(id);
   if (target.kind() == TargetKind::kOperator) return in_place_form(target);
-  // functionalize made functions of in-place operators that have no functional form (core/replay/functional_call.h);
+  // functionalize made functions of in-place operators that have no functional form (core/calls/functional_call.h);
   // here they become the operator that they were.
   if (target.kind() != TargetKind::kFunction) return nullptr;
   if (!looked_for_original_[id.index]) {

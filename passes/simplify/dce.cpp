@@ -22,7 +22,7 @@
 // alive; nodes that stay no longer list them.
 //
 // Cost. One walk each way; about 0.1 us a node.
-#include "core/replay/random_state.h"
+#include "core/calls/random_state.h"
 #include "ir/analysis/identity.h"
 #include "ir/edit/replacements.h"
 #include "shadowgraph/passes/simplify.h"

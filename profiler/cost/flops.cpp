@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <map>
 
-#include "core/replay/functional_call.h"
+#include "core/calls/functional_call.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
 #include "profiler/cost/operand_reader.h"
@@ -19,7 +19,7 @@ struct TargetFormulas {
   ElementwiseFormula elementwise;
 };
 
-// A functional call of an operator that writes (core/replay/functional_call.h) takes the same arguments and works as
+// A functional call of an operator that writes (core/calls/functional_call.h) takes the same arguments and works as
 // much.
 TargetFormulas formulas_of(const Target& called) {
   const std::optional<Target> op = operator_of_functional_call(called);

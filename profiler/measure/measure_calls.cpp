@@ -11,9 +11,9 @@
 #include <unordered_map>
 
 #include "core/calls/call_templates.h"
-#include "core/fake/thread_state.h"
 #include "profiler/measure/allocation_counter.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/fake.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/profile/measure.h"
 
@@ -198,7 +198,7 @@ std::string first_line(const std::exception& error) {
 }  // namespace
 
 MeasureReport measure_calls(const Graph& graph, MeasuredCalls& into, const MeasureOptions& options) {
-  if (thread_state.mode != nullptr) {
+  if (detect_fake_mode({}) != nullptr) {
     throw Error("measure_calls runs operators on real tensors: call it outside of fake modes and captures");
   }
   MeasureReport report;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "core/replay/functional_call.h"
+#include "core/calls/functional_call.h"
 #include "ir/operators/operator_table.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/operand_reader.h"

@@ -28,8 +28,8 @@
 #include <fstream>
 #include <unistd.h>
 
-#include "core/fake/thread_state.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/fake.h"
 #include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
@@ -352,7 +352,7 @@ std::string processor() {
 }  // namespace
 
 DeviceSpec calibrate(const CalibrateOptions& options) {
-  if (thread_state.mode != nullptr) {
+  if (detect_fake_mode({}) != nullptr) {
     throw Error("calibrate runs operators on real tensors: call it outside of fake modes and captures");
   }
   const c10::AutoGradMode no_history(false);

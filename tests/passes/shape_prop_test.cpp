@@ -6,6 +6,7 @@
 
 #include "core/calls/fake_values.h"
 #include "shadowgraph/fake.h"
+#include "shadowgraph/functions.h"
 #include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"

@@ -68,7 +68,7 @@ struct FunctionalizeResult {
   int64_t writes = 0;            // nodes that wrote
   int64_t scatters = 0;          // of them, through a view of part of a storage
   int64_t views = 0;             // views taken again
-  int64_t functional_calls = 0;  // writes without a functional operator: core/replay/functional_call.h
+  int64_t functional_calls = 0;  // writes without a functional operator: core/calls/functional_call.h
 
   PassResult summary() const;
 };

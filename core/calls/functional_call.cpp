@@ -1,4 +1,4 @@
-#include "core/replay/functional_call.h"
+#include "core/calls/functional_call.h"
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,4 +1,4 @@
-#include "core/replay/random_state.h"
+#include "core/calls/random_state.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/replay.h"
+#include "shadowgraph/functions.h"
 
 namespace shadowgraph {
 namespace {

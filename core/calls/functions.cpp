@@ -1,11 +1,11 @@
 #include <map>
 #include <mutex>
 
+#include "core/calls/functional_call.h"
+#include "core/calls/random_state.h"
 #include "core/fake/process_groups.h"
-#include "core/replay/functional_call.h"
-#include "core/replay/random_state.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/replay.h"
+#include "shadowgraph/functions.h"
 
 namespace shadowgraph {
 namespace {
