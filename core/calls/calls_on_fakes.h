@@ -22,6 +22,9 @@
 
 namespace shadowgraph {
 
+// A device with an index, which a tensor always has: "cuda" is the current one.
+c10::Device indexed(c10::Device device);
+
 class CallsOnFakes {
  public:
   // `graph` must outlive this; nodes and targets may be added meanwhile.

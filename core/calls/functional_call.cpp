@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "ir/operators/operator_facts.h"
+#include "shadowgraph/functions.h"
 #include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {

@@ -92,6 +92,11 @@ std::string CppFunctions::body_of(const CodeBlock& block, BlockNames& names, con
   for (size_t i = 0; i < block.items.size(); ++i) {
     const CodeBlock::Item& item = block.items[i];
     if (item.is_block()) {
+      // What is called takes the mode that it finds for its caller's wish.
+      if (options_.autograd && mode && !*mode) {
+        text += "  c10::GradMode::set_enabled(with_gradients);\n";
+        mode.reset();
+      }
       text += block_call(item.block, names, last[i]);
       continue;
     }

@@ -150,7 +150,7 @@ class ShapeRun {
     std::erase(unbound_, name);
     const InputGeometry& input = bound->second;
     // "cuda" and "cuda:0" are one device, but compare as two.
-    const c10::Device device = with_index(input.device.value_or(value.device()));
+    const c10::Device device = indexed(input.device.value_or(value.device()));
     // Strides come from a tensor where none are given, so that they follow the
     // rule for contiguous ones.
     std::vector<int64_t> strides(input.sizes.size(), 1);

@@ -117,6 +117,19 @@ TEST(Emission, ACheckpointedFunctionLeavesTheGradModeToItsCaller) {
   EXPECT_THAT(all_files(emit_python(scope, options)), HasSubstr("set_grad_enabled(False)"));
 }
 
+// A block that ran with gradients comes after a statement that ran without: its function sets no mode, so the caller puts
+// back the one that `run` was called in.
+TEST(Emission, GradientsAreOnAgainBeforeABlockThatHadThem) {
+  std::string text = kGradientsOff;
+  text.replace(text.find("checkpoint"), 10, "scope");
+  text.replace(text.find(" | grad_mode"), 12, "");
+  text.replace(text.find(" | r1"), 5, " | r1 grad_mode");
+  const std::string code = all_files(emit_cpp(parse(text), {.autograd = true, .min_function_nodes = 1}));
+  EXPECT_THAT(code, HasSubstr("  c10::GradMode::set_enabled(false);\n"
+                              "  at::Tensor relu = at::relu(x);\n"
+                              "  c10::GradMode::set_enabled(with_gradients);\n"));
+}
+
 TEST(Emission, RefusesBodiesThatDoNotFit) {
   Graph graph = parse(kTwice);
   graph.set_note(call_in(graph), kBodyNote, "no graph");
