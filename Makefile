@@ -93,11 +93,12 @@ docs: ## check the documentation and build it as a site, into build/site
 	@scripts/draw_architecture.py --check
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir build/site
 
-lint: setup ## include directions, README, docs, ruff, mypy, clang-tidy on what changed (all of it: scripts/lint.py --all)
+lint: setup ## include directions, README, docs, prose, ruff, mypy, clang-tidy on what changed (all of it: scripts/lint.py --all)
 	@scripts/setup.sh --lint
 	@scripts/check_includes.py
 	@scripts/check_readme.py
 	@scripts/check_docs.py
+	@scripts/lint.py --prose
 	@scripts/lint.py --python
 	@scripts/lint.py --jobs $(JOBS) $(LINT_FLAGS)
 

@@ -15,6 +15,7 @@
 #include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/sweep.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
-// `shadowgraph fit`: the largest batch, the longest sequence or (--mode decode) the longest context that fits into a
-// device's memory; or a table over a range of batches.
+// `shadowgraph fit`: the largest batch, the longest sequence or context (--mode decode) that a device's memory holds. Or a
+// table over a range of batches.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -55,7 +55,7 @@ class Fitting {
   Fitting(const FitRequest& request, std::string checkpoint) : request_(request), checkpoint_(std::move(checkpoint)) {
     options_.memory.allocator = AllocatorSettings::parse(request.allocator);
     options_.top_at_peak = 0;
-    // A grown cache leaves free blocks that are a little too small for the next tokens; where they are in the way, the
+    // A grown cache leaves free blocks that are a little too small for the next tokens. Where they are in the way, the
     // allocator gives them back and tries again, as it does on a device of this memory.
     if (looks_for_context(request) && request.by != "live") {
       options_.memory.capacity = *request.memory + (request.by == "reserved" ? options_.memory.assumptions.context : 0);

@@ -9,8 +9,8 @@
 
 namespace shadowgraph::cli {
 
-// What a verb does once its command line is read. It prints to stdout, writes files whole or not at all, gives back the
-// exit code, and throws: CLI::ParseError for wrong usage that shows late, anything else as main.cpp sorts it.
+// What a verb does once its command line is read. It prints to stdout, writes files whole or not at all, and gives back
+// the exit code. It throws CLI::ParseError for wrong usage that shows late, anything else as main.cpp sorts it.
 using Work = std::function<int()>;
 
 // Each declares the options and examples of its verb.

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "ir/edit/graph_editor.h"
+#include "ir/graph_editor.h"
 #include "ir/operators/operator_facts.h"
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/graph/libtorch.h"

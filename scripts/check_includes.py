@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the include directions: support <- ir <- core <- passes <- kernels <- profiler <- sharding <- viz <- cli, python;
-models beside them.
+"""Holds the include directions: support <- ir <- core <- passes <- kernels <- profiler <- sharding <- viz <- cli and
+python; models beside them.
 
     scripts/check_includes.py [ROOT]     prints every violation as file:line and fails if there is one
     scripts/check_includes.py --test     proves that it fails on a tree with each kind of violation
@@ -8,12 +8,13 @@ models beside them.
 The rules: a layer includes itself and what is below it. models/ is included by cli/, tests/, bench/ and examples/ only;
 tests/ is included by nobody else. Inside core/ the rooms stand one upon the other (ROOMS); in no layer do rooms include
 one another in a circle. Public headers of graphs, profiles, layouts and pictures do not bring ATen or torch along, but
-for those that speak libtorch (SPEAK_LIBTORCH). A public header
-(include/shadowgraph) belongs to a layer too (PUBLIC) and includes public headers alone, for no other is installed;
-models/, cli/ and examples/ are written as users would: with public headers alone. A project header is named from the
-root ("ir/text/words.h") or as users name it ("shadowgraph/graph.h"); examples, projects of their own, name the headers
-beside them. No header includes <torch/torch.h>, and headers outside models/ include nothing of the C++ frontend that
-pulls it in.
+for those that speak libtorch (SPEAK_LIBTORCH). The layers from passes/ on reach core by one face (FACE_OF_CORE).
+
+A public header (include/shadowgraph) belongs to a layer too (PUBLIC). It includes public headers alone, for no other is
+installed. models/, cli/ and examples/ are written as users would: with public headers alone. A project header is named
+from the root ("ir/text/words.h") or as users name it ("shadowgraph/graph.h"). Examples, projects of their own, name the
+headers beside them. No header includes <torch/torch.h>, and headers outside models/ include nothing of the C++
+frontend that pulls it in.
 """
 
 import fnmatch
@@ -27,8 +28,8 @@ LAYERS = ["support", "ir", "core", "passes", "kernels", "profiler", "sharding", 
 PUBLIC = {
     "support": ["export", "saturating", "units"],
     "ir": ["analysis/*", "bgl", "edit/*", "error", "graph", "graph/*", "text", "verify"],
-    "core": ["capture", "checkpoint", "deferred", "exported_program", "fake", "functions", "graph_module", "mesh", "process_group",
-             "replay", "shape_rules"],
+    "core": ["capture", "checkpoint", "deferred", "exported_program", "fake", "functions", "graph_module", "mesh",
+             "process_group", "replay", "shape_rules"],
     "passes": ["codegen", "codegen/*", "passes", "passes/*"],
     "kernels": ["kernels/*"],
     "profiler": ["operators", "profile", "profile/*"],
@@ -121,9 +122,9 @@ def way_to_libtorch(root, header):
 def heavy_headers(root):
     for path in sorted((root / "include").rglob("*.h")):
         name = str(path.relative_to(root / "include" / "shadowgraph"))
-        if layer_of_public(name) in FREE_OF_LIBTORCH and name.removesuffix(".h") not in SPEAK_LIBTORCH:
-            if way := way_to_libtorch(root, str(path.relative_to(root))):
-                yield f"include/shadowgraph/{name}: brings libtorch along: {' > '.join(way)}"
+        free = layer_of_public(name) in FREE_OF_LIBTORCH and name.removesuffix(".h") not in SPEAK_LIBTORCH
+        if free and (way := way_to_libtorch(root, str(path.relative_to(root)))):
+            yield f"include/shadowgraph/{name}: brings libtorch along: {' > '.join(way)}"
 
 
 def circles_of_rooms(root):

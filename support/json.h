@@ -1,5 +1,5 @@
-// JSON text, read and written in one place: nlohmann's parser and writer are templates that would otherwise be compiled in
-// every source that has JSON to do with (3 s each).
+// Reads and writes JSON text in one place. nlohmann's parser and writer are templates, which would otherwise take 3 s in
+// every source that has to do with JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 // Writes the page: one HTML file with its program, its style and its data in it, which asks nothing of any network.
 //
-// What comes from the captured program stands in the page compressed and in base64, so that no name in it can end a script
-// or open a tag; the title alone is text, and is escaped.
+// What comes from the captured program stands in the page compressed and in base64. So no name in it can end a script or
+// open a tag. The title alone is text, and is escaped.
 
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"

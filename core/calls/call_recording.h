@@ -1,5 +1,5 @@
-// Records what a function calls on fake tensors, as nodes of a graph before one of its nodes: for passes that replace a
-// node by what some function makes of it.
+// Records what a function calls on fake tensors, as nodes of a graph before one of its nodes. A pass so replaces a node by
+// what some function makes of it.
 //
 //     CallRecording recording(graph, node, inserted);
 //     recording.know(operand, fake);                       // for each operand of the node

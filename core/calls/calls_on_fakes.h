@@ -1,5 +1,5 @@
-// Calls nodes of a graph again on fake tensors, under the conditions in which the capture met them: the way by which
-// passes and sharding reach core.
+// Calls nodes of a graph again on fake tensors, under the conditions in which the capture met them. Passes and sharding
+// reach core by this.
 //
 //     CallsOnFakes calls(graph);
 //     torch::jit::Stack stack;

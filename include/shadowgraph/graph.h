@@ -291,7 +291,7 @@ class Graph {
   size_t allocated_bytes() const;
 
  private:
-  class Editor;  // ir/edit/graph_editor.h: how edits are carried out
+  class Editor;  // ir/graph_editor.h: how edits are carried out
   friend class GraphCopy;
   friend class GraphRecords;
   friend class InsertionPoint;

@@ -29,6 +29,7 @@
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/profile/profilers.h"
 #include "shadowgraph/profile/recompute_curve.h"
+#include "shadowgraph/profile/sweep.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
 #include "shadowgraph/profile/training_run.h"

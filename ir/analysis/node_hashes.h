@@ -10,8 +10,8 @@
 
 namespace shadowgraph {
 
-// Of arguments, list by list; of_value(ValueId) says what a value counts as. Floats count by their bits, strings and
-// constants by id, so hashes mean something within one graph.
+// Hashes arguments, list by list; of_value(ValueId) says what a value counts as. Floats count by their bits, strings
+// and constants by id, so hashes mean something within one graph.
 template <class F>
 uint64_t hash_of(const Graph& graph, std::span<const Argument> arguments, uint64_t hash, F&& of_value) {
   for (const Argument& a : arguments) {

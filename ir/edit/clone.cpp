@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "ir/edit/graph_editor.h"
+#include "ir/graph_editor.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"

@@ -6,7 +6,7 @@
 #include <bit>
 #include <unordered_set>
 
-#include "ir/edit/graph_editor.h"
+#include "ir/graph_editor.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "ir/text/tensor_bytes.h"

@@ -1,7 +1,7 @@
 #include "ir/records.h"
 #include "shadowgraph/edit/insertion_point.h"
 
-#include "ir/edit/graph_editor.h"
+#include "ir/graph_editor.h"
 
 namespace shadowgraph {
 

@@ -27,8 +27,8 @@ class Replacements {
   IdMap<NodeId, NodeId> nodes_;
 };
 
-// Erases the nodes marked (by index; those beyond stay), users of one another included. Where nodes that stay say that
-// autograd keeps a result of one that goes, they keep their own argument or result instead, or no longer say so.
+// Erases the nodes marked (by index; those beyond stay), users of one another included. Nodes that stay may say that
+// autograd keeps a result of one that goes. They then keep their own argument or result instead, or no longer say so.
 // Returns how many. Linear.
 uint32_t erase_nodes(Graph& graph, const std::vector<bool>& doomed);
 

@@ -6,6 +6,7 @@
 #include "python/src/typed_error.h"
 #include "shadowgraph/passes/polynomial.h"
 #include "shadowgraph/passes/symbolic_graph.h"
+#include "shadowgraph/profile/sweep.h"
 
 namespace shadowgraph::python {
 namespace {

@@ -799,7 +799,7 @@ TEST_F(OperatorCalls, LeaveInTheirInPlaceFormWhatTheyGive) {
     forms.insert(form->name());
     const Outcome run = run_call(call.name, call.arguments);
     Arguments arguments = made_arguments(function_schema(target), call.arguments);
-    const auto results = run_on(*find_operator(form), arguments);
+    const auto results = run_on(*find_operator(*form), arguments);
     std::vector<IValue> left = results;
     const FunctionalForm* back = functional_form(*form);
     ASSERT_NE(back, nullptr);

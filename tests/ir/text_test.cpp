@@ -12,6 +12,7 @@
 
 #include "ir/records.h"
 #include "ir/text/words.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {
@@ -217,7 +218,7 @@ TEST(IrText, EveryRegisteredSchemaComesBack) {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     // toString of an alias set (b|a) has the order of a hash set.
     if (!op || toString(op->schema()).find('|') != std::string::npos) continue;
-    const TargetId target = graph.intern_operator(*op);
+    const TargetId target = intern_operator(graph, *op);
     std::vector<Argument> arguments(op->schema().arguments().size());
     graph.append(target, arguments);
     ++count;

@@ -5,7 +5,9 @@
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
+#include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/sweep.h"
 
 namespace shadowgraph {
 namespace {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "shadowgraph/analysis/recompute_regions.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
 

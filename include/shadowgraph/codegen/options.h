@@ -23,10 +23,10 @@ struct CodegenOptions {
   std::vector<std::string> only_names;
   // Every device in the graph means this one: a capture on fake CUDA as code for the CPU.
   std::optional<c10::Device> device;
-  // What functions of the user's own are in the code, by name: {"my::add_relu", {"my_library::add_relu",
-  // "my/add_relu.h"}}. `from` is the header that declares it; in Python the module, of which `callee` is a member:
-  // {"add_relu", "my.kernels"}. It is called with the arguments that the schema has, in their order: tensors as
-  // at::Tensor, lists of them as at::TensorList, numbers as int64_t, double, bool or at::Scalar; several results are a
+  // Says what functions of the user's own are in the code, by name: {"my::add_relu", {"my_library::add_relu",
+  // "my/add_relu.h"}}. `from` is the header that declares it. In Python it is the module of which `callee` is a member:
+  // {"add_relu", "my.kernels"}. The function is called with the schema's arguments, in their order. Tensors are
+  // at::Tensor, lists of them at::TensorList, numbers int64_t, double, bool or at::Scalar. Several results are a
   // std::tuple.
   struct Function {
     std::string callee;

@@ -5,8 +5,8 @@
 //     add.arguments[2].name          // "alpha", keyword-only, a number, 1 by default
 //     add.position_of("alpha")       // 2
 //
-// c10::FunctionSchema knows the same (shadowgraph/graph/libtorch.h), but through shared pointers, virtual casts and
-// IValues: too slow for every node of a large graph, and half of libtorch to include.
+// c10::FunctionSchema knows the same, but through shared pointers, virtual casts and IValues. That is too slow for every
+// node of a large graph, and half of libtorch to include. shadowgraph/graph/libtorch.h has it for who needs it.
 #pragma once
 
 #include <cstdint>
@@ -85,7 +85,7 @@ struct Signature {
   bool variadic_arguments = false;
   bool variadic_returns = false;
 
-  // Of an argument, by its name.
+  // Finds an argument by its name.
   std::optional<size_t> position_of(std::string_view argument) const;
 };
 

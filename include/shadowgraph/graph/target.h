@@ -84,16 +84,16 @@ class Target {
   TargetKind kind() const { return kind_; }
   // Operator name with overload: "aten::add.Tensor".
   const std::string& name() const { return name_; }
-  // Worked out when first asked for, like facts(), and kept as they are.
+  // Worked out when first asked for, and kept.
   const Signature& signature() const {
     const Signature* known = known_->signature.load(std::memory_order_acquire);
     return known != nullptr ? *known : work_out_signature();
   }
   std::string schema_text() const;
-  // Worked out when first asked for, kept with this target and its copies, and never moved. Thread-safe. They depend on
-  // the schema, so that a graph means the same in a tool that does not have a user's operator, and on the tags that the
-  // operator has in this process (random, host_read, pointwise, changes_objects): until it is registered it has none
-  // and may change objects; once found with its tags, facts stay as they are.
+  // Facts are worked out when first asked for, kept with this target and its copies, and never moved. Thread-safe. They
+  // depend on the schema, so that a graph means the same in a tool that does not have a user's operator. They also
+  // depend on the tags that the operator has in this process (random, host_read, pointwise, changes_objects). Until it
+  // is registered it has none and may change objects; once found with its tags, facts stay as they are.
   const OperatorFacts& facts() const {
     const OperatorFacts* known = known_->facts.load(std::memory_order_acquire);
     return known != nullptr ? *known : work_out_facts();

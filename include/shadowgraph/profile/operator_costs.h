@@ -1,5 +1,5 @@
-// What a call of an operator costs, by rules over the shapes of its operands: how the tables of the profiler are
-// written, and what users add for operators of their own (shadowgraph/operators.h).
+// Rules that say what a call of an operator costs, from the shapes of its operands. The profiler's tables are made of
+// them, and users add theirs for operators of their own (shadowgraph/operators.h).
 #pragma once
 
 #include <cstdint>

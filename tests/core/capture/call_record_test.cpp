@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "core/fake/fake_tensor_impl.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
 

@@ -2,6 +2,7 @@
 // passing, what it claims in the tests of its room.
 #include <nlohmann/json.hpp>
 #include <shadowgraph/bgl.h>
+#include <shadowgraph/graph_module.h>
 #include <shadowgraph/shadowgraph.h>
 #include <torch/torch.h>
 
