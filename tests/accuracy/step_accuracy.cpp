@@ -5,6 +5,7 @@
 //     step_accuracy whisper.pt --mode infer --input f32[1,80,3000]
 #include <caffe2/serialize/inline_container.h>
 #include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/script.h>

@@ -1,6 +1,7 @@
 // The built-in models, tiny, replayed with kernels: inference and training steps do what plain replay does.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim.h>
 
 #include "models/program.h"

@@ -5,6 +5,8 @@
 #include <torch/nn/functional.h>
 
 #include "core/calls/fake_values.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/functions.h"
 #include "shadowgraph/passes/shape_propagation.h"

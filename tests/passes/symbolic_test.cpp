@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/fake.h"
 #include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"

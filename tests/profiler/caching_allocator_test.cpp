@@ -9,6 +9,7 @@
 
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_memory.h"
+#include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

@@ -12,6 +12,7 @@
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/time.h"
 #include "shadowgraph/profile/traces.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph::communication_test {
 namespace {

@@ -1,6 +1,7 @@
 // Holds predicted live bytes against a real CPU run whose allocator counts. Every built-in model, at a small size,
 // agrees after every operator of a training step, to the byte, on whatever processor this is.
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
 #include <algorithm>

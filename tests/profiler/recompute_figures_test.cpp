@@ -9,6 +9,7 @@
 #include "shadowgraph/profile/flops.h"
 #include "shadowgraph/profile/recompute_curve.h"
 #include "shadowgraph/profile/time.h"
+#include "shadowgraph/text.h"
 #include "tests/passes/model_captures.h"
 
 namespace shadowgraph {

@@ -11,6 +11,7 @@
 #include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

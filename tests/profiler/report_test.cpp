@@ -8,6 +8,7 @@
 
 #include "ir/analysis/module_tree.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

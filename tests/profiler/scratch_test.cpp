@@ -2,6 +2,7 @@
 // CUDA's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
 #include <filesystem>

@@ -1,5 +1,6 @@
 // Costs of a symbolic graph at sizes that nobody captured, against captures there.
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim/sgd.h>
 
 #include "models/program.h"

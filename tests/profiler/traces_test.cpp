@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "shadowgraph/profile/time.h"
+#include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

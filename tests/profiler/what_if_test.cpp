@@ -18,6 +18,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

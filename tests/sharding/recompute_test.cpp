@@ -4,9 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
 
+#include "models/program.h"
 #include "shadowgraph/analysis/recompute_regions.h"
+#include "shadowgraph/capture.h"
 #include "shadowgraph/edit/copy.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
 

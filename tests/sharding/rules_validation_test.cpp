@@ -1,6 +1,7 @@
 // Every rule against real tensors: sample calls, and the calls of whole training steps.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 

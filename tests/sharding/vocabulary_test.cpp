@@ -4,6 +4,8 @@
 #include <torch/optim/sgd.h>
 
 #include "models/llama.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/fake.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
 #include "tests/sharding/random_plan.h"

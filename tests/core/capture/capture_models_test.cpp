@@ -5,6 +5,7 @@
 //   - the tensors autograd saves, by storage, in bytes; and the final gradients.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
+#include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
 #include <unordered_map>

@@ -2,6 +2,7 @@
 // that the rewritten graph predicts. Built-in models, by block, in segments, nested, and at random.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 
 #include <cstring>
 #include <random>

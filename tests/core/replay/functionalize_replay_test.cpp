@@ -2,6 +2,7 @@
 // what.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim.h>
 
 #include "models/program.h"

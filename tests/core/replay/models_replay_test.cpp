@@ -3,6 +3,7 @@
 // same numbers.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim.h>
 
 #include "models/program.h"

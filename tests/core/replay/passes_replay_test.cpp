@@ -2,6 +2,7 @@
 // built-in models, each pass alone and all in a row.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 
 #include <cstring>
 
@@ -10,6 +11,7 @@
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
 #include "tests/passes/model_captures.h"
 #include "tests/random/program.h"
 

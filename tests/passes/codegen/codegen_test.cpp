@@ -3,6 +3,7 @@
 // build/tests/codegen/emitted.cpp, written by fixtures/make_fixtures.cpp.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim.h>
 
 #include <cstring>
