@@ -40,8 +40,7 @@ class OverlappedStep;
 //     std::cout << to_json(costs).dump(2);
 //
 // What the figures are made of (FLOPs of nodes, kinds of storages, the tree of modules) is worked out once. The views
-// read it, and the graph, which must outlive them unchanged. The figures, text and JSON are values of their own. What
-// is not known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero.
+// read it, and the graph, which must not change meanwhile. The figures are values of their own. What is not known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero.
 // docs/memory.md defines every figure.
 
 struct ProfileOptions {
@@ -137,6 +136,9 @@ struct Profile {
   bool timeline_in_json = false;
 
   // ---- Views
+  // A profile neither keeps its graph nor copies it, which may be large. It follows a graph that is moved. Once the
+  // graph is gone, figures, timeline(), of(), kind(), scratch() and time() still answer. What must read it throws Error:
+  // graph(), summary(), plan(), another device's timeline, text and JSON.
   // Live bytes of `device`, whose peak is `peak`; and those of another.
   const Graph& graph() const;
   const MemoryTimeline& timeline() const { return *timeline_; }

@@ -96,7 +96,7 @@ GraphProfiler& GraphProfiler::add(std::string name, std::string unit, RuleProfil
 NodeTable GraphProfiler::run(const Profile& profile) const {
   const Graph& graph = profile.graph();
   NodeTable table;
-  table.graph_ = &graph;
+  table.graph_ = WeakGraph(graph);
   table.figures_ = figures_;
   // Returns the node that this one differentiates, through nodes that are backward's themselves; invalid if there is
   // none.

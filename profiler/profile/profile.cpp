@@ -61,7 +61,7 @@ std::vector<ModuleProfile> modules_of(const ProgramCosts& costs, const MemoryTim
   std::vector<uint32_t> parents;
   parents.reserve(count);
   for (const Module& module : tree) parents.push_back(module.parent);
-  auto figures = group_figures(costs.graph, costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
+  auto figures = group_figures(costs.graph(), costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
   for (uint32_t i = count; i-- > 1;) figures[parents[i]].add_disjoint(figures[i]);
   std::vector<ModuleProfile> modules;
   modules.reserve(count);
@@ -208,7 +208,7 @@ MemoryPlan Profile::plan(const PlanOptions& options) const {
   std::call_once(views_->plan_once, [&] { views_->plan = plan_memory(*costs_, {.device = c10::Device(device)}); });
   return views_->plan;
 }
-const Graph& Profile::graph() const { return costs_->graph; }
+const Graph& Profile::graph() const { return costs_->graph(); }
 SummaryTable Profile::summary(const SummaryOptions& options) const { return costs_->summary(options); }
 
 }  // namespace shadowgraph

@@ -25,9 +25,9 @@ StepTime StepTime::of(const Graph& graph, const DeviceSpec& spec, const Measured
 
 StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const MeasuredCalls* measured) {
   StepTime time;
-  time.by_node_.reserve(costs.graph.node_capacity());
+  const Graph& graph = costs.graph();
+  time.by_node_.reserve(graph.node_capacity());
   time.spec_ = spec.title.empty() ? spec.name : spec.title;
-  const Graph& graph = costs.graph;
   const Flops& flops = costs.flops();
   const Traffic& traffic = costs.traffic();
   KernelClasses classes(graph);

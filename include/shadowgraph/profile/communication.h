@@ -20,6 +20,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/graph/weak_graph.h"
 #include "shadowgraph/process_group.h"
 #include "shadowgraph/profile/flops.h"
 
@@ -155,7 +156,7 @@ struct CommunicationSum {
 
 class Communication {
  public:
-  // Linear. The graph must outlive it.
+  // Linear. Once the graph is gone, sums by phase, module and forward node throw Error; the others answer still.
   static Communication of(const Graph& graph, const CommunicationOptions& options = {});
 
   bool empty() const { return collectives_.empty() && uncovered_.empty(); }
@@ -187,7 +188,7 @@ class Communication {
   template <class Wanted>
   CommunicationSum sum_if(Wanted&& wanted) const;
 
-  const Graph* graph_ = nullptr;
+  WeakGraph graph_;
   std::vector<Collective> collectives_;
   IdMap<NodeId, uint32_t> of_node_;                   // 1 + index
   IdMap<NodeId, std::vector<uint32_t>> backward_of_;  // of forward nodes: indices
