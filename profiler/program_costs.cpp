@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "shadowgraph/profile/traffic.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

@@ -9,7 +9,8 @@
 #include "shadowgraph/graph/weak_graph.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_memory.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/memory_plan.h"
+#include "shadowgraph/profile/traffic.h"
 
 namespace shadowgraph {
 

@@ -13,23 +13,30 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/mesh.h"
+#include "shadowgraph/profile/custom_operators.h"
 #include "shadowgraph/profile/device_memory.h"
 #include "shadowgraph/profile/findings.h"
 #include "shadowgraph/profile/flops.h"
+#include "shadowgraph/profile/group_figures.h"
+#include "shadowgraph/profile/live_storages.h"
 #include "shadowgraph/profile/measure.h"
+#include "shadowgraph/profile/memory_plan.h"
+#include "shadowgraph/profile/parameter_count.h"
+#include "shadowgraph/profile/saved_bytes.h"
 #include "shadowgraph/profile/scratch.h"
-#include "shadowgraph/profile/summary.h"
+#include "shadowgraph/profile/storage_kinds.h"
+#include "shadowgraph/profile/summary_table.h"
 #include "shadowgraph/profile/timeline.h"
 #include "shadowgraph/profile/training_run.h"
 #include "shadowgraph/units.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-struct DeviceSpec;  // shadowgraph/profile/time.h
-class StepTime;
-struct Interconnect;  // shadowgraph/profile/communication.h
-class Communication;
-class OverlappedStep;
+struct DeviceSpec;     // shadowgraph/profile/device_spec.h
+class StepTime;        // shadowgraph/profile/step_time.h
+struct Interconnect;   // shadowgraph/profile/interconnect.h
+class Communication;   // shadowgraph/profile/communication.h
+class OverlappedStep;  // shadowgraph/profile/overlapped_step.h
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Everything the profiler knows of a graph, asked for in one way.

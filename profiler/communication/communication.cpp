@@ -4,8 +4,12 @@
 #include <map>
 
 #include "ir/analysis/module_tree.h"
-#include "shadowgraph/profile/operator_costs.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/collective_cost.h"
+#include "shadowgraph/profile/collective_kind.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
 namespace {

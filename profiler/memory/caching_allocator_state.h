@@ -9,7 +9,8 @@
 #include <tuple>
 #include <vector>
 
-#include "shadowgraph/profile/device_memory.h"
+#include "shadowgraph/profile/allocator_settings.h"
+#include "shadowgraph/profile/caching_allocator.h"
 
 namespace shadowgraph {
 struct CachingAllocator::State {

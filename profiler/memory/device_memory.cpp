@@ -9,6 +9,8 @@
 #include "profiler/memory/allocation_order.h"
 #include "profiler/memory/device_run.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/allocator_settings.h"
+#include "shadowgraph/profile/caching_allocator.h"
 #include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph {

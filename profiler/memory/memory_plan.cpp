@@ -2,6 +2,8 @@
 // planners run and the least arena wins. Plans lose against the bound at the boundary of forward and backward.
 // Activations nest there (what is born first dies last), and temporaries between them leave holes; hence the planner
 // with two ends.
+#include "shadowgraph/profile/memory_plan.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,7 +12,6 @@
 #include <set>
 
 #include "profiler/memory/allocation_order.h"
-#include "shadowgraph/profile/device_memory.h"
 
 namespace shadowgraph {
 namespace {

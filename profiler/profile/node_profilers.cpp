@@ -5,7 +5,8 @@
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/profilers.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/profile/traffic.h"
 #include "support/csv.h"
 
 namespace shadowgraph {

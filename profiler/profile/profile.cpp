@@ -8,7 +8,8 @@
 #include "ir/text/words.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
 namespace {

@@ -4,8 +4,11 @@
 #include <span>
 
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
 namespace {

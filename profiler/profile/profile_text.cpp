@@ -5,8 +5,11 @@
 #include <algorithm>
 
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/saturating.h"
 
 namespace shadowgraph {

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "shadowgraph/profile/flops.h"
-#include "shadowgraph/profile/recompute_curve.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/recompute_exports.h"
+#include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
 

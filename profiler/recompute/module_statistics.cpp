@@ -7,7 +7,8 @@
 #include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
 #include "profiler/recompute/trade_off.h"
-#include "shadowgraph/profile/recompute_curve.h"
+#include "shadowgraph/profile/recompute_exports.h"
+#include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
 namespace {

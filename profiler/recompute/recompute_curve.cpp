@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "shadowgraph/profile/flops.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {

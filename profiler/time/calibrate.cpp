@@ -1,3 +1,5 @@
+#include "shadowgraph/profile/calibrate.h"
+
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
@@ -30,7 +32,10 @@
 
 #include "core/fake/thread_state.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/measure.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,8 +1,12 @@
+#include "shadowgraph/profile/step_time.h"
+
 #include <algorithm>
 
 #include "profiler/program_costs.h"
 #include "profiler/time/kernel_classes.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/traffic.h"
 
 namespace shadowgraph {
 namespace {

@@ -50,7 +50,7 @@ class FlopProfiler : public NodeProfiler {
 };
 
 // Gives allocated_bytes of storages born at the node, and saved_bytes of activations that it is the first to keep for
-// backward. Also gives scratch_bytes (profile/scratch.h) and moved_bytes, read and written (profile/time.h).
+// backward. Also gives scratch_bytes (profile/scratch.h) and moved_bytes, read and written (profile/traffic.h).
 class MemoryProfiler : public NodeProfiler {
  public:
   std::vector<NodeFigure> figures() const override;
