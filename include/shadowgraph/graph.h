@@ -43,6 +43,7 @@ class Tensor;
 namespace SHADOWGRAPH_API shadowgraph {
 
 class InsertionPoint;
+class WeakGraph;
 
 // What the path that the program took depended on: a size, rank or host value that the program asked for.
 struct Guard {
