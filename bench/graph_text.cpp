@@ -10,7 +10,9 @@
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_memory.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/memory_plan.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 

@@ -1,4 +1,6 @@
 // `shadowgraph calibrate`: what this machine's CPU does, measured and kept for estimated times.
+#include "shadowgraph/profile/calibrate.h"
+
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -8,7 +10,7 @@
 #include "cli/source_options.h"
 #include "cli/verbs.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -12,8 +12,10 @@
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/recompute_curve.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/recompute_exports.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {

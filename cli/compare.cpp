@@ -14,7 +14,7 @@
 #include "cli/source_options.h"
 #include "cli/verbs.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {

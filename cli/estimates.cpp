@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "cli/progress.h"
+#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 

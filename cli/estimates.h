@@ -8,9 +8,9 @@
 #include "cli/source.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/interconnect.h"
 #include "shadowgraph/profile/measure.h"
-#include "shadowgraph/profile/time.h"
 
 namespace shadowgraph::cli {
 

@@ -14,7 +14,8 @@
 #include "cli/source_options.h"
 #include "cli/verbs.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -17,7 +17,7 @@
 #include "shadowgraph/kernels/cache.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
 
 namespace shadowgraph::cli {
 namespace {

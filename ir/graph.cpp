@@ -92,7 +92,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
 }
 
 // Swaps member by member, since an InsertionPoint holds the graph's address. A member that is added to Graph must be
-// added here and in ir/edit/clone.cpp.
+// added here and in ir/edit/clone.cpp, but for place_, which no two graphs have in common.
 void Graph::swap(Graph& other) noexcept {
   TORCH_INTERNAL_ASSERT(insertion_points_.empty() && other.insertion_points_.empty(),
                         "a graph was moved while an InsertionPoint stood in it");
@@ -126,6 +126,9 @@ void Graph::swap(Graph& other) noexcept {
   both(&Graph::targets_);
   both(&Graph::target_ids_);
   both(&Graph::constants_);
+  both(&Graph::place_);
+  *place_ = this;
+  *other.place_ = &other;
 }
 
 // Text is interned so that a name costs 4 bytes a node however often it occurs. Texts are never dropped: an erased

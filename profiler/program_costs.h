@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "ir/analysis/module_tree.h"
+#include "shadowgraph/graph/weak_graph.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_memory.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/memory_plan.h"
+#include "shadowgraph/profile/traffic.h"
 
 namespace shadowgraph {
 
@@ -35,7 +37,8 @@ class ProgramCosts {
   static const ProgramCosts& of(const Profile& profile) { return *profile.costs_; }
   static ProfileViews& views(const Profile& profile) { return *profile.views_; }
 
-  const Graph& graph;
+  // Throws Error if the graph is gone: a Profile may live longer. Functions that ask often keep the reference.
+  const Graph& graph() const { return graph_.get("profile"); }
   const std::vector<NodeId> nodes;            // in program order
   const IdMap<NodeId, uint32_t> order;        // place in `nodes`
   const IdMap<StorageId, StorageKind> kinds;  // of every storage
@@ -52,6 +55,7 @@ class ProgramCosts {
   SummaryTable summary(const SummaryOptions& options) const;
 
  private:
+  const WeakGraph graph_;
   mutable std::once_flag flops_once_, traffic_once_, node_bytes_once_, modules_once_;
   mutable std::optional<Flops> flops_;
   mutable NodeBytes node_bytes_;

@@ -11,6 +11,7 @@
 #include "ir/text/words.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,6 +1,5 @@
 #include "viz/page_data.h"
 
-
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +8,9 @@
 #include "profiler/memory/device_run.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/draw.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/profile/traffic.h"
 #include "shadowgraph/text.h"
 #include "support/json.h"
 #include "viz/constant_text.h"

@@ -3,8 +3,9 @@
 #include <ATen/ATen.h>
 #include <shadowgraph/capture.h>
 #include <shadowgraph/operators.h>
-#include <shadowgraph/profile/operator_costs.h>
 #include <shadowgraph/profile.h>
+#include <shadowgraph/profile/operand_shapes.h>
+#include <shadowgraph/profile/operator_costs.h>
 #include <torch/library.h>
 
 #include <iostream>

@@ -6,8 +6,11 @@
 #include <shadowgraph/checkpoint.h>
 #include <shadowgraph/process_group.h>
 #include <shadowgraph/profile.h>
+#include <shadowgraph/profile/collective_kind.h>
 #include <shadowgraph/profile/communication.h>
-#include <shadowgraph/profile/time.h>
+#include <shadowgraph/profile/device_spec.h>
+#include <shadowgraph/profile/interconnect.h>
+#include <shadowgraph/profile/overlapped_step.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn.h>
 #include <torch/optim/adamw.h>

@@ -43,6 +43,7 @@ class Tensor;
 namespace SHADOWGRAPH_API shadowgraph {
 
 class InsertionPoint;
+class WeakGraph;
 
 // What the path that the program took depended on: a size, rank or host value that the program asked for.
 struct Guard {
@@ -295,6 +296,7 @@ class Graph {
   friend class GraphCopy;
   friend class GraphRecords;
   friend class InsertionPoint;
+  friend class WeakGraph;
 
   static constexpr uint32_t kNoNote = 0xFFFFFFFFU;
   struct Note {
@@ -343,6 +345,9 @@ class Graph {
   std::vector<Target> targets_;
   std::unordered_map<std::string, TargetId> target_ids_;  // by kind and schema text
   std::vector<at::Tensor> constants_;
+  // Where this graph is, for those that name it without keeping it (shadowgraph/graph/weak_graph.h). It goes along when
+  // the graph is moved, and dies with it.
+  std::shared_ptr<const Graph*> place_ = std::make_shared<const Graph*>(this);
 };
 
 // The nodes that call `name`, in program order: all its overloads, "aten::add", or one, "aten::add.Tensor". One walk.

@@ -1,10 +1,13 @@
+#include "shadowgraph/profile/collective_cost.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <set>
 
-#include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/profile/collective_kind.h"
+#include "shadowgraph/profile/interconnect.h"
+#include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
 namespace {

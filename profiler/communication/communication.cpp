@@ -4,8 +4,12 @@
 #include <map>
 
 #include "ir/analysis/module_tree.h"
-#include "shadowgraph/profile/operator_costs.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/collective_cost.h"
+#include "shadowgraph/profile/collective_kind.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
 namespace {
@@ -150,7 +154,7 @@ CommunicationSum& CommunicationSum::operator+=(const CommunicationSum& other) {
 
 Communication Communication::of(const Graph& graph, const CommunicationOptions& options) {
   Communication result;
-  result.graph_ = &graph;
+  result.graph_ = WeakGraph(graph);
   if (options.interconnect != nullptr) {
     result.interconnect_ = options.interconnect->title;
     result.has_seconds_ = true;
@@ -221,7 +225,8 @@ CommunicationSum Communication::of(CollectiveKind kind) const {
   return sum_if([&](const Collective& collective) { return collective.kind == kind; });
 }
 CommunicationSum Communication::of(PhaseId phase) const {
-  return sum_if([&](const Collective& collective) { return graph_->node(collective.node).phase == phase; });
+  const Graph& graph = graph_.get("communication");
+  return sum_if([&](const Collective& collective) { return graph.node(collective.node).phase == phase; });
 }
 CommunicationSum Communication::of_group(uint32_t group) const {
   return sum_if([&](const Collective& collective) { return collective.group == group; });
@@ -229,7 +234,7 @@ CommunicationSum Communication::of_group(uint32_t group) const {
 
 CommunicationSum Communication::forward(NodeId node) const {
   const Collective* own = find(node);
-  if (own == nullptr || graph_->node(node).forward.valid()) return {};
+  if (own == nullptr || graph_.get("communication").node(node).forward.valid()) return {};
   return sum_of(*own);
 }
 
@@ -241,13 +246,14 @@ CommunicationSum Communication::backward(NodeId node) const {
 
 std::vector<Communication::ModuleCommunication> Communication::by_module() const {
   std::vector<ModuleCommunication> modules;
+  const Graph& graph = graph_.get("communication");
   std::map<std::string, size_t> places;
   for (const Collective& collective : collectives_) {
-    const std::string path = module_path(*graph_, collective.node);
+    const std::string path = module_path(graph, collective.node);
     const auto [found, fresh] = places.try_emplace(path, modules.size());
     if (fresh) modules.push_back({.path = path, .forward = {}, .backward = {}});
     ModuleCommunication& module = modules[found->second];
-    const bool is_backward = graph_->node(collective.node).phase == Graph::kBackward;
+    const bool is_backward = graph.node(collective.node).phase == Graph::kBackward;
     (is_backward ? module.backward : module.forward) += sum_of(collective);
   }
   return modules;

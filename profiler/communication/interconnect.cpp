@@ -1,3 +1,5 @@
+#include "shadowgraph/profile/interconnect.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -5,7 +7,7 @@
 #include <filesystem>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/text.h"
 #include "support/embedded_file.h"
 #include "support/json.h"

@@ -4,6 +4,7 @@
 #include "profiler/cost/operand_reader.h"
 #include "profiler/cost/scratch_rules.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/operand_shapes.h"
 #include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {

@@ -23,7 +23,7 @@
 #include <string_view>
 
 #include "shadowgraph/graph/target.h"
-#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/profile/operand_shapes.h"
 
 namespace shadowgraph {
 

@@ -18,7 +18,7 @@
 #include <span>
 #include <string_view>
 
-#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/profile/operand_shapes.h"
 
 namespace shadowgraph {
 

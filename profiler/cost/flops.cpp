@@ -6,6 +6,7 @@
 #include "profiler/cost/flop_table.h"
 #include "profiler/cost/operand_reader.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/operand_shapes.h"
 #include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/profile/operand_shapes.h"
 
 namespace shadowgraph {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "shadowgraph/graph.h"
-#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/profile/operand_shapes.h"
 
 namespace shadowgraph {
 

@@ -4,6 +4,7 @@
 #include "core/calls/functional_call.h"
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/profile/operand_shapes.h"
 #include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {

@@ -21,7 +21,7 @@ void group(const std::vector<std::pair<uint32_t, StorageId>>& entries, uint32_t 
 }  // namespace
 
 AllocationOrder::AllocationOrder(const ProgramCosts& costs, c10::Device device) {
-  const Graph& graph = costs.graph;
+  const Graph& graph = costs.graph();
   const auto steps = static_cast<uint32_t>(costs.nodes.size());
   const auto is_here = [&](c10::Device other) { return is_on(other, device); };
   std::vector<std::pair<uint32_t, StorageId>> before, born, dead;

@@ -1,3 +1,5 @@
+#include "shadowgraph/profile/allocator_settings.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/profile/device_memory.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {

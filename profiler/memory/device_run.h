@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "profiler/program_costs.h"
+#include "shadowgraph/profile/caching_allocator.h"
 #include "shadowgraph/profile/device_memory.h"
 
 namespace shadowgraph {

@@ -2,6 +2,8 @@
 // planners run and the least arena wins. Plans lose against the bound at the boundary of forward and backward.
 // Activations nest there (what is born first dies last), and temporaries between them leave holes; hence the planner
 // with two ends.
+#include "shadowgraph/profile/memory_plan.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,7 +12,6 @@
 #include <set>
 
 #include "profiler/memory/allocation_order.h"
-#include "shadowgraph/profile/device_memory.h"
 
 namespace shadowgraph {
 namespace {
@@ -239,12 +240,13 @@ Plan plan_memory(const std::vector<PlanRequest>& requests, const PlanOptions& op
 }
 
 MemoryPlan plan_memory(const ProgramCosts& costs, const PlanOptions& options) {
-  const AllocationOrder order(costs, main_device(costs.graph, options.device));
+  const Graph& graph = costs.graph();
+  const AllocationOrder order(costs, main_device(graph, options.device));
   std::vector<PlanRequest> requests;
   std::vector<StorageId> storages;
   const auto add = [&](StorageId id) {
     storages.push_back(id);
-    requests.push_back({costs.graph.storage(id).bytes, order.first(id), order.last(id)});
+    requests.push_back({graph.storage(id).bytes, order.first(id), order.last(id)});
   };
   for (const StorageId id : order.before()) add(id);
   for (uint32_t step = 0; step < order.steps(); ++step) {

@@ -16,7 +16,7 @@ MemoryTimeline MemoryTimeline::of(const Graph& graph, std::optional<c10::Device>
 }
 
 MemoryTimeline ProgramCosts::timeline(std::optional<c10::Device> device) const {
-  return MemoryTimeline::of(graph, nodes, order, kinds, custom, scratch, device);
+  return MemoryTimeline::of(graph(), nodes, order, kinds, custom, scratch, device);
 }
 
 MemoryTimeline MemoryTimeline::of(const Graph& graph, std::vector<NodeId> nodes, const IdMap<NodeId, uint32_t>& order,

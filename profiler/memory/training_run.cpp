@@ -27,7 +27,7 @@ uint32_t step_of(const Graph& graph, RegionId id) {
 
 // Returns for each step the position of its last node.
 std::vector<uint32_t> ends_of(const ProgramCosts& costs) {
-  const Graph& graph = costs.graph;
+  const Graph& graph = costs.graph();
   IdMap<RegionId, uint32_t> steps;
   for (uint32_t i = 0; i < graph.region_count(); ++i) {  // parents come first
     const RegionId id(i);

@@ -1,3 +1,5 @@
+#include "shadowgraph/profile/calibrate.h"
+
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
@@ -30,7 +32,10 @@
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/measure.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
 namespace {
@@ -214,9 +219,12 @@ void recurrent(Calibration& calibration) {
   }
 }
 
+// Bytes that a call moves, and the call.
+using Made = std::pair<double, std::function<void()>>;
+
 // Measures calls whose time is that of what they move, at a few sizes.
 void moved(Calibration& calibration, KernelClass kind, const std::string& name,
-           const std::function<std::pair<double, std::function<void()>>(int64_t)>& make,
+           const std::function<Made(int64_t)>& make,
            std::initializer_list<int64_t> sizes = {1 << 6, 1 << 14, 1 << 18, 1 << 21, 1 << 24}) {
   for (const int64_t n : sizes) {
     calibration.kernel([&] {
@@ -226,13 +234,10 @@ void moved(Calibration& calibration, KernelClass kind, const std::string& name,
   }
 }
 
-void all_moved(Calibration& calibration) {
-  using Made = std::pair<double, std::function<void()>>;
-  const auto rows = [](int64_t n) { return rand({std::max<int64_t>(1, n / 512), std::min<int64_t>(n, 512)}); };
-  const auto image = [](int64_t n) {
-    const int64_t channels = std::max<int64_t>(1, n / 1024);
-    return rand({1, channels, 32, 32});
-  };
+at::Tensor rows_of(int64_t n) { return rand({std::max<int64_t>(1, n / 512), std::min<int64_t>(n, 512)}); }
+at::Tensor image_of(int64_t n) { return rand({1, std::max<int64_t>(1, n / 1024), 32, 32}); }
+
+void pointwise(Calibration& calibration) {
   moved(calibration, KernelClass::kPointwise, "add", [](int64_t n) -> Made {
     const at::Tensor a = rand({n}), b = rand({n});
     return {3.0 * static_cast<double>(a.nbytes()), [=] { at::add(a, b); }};
@@ -245,29 +250,35 @@ void all_moved(Calibration& calibration) {
     const at::Tensor a = rand({n});
     return {2.0 * static_cast<double>(a.nbytes()), [=] { at::gelu(a); }};
   });
-  moved(calibration, KernelClass::kNormalization, "native_layer_norm", [&](int64_t n) -> Made {
-    const at::Tensor a = rows(n);
+}
+
+void reductions(Calibration& calibration) {
+  moved(calibration, KernelClass::kNormalization, "native_layer_norm", [](int64_t n) -> Made {
+    const at::Tensor a = rows_of(n);
     const at::Tensor weight = rand({a.size(1)}), bias = rand({a.size(1)});
     return {2.0 * static_cast<double>(a.nbytes()),
             [=] { at::native_layer_norm(a, {weight.numel()}, weight, bias, 1e-5); }};
   });
-  moved(calibration, KernelClass::kSoftmax, "_softmax", [&](int64_t n) -> Made {
-    const at::Tensor a = rows(n);
+  moved(calibration, KernelClass::kSoftmax, "_softmax", [](int64_t n) -> Made {
+    const at::Tensor a = rows_of(n);
     return {2.0 * static_cast<double>(a.nbytes()), [=] { at::_softmax(a, 1, false); }};
   });
-  moved(calibration, KernelClass::kReduction, "sum", [&](int64_t n) -> Made {
-    const at::Tensor a = rows(n);
+  moved(calibration, KernelClass::kReduction, "sum", [](int64_t n) -> Made {
+    const at::Tensor a = rows_of(n);
     return {static_cast<double>(a.nbytes()), [=] { at::sum(a, {0}); }};
   });
   moved(calibration, KernelClass::kPooling, "max_pool2d_with_indices",
-        [&](int64_t n) -> Made {
-          const at::Tensor a = image(n);
+        [](int64_t n) -> Made {
+          const at::Tensor a = image_of(n);
           return {1.75 * static_cast<double>(a.nbytes()),  // indices are int64
                   [=] {
                     at::max_pool2d_with_indices(a, {2, 2}, {2, 2});
                   }};
         },
         {1 << 10, 1 << 16, 1 << 20, 1 << 23});
+}
+
+void draws_and_copies(Calibration& calibration) {
   moved(calibration, KernelClass::kRandom, "bernoulli_",
         [](int64_t n) -> Made {
           const at::Tensor a = at::empty({n});
@@ -311,8 +322,8 @@ void all_moved(Calibration& calibration) {
                   [=] { at::_fused_adamw_(p, g, m, v, {}, step, 1e-3, 0.9, 0.99, 0.0, 1e-8, false, false); }};
         },
         {1 << 6, 1 << 14, 1 << 18, 1 << 22});
-  moved(calibration, KernelClass::kOther, "cumsum", [&](int64_t n) -> Made {
-    const at::Tensor a = rows(n);
+  moved(calibration, KernelClass::kOther, "cumsum", [](int64_t n) -> Made {
+    const at::Tensor a = rows_of(n);
     return {2.0 * static_cast<double>(a.nbytes()), [=] { at::cumsum(a, 1); }};
   });
 }
@@ -368,7 +379,9 @@ DeviceSpec calibrate(const CalibrateOptions& options) {
                {{1, 8, 8}, {2, 64, 28}, {4, 96, 56}});
   attention(calibration);
   recurrent(calibration);
-  all_moved(calibration);
+  pointwise(calibration);
+  reductions(calibration);
+  draws_and_copies(calibration);
 
   DeviceSpec spec;
   spec.name = "cpu";

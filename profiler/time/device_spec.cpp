@@ -1,3 +1,5 @@
+#include "shadowgraph/profile/device_spec.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -6,8 +8,10 @@
 #include <filesystem>
 
 #include "ir/text/words.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/measure.h"
 #include "shadowgraph/text.h"
+#include "shadowgraph/units.h"
 #include "support/embedded_file.h"
 #include "support/json.h"
 

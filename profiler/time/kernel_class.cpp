@@ -1,3 +1,5 @@
+#include "shadowgraph/profile/kernel_class.h"
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -8,7 +10,6 @@
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
 #include "profiler/time/kernel_classes.h"
-#include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/kernel_class.h"
 
 namespace shadowgraph {
 

@@ -1,8 +1,12 @@
+#include "shadowgraph/profile/step_time.h"
+
 #include <algorithm>
 
 #include "profiler/program_costs.h"
 #include "profiler/time/kernel_classes.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/traffic.h"
 
 namespace shadowgraph {
 namespace {
@@ -25,9 +29,9 @@ StepTime StepTime::of(const Graph& graph, const DeviceSpec& spec, const Measured
 
 StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const MeasuredCalls* measured) {
   StepTime time;
-  time.by_node_.reserve(costs.graph.node_capacity());
+  const Graph& graph = costs.graph();
+  time.by_node_.reserve(graph.node_capacity());
   time.spec_ = spec.title.empty() ? spec.name : spec.title;
-  const Graph& graph = costs.graph;
   const Flops& flops = costs.flops();
   const Traffic& traffic = costs.traffic();
   KernelClasses classes(graph);

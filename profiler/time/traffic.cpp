@@ -1,8 +1,10 @@
+#include "shadowgraph/profile/traffic.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "profiler/time/kernel_classes.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/kernel_class.h"
 
 namespace shadowgraph {
 namespace {

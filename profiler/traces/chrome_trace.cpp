@@ -4,7 +4,8 @@
 
 #include "ir/analysis/module_tree.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/profile/traces.h"
 
 namespace shadowgraph {

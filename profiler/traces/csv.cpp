@@ -1,3 +1,5 @@
+#include "support/csv.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -7,9 +9,9 @@
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/profilers.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/profile/traces.h"
-#include "support/csv.h"
+#include "shadowgraph/profile/traffic.h"
 
 namespace shadowgraph {
 namespace {

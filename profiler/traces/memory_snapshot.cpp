@@ -76,7 +76,7 @@ class Pickle {
 class Snapshot {
  public:
   Snapshot(const ProgramCosts& costs, const CachingAllocator& allocator, int64_t device)
-      : graph_(costs.graph), costs_(costs), allocator_(allocator), device_(device) {}
+      : graph_(costs.graph()), costs_(costs), allocator_(allocator), device_(device) {}
 
   std::string write() {
     pickle_.begin_dict();

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "ir/analysis/module_tree.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/profile/traces.h"
 #include "shadowgraph/text.h"
 

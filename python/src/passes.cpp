@@ -5,7 +5,7 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "shadowgraph/draw.h"
-#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/interconnect.h"
 
 namespace shadowgraph::python {
 

@@ -7,7 +7,7 @@
 #include "python/src/binding.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
 
 namespace shadowgraph::python {
 namespace {

@@ -13,6 +13,7 @@
 #include <queue>
 #include <tuple>
 
+#include "shadowgraph/profile/collective_cost.h"
 #include "shadowgraph/sharding/assignment.h"
 
 namespace shadowgraph {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "shadowgraph/graph.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/sharding/plan.h"
 #include "sharding/plan/node_classes.h"
 #include "sharding/plan/node_strategies.h"

@@ -10,7 +10,8 @@
 
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/units.h"
 #include "sharding/plan/named_nodes.h"
 #include "sharding/plan/node_classes.h"

@@ -1,3 +1,5 @@
+#include "shadowgraph/sharding/shard_and_recompute.h"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -8,8 +10,7 @@
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint_curve.h"
 #include "shadowgraph/profile/recompute_curve.h"
-#include "shadowgraph/profile/time.h"
-#include "shadowgraph/sharding/shard_and_recompute.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/units.h"
 #include "sharding/plan/node_strategies.h"
 

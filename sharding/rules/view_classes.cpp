@@ -6,7 +6,7 @@
 #include <array>
 #include <numeric>
 
-#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/profile/operand_shapes.h"
 #include "sharding/rules/class_parts.h"
 
 namespace shadowgraph {

@@ -21,8 +21,10 @@
 #include "shadowgraph/checkpoint.h"
 #include "shadowgraph/passes.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/kernel_class.h"
 #include "shadowgraph/profile/measure.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/replay.h"
 
 namespace shadowgraph {

@@ -13,7 +13,7 @@
 #include "shadowgraph/capture.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/measure.h"
-#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/profile/operand_shapes.h"
 #include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 

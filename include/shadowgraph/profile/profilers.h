@@ -22,6 +22,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/graph/weak_graph.h"
 #include "shadowgraph/profile.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
@@ -49,7 +50,7 @@ class FlopProfiler : public NodeProfiler {
 };
 
 // Gives allocated_bytes of storages born at the node, and saved_bytes of activations that it is the first to keep for
-// backward. Also gives scratch_bytes (profile/scratch.h) and moved_bytes, read and written (profile/time.h).
+// backward. Also gives scratch_bytes (profile/scratch.h) and moved_bytes, read and written (profile/traffic.h).
 class MemoryProfiler : public NodeProfiler {
  public:
   std::vector<NodeFigure> figures() const override;
@@ -89,11 +90,12 @@ class NodeTable {
   const NodeCost& at(NodeId node, std::string_view figure) const;
   // Sums a figure over all nodes.
   NodeCost total(size_t figure) const;
-  const Graph& graph() const { return *graph_; }
+  // Throws Error if it is gone; to_csv asks for it, the figures do not.
+  const Graph& graph() const { return graph_.get("table of nodes"); }
 
  private:
   friend class GraphProfiler;
-  const Graph* graph_ = nullptr;
+  WeakGraph graph_;
   std::vector<NodeFigure> figures_;
   std::vector<NodeId> nodes_;
   static constexpr uint32_t kNoRow = 0xFFFFFFFFU;
@@ -116,7 +118,7 @@ class GraphProfiler {
   GraphProfiler& add(std::string name, std::string unit,
                      std::function<std::optional<double>(const Profile&, NodeId)> rule);
 
-  // The graph of the profile must outlive the table. Linear in nodes and figures.
+  // Linear in nodes and figures.
   NodeTable run(const Profile& profile) const;
 
  private:

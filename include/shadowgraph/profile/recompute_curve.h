@@ -1,13 +1,10 @@
-// Puts recomputing into figures: the curve of peak against recomputed FLOPs as a table, JSON and a picture. Also writes
-// a training step as a chain for solvers of one's own, and statistics of modules for PyTorch's selective-checkpoint
-// ILP.
+// Puts recomputing into figures: the curve of peak against recomputed FLOPs as a table, JSON and a picture.
 //
 //     const StepTime time = StepTime::of(graph, DeviceSpec::named("h100"));
 //     const CheckpointCurve curve = CheckpointCurve::of(graph, {}, {.chain = {.cost = nanoseconds(time)}});
 //     const RecomputeCurve figures = RecomputeCurve::of(graph, curve, &time);
 //     std::cout << to_text(figures);
 //     write_file("curve.svg", to_svg(figures, "GPT-2"));
-//     write_file("chain.json", chain_json(graph, curve.chain(), &time).dump(2));
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -23,13 +20,10 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-class StepTime;  // shadowgraph/profile/time.h
+class StepTime;  // shadowgraph/profile/step_time.h
 
 // What a node takes, rounded up; the times are copied.
 CostOfNode nanoseconds(const StepTime& time);
-
-// ---------------------------------------------------------------------------------------------------------------------
-// The curve.
 
 struct RecomputePoint {
   std::string made_by;            // as of CheckpointChoice
@@ -60,22 +54,5 @@ nlohmann::json to_json(const RecomputeCurve& curve);
 // Peak, downwards, against recomputed FLOPs: a staircase, since between two points the cheaper one is taken, and the other
 // policies as marks. The same text on every machine; no fonts are measured.
 std::string to_svg(const RecomputeCurve& curve, const std::string& title);
-
-// ---------------------------------------------------------------------------------------------------------------------
-// For others' solvers.
-
-// {"schema": "shadowgraph-chain/1", "linear": ..., "why_not_a_chain": [...], "stages": [...]}: docs/chain.schema.json,
-// docs/checkpoints.md. Seconds where times are given, FLOPs in any case.
-nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, const StepTime* time = nullptr);
-
-// Returns the ModuleInfo of torch.distributed._tools.ilp_utils, which parse_module_info takes, and sac_milp then. It
-// has "mod_order" and "mod_stats", with the names, units (bytes, milliseconds) and meanings that they have there. A
-// module's path comes after `root` and a dot. Modules that are called more than once, or not at all, are listed as
-// "left_out" instead.
-//
-// The curve of memory against recomputing drops, one after the other, what takes the least time for its bytes. It is a
-// convex function of `segments` lines, exactly where it has no more.
-nlohmann::json sac_ilp_module_info(const Graph& graph, const StepTime& time, const std::string& root = "Model",
-                                   size_t segments = 4);
 
 }  // namespace shadowgraph

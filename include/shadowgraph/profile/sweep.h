@@ -20,7 +20,7 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/passes/symbolic_graph.h"
-#include "shadowgraph/profile/device_memory.h"
+#include "shadowgraph/profile/allocator_settings.h"
 #include "shadowgraph/profile/flops.h"
 
 namespace SHADOWGRAPH_API shadowgraph {

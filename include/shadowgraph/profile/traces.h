@@ -41,7 +41,7 @@ std::string storages_csv(const Profile& profile);
 
 // Writes the Trace Event Format, in microseconds. If the profile has times, there are rows for the host's calls and the
 // device's kernels. Otherwise every node takes one microsecond, and the trace says so. If it has times of collectives,
-// too, they have a row, and each stands where OverlappedStep (shadowgraph/profile/communication.h) puts it. Modules are
+// too, they have a row, and each stands where OverlappedStep (shadowgraph/profile/overlapped_step.h) puts it. Modules are
 // nested slices over the calls; counters show live bytes by kind, and scratch.
 nlohmann::json chrome_trace(const Profile& profile);
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "shadowgraph/export.h"
-#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/interconnect.h"
 #include "shadowgraph/sharding/layout.h"
 
 namespace SHADOWGRAPH_API shadowgraph {

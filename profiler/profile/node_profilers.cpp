@@ -5,7 +5,8 @@
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/profilers.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/profile/traffic.h"
 #include "support/csv.h"
 
 namespace shadowgraph {
@@ -96,7 +97,7 @@ GraphProfiler& GraphProfiler::add(std::string name, std::string unit, RuleProfil
 NodeTable GraphProfiler::run(const Profile& profile) const {
   const Graph& graph = profile.graph();
   NodeTable table;
-  table.graph_ = &graph;
+  table.graph_ = WeakGraph(graph);
   table.figures_ = figures_;
   // Returns the node that this one differentiates, through nodes that are backward's themselves; invalid if there is
   // none.

@@ -1,83 +1,16 @@
-// Writes a training step for others' solvers: as a chain, and module by module.
-#include <fmt/format.h>
+// Writes a training step module by module, for PyTorch's selective-checkpoint ILP.
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
-#include "shadowgraph/profile/recompute_curve.h"
+#include "profiler/recompute/trade_off.h"
+#include "shadowgraph/profile/recompute_exports.h"
+#include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
-
-nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, const StepTime* time) {
-  const Flops flops = Flops::of(graph);
-  IdMap<NodeId, uint32_t> order;
-  IdMap<NodeId, int32_t> stage_of(-1);
-  int32_t stage = -1;
-  uint32_t place = 0;
-  size_t next = 0;
-  for (const NodeId n : graph.nodes()) {
-    order[n] = place++;
-    if (next < chain.parts.size() && chain.parts[next].first == n) stage = static_cast<int32_t>(next++);
-    if (stage >= 0 && graph.node(n).phase == Graph::kForward && !graph.is_placeholder(n)) stage_of[n] = stage;
-  }
-  struct Sums {
-    int64_t forward_flops = 0, backward_flops = 0;
-    double forward_seconds = 0, backward_seconds = 0;
-  };
-  std::vector<Sums> sums(chain.stages.size());
-  for (const NodeId n : graph.nodes()) {
-    const bool backward = graph.node(n).phase == Graph::kBackward;
-    const NodeId of = backward ? graph.node(n).forward : n;
-    const int32_t at = of.valid() && !graph.is_erased(of) ? std::as_const(stage_of)[of] : -1;
-    if (at < 0) continue;
-    Sums& sum = sums[static_cast<size_t>(at)];
-    (backward ? sum.backward_flops : sum.forward_flops) += flops.of(n).matmul;
-    if (time != nullptr) (backward ? sum.backward_seconds : sum.forward_seconds) += time->of(n).seconds;
-  }
-  nlohmann::json stages = nlohmann::json::array();
-  for (size_t i = 0; i < chain.stages.size(); ++i) {
-    const ChainStage& s = chain.stages[i];
-    const int64_t saved = s.options[0].saved;
-    nlohmann::json entry{{"name", s.name},
-                         {"first_node", std::as_const(order)[chain.parts[i].first]},
-                         {"last_node", std::as_const(order)[chain.parts[i].last]},
-                         {"forward_flops", sums[i].forward_flops},
-                         {"backward_flops", sums[i].backward_flops},
-                         {"output_bytes", s.output},
-                         {"saved_bytes", saved},
-                         {"forward_scratch_bytes", std::max<int64_t>(0, s.keeping_peak - saved)},
-                         {"backward_scratch_bytes", std::max<int64_t>(0, s.backward_peak - saved)},
-                         {"resident_bytes", s.resident},
-                         {"droppable", s.droppable},
-                         {"forward_cost", s.forward},
-                         {"recompute_cost", s.again},
-                         {"options", nlohmann::json::array()}};
-    if (time != nullptr) {
-      entry["forward_seconds"] = sums[i].forward_seconds;
-      entry["backward_seconds"] = sums[i].backward_seconds;
-    }
-    for (const ChainOption& option : s.options) {
-      entry["options"].push_back({{"saved_bytes", option.saved}, {"cost", option.cost}});
-      if (option.offloaded != 0) entry["options"].back()["offloaded_bytes"] = option.offloaded;
-    }
-    stages.push_back(std::move(entry));
-  }
-  return {
-      {"schema", "shadowgraph-chain/1"},
-      {"linear", chain.not_a_chain.empty() && !chain.stages.empty()},
-      {"why_not_a_chain", chain.stages.empty() ? std::vector<std::string>{"no forward, or no backward, in this graph"}
-                                               : chain.not_a_chain},
-      {"elsewhere_bytes", chain.elsewhere},
-      {"input_bytes", chain.input},
-      {"stages", std::move(stages)}};
-}
-
-// ---- Modules
-
 namespace {
 
 // Live bytes at one node, as MemTracker sorts them: what forward made, gradients of parameters, what backward made.
@@ -94,65 +27,6 @@ struct ModuleSpan {
     empty = false;
   }
 };
-
-// One operator of a module: what dropping its result frees, and what making it again takes.
-struct DroppedOperator {
-  double bytes = 0, milliseconds = 0;
-};
-
-struct TradeOff {
-  double bytes = 0, milliseconds = 0;
-  std::vector<double> slopes, intercepts, breakpoints;
-  std::vector<std::pair<double, double>> curve;  // part of the bytes dropped, part of the time taken
-};
-
-// Returns a convex function of bytes dropped. Operators that take the least time for their bytes are dropped first.
-// While there are too many corners, the one nearest to the line through its neighbours goes.
-TradeOff trade_off(std::vector<DroppedOperator> operators, size_t segments) {
-  TradeOff result;
-  for (const DroppedOperator& one : operators) {
-    result.bytes += one.bytes;
-    result.milliseconds += one.milliseconds;
-  }
-  if (!(result.bytes > 0) || !(result.milliseconds > 0)) return result;
-  std::erase_if(operators, [](const DroppedOperator& one) { return !(one.bytes > 0); });
-  std::stable_sort(operators.begin(), operators.end(), [](const DroppedOperator& a, const DroppedOperator& b) {
-    return a.milliseconds * b.bytes < b.milliseconds * a.bytes;
-  });
-  std::vector<std::pair<double, double>> points{{0, 0}};
-  double bytes = 0, milliseconds = 0;
-  for (const DroppedOperator& one : operators) {
-    bytes += one.bytes;
-    milliseconds += one.milliseconds;
-    points.emplace_back(bytes / result.bytes, milliseconds / result.milliseconds);
-  }
-  points.back() = {1, 1};  // operators without bytes take time, too
-  result.curve = points;
-  const auto above = [&](size_t i) {
-    const auto& [x0, y0] = points[i - 1];
-    const auto& [x, y] = points[i];
-    const auto& [x1, y1] = points[i + 1];
-    return x1 > x0 ? y0 + (y1 - y0) * (x - x0) / (x1 - x0) - y : 0.0;
-  };
-  while (points.size() > segments + 1) {
-    size_t least = 1;
-    for (size_t i = 1; i + 1 < points.size(); ++i) {
-      if (above(i) < above(least)) least = i;
-    }
-    points.erase(points.begin() + static_cast<std::ptrdiff_t>(least));
-  }
-  for (size_t i = 0; i + 1 < points.size(); ++i) {
-    const auto& [x0, y0] = points[i];
-    const auto& [x1, y1] = points[i + 1];
-    if (!(x1 > x0)) continue;
-    const double slope = (y1 - y0) / (x1 - x0);
-    if (result.breakpoints.empty()) result.breakpoints.push_back(x0);
-    result.slopes.push_back(slope);
-    result.intercepts.push_back(y0 - slope * x0);
-    result.breakpoints.push_back(x1);
-  }
-  return result;
-}
 
 class ModuleStatistics {
  public:

@@ -5,7 +5,9 @@
 
 #include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/profile/traffic.h"
 
 namespace shadowgraph {
 namespace {

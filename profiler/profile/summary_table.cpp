@@ -27,19 +27,20 @@ class ModuleRows {
   ModuleRows(const ProgramCosts& costs, bool fold)
       : tree_(costs.modules().tree),
         fold_(fold),
-        blocks_(costs.graph),
+        blocks_(costs.graph()),
         nodes_(tree_.modules.size()),
         module_of_(costs.modules().of_node) {
+    const Graph& graph = costs.graph();
     const auto count = static_cast<uint32_t>(tree_.modules.size());
     for (const NodeId node : costs.nodes) {
       // Every module has the nodes of those below it. Among equal modules, equal nodes are at equal places.
-      if (!fold || costs.graph.target(node).kind() == TargetKind::kBuiltin) continue;
+      if (!fold || graph.target(node).kind() == TargetKind::kBuiltin) continue;
       for (uint32_t at = module_of_[node]; at != 0; at = tree_.modules[at].parent) nodes_[at].push_back(node);
     }
-    own_ = group_figures(costs.graph, costs.kinds, costs.flops(), costs.modules().of_node, count);
+    own_ = group_figures(graph, costs.kinds, costs.flops(), costs.modules().of_node, count);
     std::vector<uint32_t> parents;
     for (const Module& module : tree_.modules) parents.push_back(module.parent);
-    inclusive_ = group_figures(costs.graph, costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
+    inclusive_ = group_figures(graph, costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
     for (uint32_t i = count; i-- > 1;) {
       inclusive_[tree_.modules[i].parent].add_disjoint(inclusive_[i]);
       deepest_ = std::max(deepest_, tree_.modules[i].depth);
@@ -142,7 +143,7 @@ IdMap<RegionId, RegionId> outermost_composites(const Graph& graph) {
 }
 
 std::vector<SummaryRow> call_rows(const ProgramCosts& costs, bool by_name) {
-  const Graph& graph = costs.graph;
+  const Graph& graph = costs.graph();
   const auto outermost = outermost_composites(graph);
   std::vector<SummaryRow> rows;
   IdMap<RegionId, uint32_t> row_of_region(kNoGroup);
