@@ -45,6 +45,7 @@ constexpr Verb kVerbs[] = {
     {"opt", "Rewrite a saved graph by passes", declare_opt},
     {"emit", "Code that runs the graph, or the initial weights of a model", declare_emit},
     {"list", "What there is: models, devices, passes, kernels", declare_list},
+    {"operator", "What is known of one operator, from every table, and what is missing", declare_operator},
     {"calibrate", "Measure what this machine's CPU does, for estimated times", declare_calibrate},
 };
 

@@ -24,6 +24,7 @@ Work declare_capture(CLI::App& command);
 Work declare_opt(CLI::App& command);
 Work declare_emit(CLI::App& command);
 Work declare_list(CLI::App& command);
+Work declare_operator(CLI::App& command);
 Work declare_calibrate(CLI::App& command);
 
 // Verbs and options of earlier versions (moved.cpp): the tool says what they are called now, and does nothing else.

@@ -34,7 +34,7 @@ PUBLIC = {
     "kernels": ["kernels/*"],
     "profiler": ["operators", "profile", "profile/*"],
     "sharding": ["sharding/*"],
-    "viz": ["draw", "draw_colors", "draw_plan"],
+    "viz": ["draw", "draw_colors", "draw_plan", "operator_card"],
     "umbrella": ["shadowgraph"],
 }
 # The folders of core/, each with those below it that it includes. A public header of the same name is of the room.

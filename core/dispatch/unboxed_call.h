@@ -19,6 +19,7 @@
 
 #include "core/dispatch/call.h"
 #include "core/dispatch/fallback.h"
+#include "core/dispatch/fast_paths.h"
 #include "core/dispatch/operand_copies.h"
 #include "core/dispatch/operand_scan.h"
 #include "core/dispatch/unboxed_operands.h"
@@ -256,11 +257,13 @@ std::string unboxed_name() {
 
 // `aten` implements that namespace on kFakeKey, or on kCompositeKey.
 template <class... Operators>
-void register_unboxed(torch::Library& aten) {
+void register_unboxed(torch::Library& aten, std::source_location place = std::source_location::current()) {
+  (note_fast_path("aten::" + unboxed_name<Operators>(), place), ...);
   (aten.impl(unboxed_name<Operators>().c_str(), torch::CppFunction(TORCH_FN((&UnboxedCall<Operators>::fake)))), ...);
 }
 template <class... Operators>
-void register_unboxed_composite(torch::Library& aten) {
+void register_unboxed_composite(torch::Library& aten, std::source_location place = std::source_location::current()) {
+  (note_fast_path("aten::" + unboxed_name<Operators>(), place), ...);
   (aten.impl(unboxed_name<Operators>().c_str(), torch::CppFunction(TORCH_FN((&UnboxedCall<Operators>::composite)))),
    ...);
 }

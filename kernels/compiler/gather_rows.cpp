@@ -98,7 +98,7 @@ Results nll_loss_backward(const Call& call) {
 
 }  // namespace
 
-std::vector<OperatorRow> gather_rows() {
+std::vector<KernelRow> gather_rows() {
   constexpr bool kInexact = true;
   return {
       {"index_select", index_select},

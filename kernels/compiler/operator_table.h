@@ -1,6 +1,7 @@
 // Says what operators compute, a row each. Internal to kernels/compiler.
 #pragma once
 
+#include <source_location>
 #include <string_view>
 #include <vector>
 
@@ -17,7 +18,7 @@ using Results = std::vector<Typed>;
 // does.
 using ReducedDimensions = std::vector<int64_t> (*)(const Call& call);
 
-struct OperatorRow {
+struct KernelRow {
   const char* name;  // without namespace and overload; in-place variants have the row of the functional one
   // Makes one expression a result. Throws KernelError for what the row does not do.
   Results (*make)(const Call& call);
@@ -31,6 +32,8 @@ struct OperatorRow {
   Results (*make_second)(const Call& call) = nullptr;
   ReducedDimensions reduced_second = nullptr;
   size_t second_results = 0;
+
+  const char* file = std::source_location::current().file_name();  // that the row stands in
 };
 
 // ---- For several rows
@@ -46,11 +49,11 @@ bool has_two_bytes(ScalarType dtype);
 Typed multiply_add(const Call& call, Typed a, Typed b, Typed c);
 
 // Returns nullptr if there is no row. `name` is an operator's with namespace and overload: "aten::add_.Tensor".
-const OperatorRow* find_operator_row(std::string_view name);
+const KernelRow* find_kernel_row(std::string_view name);
 
-std::vector<OperatorRow> pointwise_rows();
-std::vector<OperatorRow> row_reduction_rows();
-std::vector<OperatorRow> optimizer_rows();
-std::vector<OperatorRow> gather_rows();
+std::vector<KernelRow> pointwise_rows();
+std::vector<KernelRow> row_reduction_rows();
+std::vector<KernelRow> optimizer_rows();
+std::vector<KernelRow> gather_rows();
 
 }  // namespace shadowgraph

@@ -99,7 +99,7 @@ Results sgd(const Call& call) {
 
 }  // namespace
 
-std::vector<OperatorRow> optimizer_rows() {
+std::vector<KernelRow> optimizer_rows() {
   constexpr bool kInexact = true;
   return {
       {.name = "_fused_adam_", .make = adam, .inexact = kInexact, .writes = {0, 2, 3, 4}},

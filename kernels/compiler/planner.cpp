@@ -151,16 +151,16 @@ class Planner {
     plan_.program.operands.push_back({.dtype = graph_.value(place.value).dtype});
   }
 
-  const OperatorRow& row_of(NodeId node) const {
+  const KernelRow& row_of(NodeId node) const {
     const Target& target = graph_.target(node);
-    const OperatorRow* row = target.kind() == TargetKind::kOperator ? find_operator_row(target.name()) : nullptr;
+    const KernelRow* row = target.kind() == TargetKind::kOperator ? find_kernel_row(target.name()) : nullptr;
     if (row == nullptr) throw KernelError("no kernel is made of " + target.name());
     if (row->inexact && options_.exact) throw KernelError(target.name() + " is inexact");
     if (row->make_second != nullptr && !part_) throw KernelError("results of several programs");
     return *row;
   }
   bool is_second() const { return part_ == size_t{1}; }
-  ReducedDimensions reduced_by(const OperatorRow& row) const { return is_second() ? row.reduced_second : row.reduced; }
+  ReducedDimensions reduced_by(const KernelRow& row) const { return is_second() ? row.reduced_second : row.reduced; }
 
   OperatorCall call_of(NodeId node) {
     return OperatorCall(
@@ -169,7 +169,7 @@ class Planner {
   }
 
   // Returns a tensor whose elements the node computes one by one.
-  ValueId shape_of(NodeId node, const OperatorRow& row) const {
+  ValueId shape_of(NodeId node, const KernelRow& row) const {
     const Argument* shape = row.writes.empty() ? graph_.results(node).data() : &graph_.arguments(node)[row.writes[0]];
     if (reduced_by(row) != nullptr) shape = &graph_.arguments(node)[row.input];
     if (shape == nullptr || shape->kind != ArgumentKind::kValue) throw KernelError("no result");
@@ -180,7 +180,7 @@ class Planner {
   void find_space() {
     std::optional<Dims> reduced;
     for (const NodeId node : nodes_) {
-      const OperatorRow& row = row_of(node);
+      const KernelRow& row = row_of(node);
       if (reduced_by(row) == nullptr) continue;
       const OperatorCall call = call_of(node);
       Dims dims = reduced_by(row)(call);
@@ -212,7 +212,7 @@ class Planner {
   }
 
   void add(NodeId node) {
-    const OperatorRow& row = row_of(node);
+    const KernelRow& row = row_of(node);
     for (const Argument& argument : graph_.arguments(node)) {
       if (argument.kind == ArgumentKind::kConstant) throw KernelError("a tensor that the graph holds");
       if (argument.kind == ArgumentKind::kComplex) throw KernelError("complex numbers");
@@ -362,8 +362,8 @@ std::optional<KernelPlan> plan_kernel(const Graph& graph, std::span<const NodeId
 
 std::vector<KernelPlan> plan_parts(const Graph& graph, NodeId node, const KernelOptions& options) {
   const auto all = [](ValueId) { return true; };
-  const OperatorRow* row =
-      graph.target(node).kind() == TargetKind::kOperator ? find_operator_row(graph.target(node).name()) : nullptr;
+  const KernelRow* row =
+      graph.target(node).kind() == TargetKind::kOperator ? find_kernel_row(graph.target(node).name()) : nullptr;
   std::vector<KernelPlan> plans;
   if (row == nullptr || row->make_second == nullptr) {
     plans.push_back(Planner(graph, {&node, 1}, options, all, std::nullopt).run());

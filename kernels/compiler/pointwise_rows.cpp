@@ -312,7 +312,7 @@ Results copy(const Call& call) { return {call.tensor(1)}; }
 
 }  // namespace
 
-std::vector<OperatorRow> pointwise_rows() {
+std::vector<KernelRow> pointwise_rows() {
   constexpr bool kInexact = true;
   return {
       {"clone", identity},

@@ -172,7 +172,7 @@ Results deviation_and_mean(const Call& call) {
 
 }  // namespace
 
-std::vector<OperatorRow> row_reduction_rows() {
+std::vector<KernelRow> row_reduction_rows() {
   constexpr bool kInexact = true;
   return {
       {"sum", sum, kInexact, listed_dimensions},

@@ -33,7 +33,7 @@ bool is_compilable(const c10::OperatorHandle& op) {
       name.starts_with("aten::_fused_sgd")) {
     return element_operator(op).has_value();
   }
-  return find_operator_row(name_of(op.operator_name())) != nullptr;
+  return find_kernel_row(name_of(op.operator_name())) != nullptr;
 }
 
 // Lists who is asked at an operator's kernel of one device. The boxed kernel that asks stays in libtorch's table for

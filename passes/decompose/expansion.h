@@ -22,6 +22,7 @@
 
 #include <map>
 #include <memory>
+#include <source_location>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -38,19 +39,30 @@ class CallRecording;
 class ExpansionTable {
  public:
   template <class Return, class... Args>
-  void add(const std::string& operator_name, Return (*function)(Args...)) {
+  void add(const std::string& operator_name, Return (*function)(Args...),
+           std::source_location place = std::source_location::current()) {
     Row row;
     row.kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function);
     row.inferred_schema =
         std::make_unique<c10::FunctionSchema>(c10::inferFunctionSchemaFlattenedReturns<Return(Args...)>());
     rows_.insert_or_assign(operator_name, std::move(row));
+    places_.insert_or_assign(operator_name, place);
   }
   // For whole families: gets and leaves the stack as a boxed kernel does.
   using Boxed = void (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-  void add_boxed(const std::string& operator_name, Boxed function) { boxed_.insert_or_assign(operator_name, function); }
+  void add_boxed(const std::string& operator_name, Boxed function,
+                 std::source_location place = std::source_location::current()) {
+    boxed_.insert_or_assign(operator_name, function);
+    places_.insert_or_assign(operator_name, place);
+  }
 
   bool has(const std::string& operator_name) const {
     return rows_.contains(operator_name) || boxed_.contains(operator_name);
+  }
+  // Returns where a row was added; line 0 if there is none.
+  std::source_location place(const std::string& operator_name) const {
+    const auto found = places_.find(operator_name);
+    return found == places_.end() ? std::source_location() : found->second;
   }
   // Throws Error if a row does not have its operator's signature.
   void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) const;
@@ -63,6 +75,7 @@ class ExpansionTable {
   };
   std::map<std::string, Row, std::less<>> rows_;
   std::map<std::string, Boxed, std::less<>> boxed_;
+  std::map<std::string, std::source_location, std::less<>> places_;
 };
 
 // Ends an expansion that its function cannot do; the node stays.

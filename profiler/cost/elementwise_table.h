@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string_view>
 
@@ -40,6 +41,7 @@ struct ElementwiseRow {
   std::string_view name;  // without overload: "aten::add"
   ElementwiseRule rule;
   ElementwiseWork each;
+  const char* file = std::source_location::current().file_name();
 };
 
 std::span<const ElementwiseRow> elementwise_table();

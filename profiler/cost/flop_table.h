@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string_view>
 
@@ -30,6 +31,7 @@ struct FlopRow {
   FlopRule rule;
   bool counted_by_pytorch;   // flop_registry has a formula for it
   std::string_view formula;  // for people
+  const char* file = std::source_location::current().file_name();
 };
 
 std::span<const FlopRow> flop_table();

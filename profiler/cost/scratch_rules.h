@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string_view>
 
@@ -17,6 +18,7 @@ struct ScratchRow {
   CostRule bytes;           // of one call; empty where it cannot tell
   std::string_view reason;  // which buffers, and where that stands
   std::string_view copies;  // places ("0", "12") of arguments that are copied first if they are not contiguous
+  const char* file = std::source_location::current().file_name();
 };
 
 // Returns all rows for a kind of device.

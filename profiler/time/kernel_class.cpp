@@ -126,16 +126,11 @@ std::string_view trimmed(std::string_view name) {
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
-// Keeps the class of an operator, as far as its name and facts tell.
-struct TargetClass {
-  KernelClass kind = KernelClass::kOther;
-  bool convolution = false;  // its operands say which
-  bool backward = false;
-};
+}  // namespace
 
-TargetClass class_of(const Target& called) {
+TargetKernelClass kernel_class(const Target& called) {
   using K = KernelClass;
-  TargetClass result;
+  TargetKernelClass result;
   if (called.kind() == TargetKind::kBuiltin) {
     result.kind = K::kFree;
     return result;
@@ -172,6 +167,8 @@ TargetClass class_of(const Target& called) {
   }();
   return result;
 }
+
+namespace {
 
 // Returns the argument of a formal's name; nullptr if the call has none.
 const Argument* argument_named(const Graph& graph, NodeId node, std::string_view name) {
@@ -231,7 +228,7 @@ std::optional<KernelClass> parse_kernel_class(std::string_view word) {
   return std::nullopt;
 }
 
-struct KernelClasses::Known : TargetClass {};
+struct KernelClasses::Known : TargetKernelClass {};
 
 KernelClasses::KernelClasses(const Graph& graph) : graph_(graph) {}
 KernelClasses::~KernelClasses() = default;
@@ -240,7 +237,7 @@ KernelClass KernelClasses::of(NodeId node) {
   const uint32_t target = graph_.node(node).target.index;
   if (target >= by_target_.size()) by_target_.resize(target + 1);
   std::unique_ptr<Known>& known = by_target_[target];
-  if (!known) known = std::make_unique<Known>(Known{class_of(graph_.target(node))});
+  if (!known) known = std::make_unique<Known>(Known{kernel_class(graph_.target(node))});
   if (known->convolution) return convolution_class(graph_, node, known->backward);
   if (known->kind == KernelClass::kPointwise && in_place(graph_, node)) return KernelClass::kPointwiseInPlace;
   return known->kind;

@@ -29,6 +29,8 @@ struct ShardingRules::Table {
 
   void add(std::vector<RuleText> added);
   std::shared_ptr<const KnownCall> known(const Graph& graph, NodeId node);
+  // Returns the lines of an operator, or of that which it does in place: aten::add for aten::add_. nullptr if none.
+  const std::vector<RuleText>* lines(std::string_view name) const;
 
  private:
   const RuleText* find(const NodeCall& call) const;

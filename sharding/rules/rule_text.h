@@ -76,6 +76,7 @@ struct RuleText {
   bool builtin = false;  // whether a misfit means that the call has no rule; with a user's rule it is an error
   int line = 0;
   int column = 0;
+  std::string place;  // of a built-in one, in the source tree
 };
 
 std::span<const EmbeddedFile> sharding_rule_files();  // the built-in rules, sharding/rules/*.txt

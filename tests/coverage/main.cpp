@@ -15,8 +15,7 @@
 #include <map>
 #include <sstream>
 
-#include "core/dispatch/operator_info.h"
-#include "core/dispatch/out_form.h"
+#include "core/dispatch/way_to_run.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/text.h"
 #include "tests/conformance/allow_list.h"
@@ -48,34 +47,24 @@ struct Row {
 };
 
 Row row_of(const c10::OperatorHandle& op) {
-  const OperatorInfo& info = OperatorInfo::of(op);
-  const auto refused = [&]() -> Row {
-    const std::string reason = conformance::why_refused(op);
-    return {info.name, reason.empty() ? Class::kMissing : Class::kRefused, reason};
-  };
-  switch (info.route) {
-    case Route::kRule:
-      if (info.depends_on_data) return {info.name, Class::kDataDependent, "a size can be given"};
-      return {info.name, Class::kRule, ""};
-    case Route::kComposite:
-      return {info.name, Class::kDecomposition, ""};
-    case Route::kMeta:
-      return {info.name, Class::kMeta, ""};
-    case Route::kDataDependent:
-    case Route::kNone:
+  const WayToRun way = way_to_run(op);
+  const std::string name = toString(op.operator_name());
+  switch (way.kind) {
+    case WayToRun::Kind::kRule:
+      return {name, Class::kRule, ""};
+    case WayToRun::Kind::kDecomposition:
+      return {name, Class::kDecomposition, ""};
+    case WayToRun::Kind::kOutForm:
+      return {name, Class::kOutForm, ""};
+    case WayToRun::Kind::kMeta:
+      return {name, Class::kMeta, ""};
+    case WayToRun::Kind::kDataDependent:
+      return {name, Class::kDataDependent, way.takes_sizes ? "a size can be given" : ""};
+    case WayToRun::Kind::kNone:
       break;
   }
-  if (const FreshForm* fresh = form_of_tensors(info.target)) {
-    Row row = row_of(fresh->op);
-    row.op = info.name;
-    if (row.how != Class::kRefused && row.how != Class::kMissing && row.how != Class::kDataDependent) {
-      row.how = Class::kOutForm;
-      row.note = "";
-    }
-    return row;
-  }
-  if (info.route == Route::kDataDependent) return {info.name, Class::kDataDependent, ""};
-  return refused();
+  const std::string reason = conformance::why_refused(way.form != nullptr ? way.form->op : op);
+  return {name, reason.empty() ? Class::kMissing : Class::kRefused, reason};
 }
 
 using Rows = std::map<std::string, Row>;

@@ -13,7 +13,8 @@ import sys
 import in_parts
 
 TOOL = sys.argv[1]
-VERBS = ("profile", "fit", "checkpoint", "shard", "compare", "draw", "capture", "opt", "emit", "list", "calibrate")
+VERBS = ("profile", "fit", "checkpoint", "shard", "compare", "draw", "capture", "opt", "emit", "list", "operator",
+         "calibrate")
 failures = []
 
 
@@ -65,6 +66,13 @@ def usage(folder):
     expect(2, "list", says=("WHAT",))
     expect(2, "list", "model", says=("did you mean models?",))
     expect(2, "list", "models", "--verify", says=("--verify is not taken with models",))
+    expect(0, "operator", "aten::gelu", prints=("aten::gelu(Tensor self", "core/rules/", "sharding rule"))
+    expect(1, "operator", "aten::gelo", says=("there is no operator 'aten::gelo'; did you mean aten::gelu?",))
+    expect(1, "operator", "gelu", says=("did you mean aten::gelu?",))
+    expect(2, "operator", says=("NAME",))
+    cards = json.loads(expect(0, "operator", "aten::add.Tensor", "--json"))
+    if [card["name"] for card in cards] != ["aten::add.Tensor"] or not all(row["says"] for row in cards[0]["rows"]):
+        failures.append(f"operator --json: {cards}")
 
 
 def moved(folder):

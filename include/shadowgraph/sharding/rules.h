@@ -60,6 +60,14 @@ class ShardingRules {
   // text, each with its `if`, are alternatives. Throws ParseError with line and column.
   void add(std::string_view text);
 
+  // What is known of an operator before any call of it.
+  struct OfOperator {
+    RuleSource source = RuleSource::kReplicated;
+    std::vector<std::string> lines;  // alternatives with their conditions, or the name of a class
+    std::string place;               // "sharding/rules/builtin.txt:12", of the first; "" for a user's
+  };
+  OfOperator of_operator(const Target& target) const;
+
   // Depends on the node's call and its values' geometry alone; the strategies of a call are worked out once. Throws
   // Error, naming node, operator and rule, if a user's rule does not fit the call; one that no built-in line fits has
   // no rule.
