@@ -367,13 +367,12 @@ void Parser::constant_line() {
 }
 
 void Parser::guard_line() {
-  static constexpr std::string_view kKinds[] = {"rank", "size", "sizes", "host_value"};
   cursor_.peek();
   const Place place = cursor_.place();
-  const auto kind = std::find(std::begin(kKinds), std::end(kKinds), cursor_.take_identifier());
-  if (kind == std::end(kKinds)) cursor_.fail_at(place, "no kind of dependency", "rank, size, sizes or host_value");
+  const auto kind = parse_guard_kind(cursor_.take_identifier());
+  if (!kind) cursor_.fail_at(place, "no kind of dependency", "rank, size, sizes or host_value");
   Guard guard;
-  guard.kind = static_cast<Guard::Kind>(kind - std::begin(kKinds));
+  guard.kind = *kind;
   cursor_.expect('(');
   guard.value = take_value(true);
   if (cursor_.eat(',')) guard.dimension = cursor_.take_int();

@@ -242,10 +242,8 @@ void Writer::constant_line(uint32_t n, ConstantId id) {
 }
 
 void Writer::guard_line(const Guard& guard) {
-  // In the order of the enumeration; the parser has the same words.
-  static constexpr std::string_view kKinds[] = {"rank", "size", "sizes", "host_value"};
   put("depends ");
-  put(kKinds[static_cast<size_t>(guard.kind)]);
+  put(guard_word(guard.kind));
   put('(');
   number('%', numbering_.of(guard.value));
   // Only a guard on one size has a dimension.
