@@ -66,6 +66,10 @@ class Reinplacer {
     Kind kind = Kind::kCopy;
     const Target* target = nullptr;  // kInPlace
   };
+  // A written operand, and the result that stands for it.
+  struct Write {
+    ValueId operand, made;
+  };
   struct StorageFacts {
     uint32_t last_read = 0;         // ordinal
     uint32_t read_before = 0;       // the reader before that
@@ -77,6 +81,8 @@ class Reinplacer {
     bool returned = false;          // by sg::output or sg::gradient
   };
 
+  class Build;
+
   void look();
   StorageId merged(StorageId storage) {
     while (into_[storage.index].valid()) storage = into_[storage.index];
@@ -85,6 +91,9 @@ class Reinplacer {
   bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId());
   bool may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except = NodeId());
   void merge(ValueId operand, ValueId result);
+  std::vector<Write> writes_of(NodeId n, const OperatorFacts& facts) const;
+  bool reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes);
+  bool goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write, NodeId scatter);
   bool decide_operator(NodeId n, uint32_t ordinal);
   bool decide_scatter(NodeId n, uint32_t ordinal);
   bool decide_write_back(NodeId n);
@@ -294,90 +303,98 @@ std::optional<TensorGeometry> Reinplacer::region(NodeId n) const {
   return geometry;
 }
 
-bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
-  const Target* target = in_place(n);
-  if (target == nullptr) return false;
-  const OperatorFacts& facts = target->facts();
+// Pairs the operands that an in-place operator writes with the results that stand for them; nothing if it cannot. A
+// functional call gives its results first, then what it wrote: the last results stand for the written arguments.
+std::vector<Reinplacer::Write> Reinplacer::writes_of(NodeId n, const OperatorFacts& facts) const {
   const auto arguments = read_.arguments(n);
   const auto results = read_.results(n);
-  if (results.size() < facts.written.size()) return false;
-  // A functional call gives its results first, then what it wrote: the last results stand for the written arguments.
+  if (results.size() < facts.written.size()) return {};
   const size_t fresh = results.size() - facts.written.size();
-  std::vector<std::pair<ValueId, ValueId>> pairs;
+  std::vector<Write> writes;
   for (size_t w = 0; w < facts.written.size(); ++w) {
     std::vector<ValueId> operands;
     std::vector<ValueId> made;
     read_.for_each_value(arguments.subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
     read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { made.push_back(v); });
-    if (operands.size() != made.size()) return false;
-    for (size_t i = 0; i < made.size(); ++i) pairs.emplace_back(operands[i], made[i]);
+    if (operands.size() != made.size()) return {};
+    for (size_t i = 0; i < made.size(); ++i) writes.push_back({operands[i], made[i]});
   }
-  if (pairs.empty()) return false;
-  // A value computed from the very place that it is scattered into: written there at once.
-  NodeId scatter;
-  if (pairs.size() == 1 && !read_.has_uses(pairs[0].second)) return false;
-  if (pairs.size() == 1) scatter = only_scatter(pairs[0].second);
-  // Whether a written storage is an operand elsewhere, too: add_(x, x.t()) reads what it has written already.
-  const auto overlaps = [&](const std::vector<std::pair<ValueId, ValueId>>& writes) {
-    bool found = false;
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      const bool is_written = std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end();
-      read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
-        const StorageId storage = read_.value(v).storage;
-        uint32_t same = 0;
-        for (const auto& [operand, made] : writes) {
-          if (storage.valid() && merged(storage) == merged(read_.value(operand).storage)) ++same;
-        }
-        found = found || same > (is_written ? 1U : 0U);
-      });
-    }
-    return found;
-  };
-  if (overlaps(pairs)) return false;
-  if (scatter.valid()) {
-    // With %2 = mul(%1, 2) and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) alone will do. %1
-    // must be laid out as the slice is, and the kernel give the same bits there: some sum in another order when strides
-    // differ.
-    const auto [operand, made] = pairs[0];
-    const auto arguments_of = read_.arguments(scatter);
-    const auto place = region(scatter);
-    const Value& value = read_.value(operand);
-    if (place && bits_[operand] == 0 && arguments_of[0].kind == ArgumentKind::kValue && value.storage.valid() &&
-        read_.value(arguments_of[0].ref.value).storage == value.storage && place->dtype == value.dtype &&
-        read_.value(made).dtype == value.dtype && !storages_[read_.value(made).storage.index].saved) {
-      const StridedView there{{place->sizes.data(), place->sizes.size()},
-                              {place->strides.data(), place->strides.size()},
-                              place->offset,
-                              place->itemsize()};
-      const ValueId whole = read_.results(scatter).front().ref.value;
-      // Nothing may read the place between the two.
-      const StorageFacts& storage = storages_[value.storage.index];
-      const bool alone = storage.last_read == ordinal_[scatter] && storage.read_before <= ordinal;
-      const FunctionalForm* form = functional_form(*target);
-      const StridedView dense = view_of(read_, made);
-      const bool same_bits =
-          form &&
-          ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(read_, n)) ||
-           same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
-      const bool same_sizes =
-          std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end());
-      if (same_sizes && same_bits && same_geometry(there, view_of(read_, operand)) && alone &&
-          may_take(arguments_of[0].ref.value, whole, ordinal, scatter)) {
-        decisions_[n] = {Kind::kInPlace, target};
-        decisions_[scatter].kind = Kind::kGone;
-        into_[read_.value(made).storage.index] = merged(value.storage);
-        merge(arguments_of[0].ref.value, whole);
-        ++result.operators;
-        ++result.scatters;
-        return true;
+  return writes;
+}
+
+// Says whether a written storage is an operand elsewhere, too: add_(x, x.t()) reads what it has written already.
+bool Reinplacer::reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes) {
+  const auto arguments = read_.arguments(n);
+  bool found = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool is_written = std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end();
+    read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
+      const StorageId storage = read_.value(v).storage;
+      uint32_t same = 0;
+      for (const Write& write : writes) {
+        if (storage.valid() && merged(storage) == merged(read_.value(write.operand).storage)) ++same;
       }
-    }
+      found = found || same > (is_written ? 1U : 0U);
+    });
   }
-  for (const auto& [operand, made] : pairs) {
-    if (!may_take(operand, made, ordinal)) return false;
+  return found;
+}
+
+// Says whether a value computed from the very place that it is scattered into can be written there at once. With
+// %2 = mul(%1, 2) and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) alone will do. %1 must be
+// laid out as the slice is, and the kernel give the same bits there: some sum in another order when strides differ.
+bool Reinplacer::goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write,
+                                   NodeId scatter) {
+  const auto arguments = read_.arguments(scatter);
+  const auto place = region(scatter);
+  const Value& value = read_.value(write.operand);
+  if (!place || bits_[write.operand] != 0 || arguments[0].kind != ArgumentKind::kValue || !value.storage.valid() ||
+      read_.value(arguments[0].ref.value).storage != value.storage || place->dtype != value.dtype ||
+      read_.value(write.made).dtype != value.dtype || storages_[read_.value(write.made).storage.index].saved) {
+    return false;
+  }
+  const StridedView there{{place->sizes.data(), place->sizes.size()},
+                          {place->strides.data(), place->strides.size()},
+                          place->offset,
+                          place->itemsize()};
+  const StridedView dense = view_of(read_, write.made);
+  if (!std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end())) return false;
+  const FunctionalForm* form = functional_form(target);
+  const bool same_bits =
+      form && ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(read_, n)) ||
+               same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
+  // Nothing may read the place between the two.
+  const StorageFacts& storage = storages_[value.storage.index];
+  const bool alone = storage.last_read == ordinal_[scatter] && storage.read_before <= ordinal;
+  const ValueId whole = read_.results(scatter).front().ref.value;
+  return same_bits && same_geometry(there, view_of(read_, write.operand)) && alone &&
+         may_take(arguments[0].ref.value, whole, ordinal, scatter);
+}
+
+bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
+  const Target* target = in_place(n);
+  if (target == nullptr) return false;
+  const OperatorFacts& facts = target->facts();
+  const std::vector<Write> writes = writes_of(n, facts);
+  if (writes.empty()) return false;
+  NodeId scatter;
+  if (writes.size() == 1 && !read_.has_uses(writes[0].made)) return false;
+  if (writes.size() == 1) scatter = only_scatter(writes[0].made);
+  if (reads_what_it_writes(n, facts, writes)) return false;
+  if (scatter.valid() && goes_with_scatter(n, ordinal, *target, writes[0], scatter)) {
+    decisions_[n] = {Kind::kInPlace, target};
+    decisions_[scatter].kind = Kind::kGone;
+    merge(writes[0].operand, writes[0].made);
+    merge(read_.arguments(scatter)[0].ref.value, read_.results(scatter).front().ref.value);
+    ++result.operators;
+    ++result.scatters;
+    return true;
+  }
+  for (const Write& write : writes) {
+    if (!may_take(write.operand, write.made, ordinal)) return false;
   }
   decisions_[n] = {Kind::kInPlace, target};
-  for (const auto& [operand, made] : pairs) merge(operand, made);
+  for (const Write& write : writes) merge(write.operand, write.made);
   ++result.operators;
   return true;
 }
@@ -436,25 +453,58 @@ bool Reinplacer::decide() {
 
 // ---- The graph anew
 
-Graph Reinplacer::build() {
-  Graph made;
-  NodeEmitter emitter(read_, made);
-  GraphRebuild carried(read_, made);
-  IdMap<ValueId, ValueId> now;
-  IdMap<StorageId, StorageId> storages;
-  const auto value_of = [&](ValueId v) { return std::as_const(now)[v]; };
+// Makes each node as it was decided, into a new graph.
+class Reinplacer::Build {
+  // Maps values read to values made. Stands first, since its type is deduced.
+  auto value_of() const {
+    return [this](ValueId v) { return now_[v]; };
+  }
+
+ public:
+  explicit Build(Reinplacer& decided)
+      : decided_(decided), read_(decided.read_), emitter_(read_, made_), carried_(read_, made_) {}
+
+  Graph run() {
+    for (const NodeId n : read_.nodes()) {
+      const Decision decision = std::as_const(decided_.decisions_)[n];
+      carried_.enter_region(read_.node(n).region, value_of());
+      emitter_.stand_for(n, carried_.made(read_.node(n).forward));
+      std::vector<Argument> arguments;
+      for (const Argument& argument : read_.arguments(n)) arguments.push_back(emitter_.mapped(argument, value_of()));
+      switch (decision.kind) {
+        case Kind::kCopy:
+          copy(n, arguments);
+          break;
+        case Kind::kInPlace:
+          call_in_place(n, *decision.target, arguments);
+          break;
+        case Kind::kView:
+          scatter_to_view(n, arguments);
+          break;
+        case Kind::kGone:
+          read_.for_each_output(n, [&](ValueId v) { now_[v] = arguments[0].ref.value; });
+          break;
+      }
+      carried_.done(n);
+    }
+    carried_.finish(value_of(), [&](StorageId s) { return std::as_const(storages_)[decided_.merged(s)]; });
+    return std::move(made_);
+  }
+
+ private:
   // Merged storages are one, made where the first of them was born.
-  const auto storage_of = [&](StorageId old, NodeId born) {
-    StorageId& storage = storages[merged(old)];
-    if (!storage.valid()) storage = carried.storage(merged(old), born);
+  StorageId storage_of(StorageId old, NodeId born) {
+    StorageId& storage = storages_[decided_.merged(old)];
+    if (!storage.valid()) storage = carried_.storage(decided_.merged(old), born);
     return storage;
-  };
+  }
+
   // A result as it was, but for where it lives; `like` gives another geometry.
-  const auto define = [&](NodeId node, ValueId old, ValueId like) {
+  ValueId define(NodeId node, ValueId old, ValueId like) {
     const Value& value = read_.value(like);
     ValueId result;
     if (value.kind != ValueKind::kTensor) {
-      result = made.new_scalar(node, value.kind);
+      result = made_.new_scalar(node, value.kind);
     } else {
       TensorMeta spec;
       spec.dtype = value.dtype;
@@ -465,85 +515,82 @@ Graph Reinplacer::build() {
       spec.layout = value.layout;
       spec.requires_grad = read_.value(old).requires_grad;
       if (value.storage.valid()) spec.storage = storage_of(value.storage, node);
-      result = made.new_tensor(node, spec);
+      result = made_.new_tensor(node, spec);
     }
-    now[old] = result;
+    now_[old] = result;
     return result;
-  };
-  const auto results_like = [&](NodeId node, std::span<const Argument> results, auto&& like) {
+  }
+
+  template <class Like>
+  std::vector<Argument> results_like(NodeId node, std::span<const Argument> results, Like&& like) {
     std::vector<Argument> copies;
     for (const Argument& argument : results) {
-      copies.push_back(emitter.mapped(argument, [&](ValueId v) { return define(node, v, like(v)); }));
+      copies.push_back(emitter_.mapped(argument, [&](ValueId v) { return define(node, v, like(v)); }));
     }
     return copies;
-  };
-  const auto same = [](ValueId v) { return v; };
-
-  for (const NodeId n : read_.nodes()) {
-    const Decision decision = std::as_const(decisions_)[n];
-    carried.enter_region(read_.node(n).region, value_of);
-    emitter.stand_for(n, carried.made(read_.node(n).forward));
-    std::vector<Argument> arguments;
-    for (const Argument& argument : read_.arguments(n)) arguments.push_back(emitter.mapped(argument, value_of));
-    const auto results = read_.results(n);
-    switch (decision.kind) {
-      case Kind::kCopy: {
-        const NodeId node = emitter.append(carried.target(read_.node(n).target), arguments);
-        made.set_results(node, results_like(node, results, same));
-        carried.node(n, node);
-        carried.saved(n, node, value_of);
-        break;
-      }
-      case Kind::kInPlace: {
-        const OperatorFacts& facts = decision.target->facts();
-        const NodeId node = emitter.append(carried.target(*decision.target), arguments);
-        const size_t fresh = results.size() - facts.written.size();
-        std::vector<Argument> copies = results_like(node, results.subspan(0, fresh), same);
-        for (size_t w = 0; w < facts.written.size(); ++w) {
-          std::vector<ValueId> operands;
-          read_.for_each_value(read_.arguments(n).subspan(facts.written[w], 1),
-                               [&](ValueId v) { operands.push_back(v); });
-          // relu_ returns its operand, a value of its own here; _foreach_add_ returns nothing, and later readers of the
-          // result read the operand.
-          const bool returned = std::any_of(facts.aliases.begin(), facts.aliases.end(),
-                                            [&](const auto& a) { return a.argument == facts.written[w]; });
-          size_t next = 0;
-          const auto operand = [&](ValueId) { return operands[next++]; };
-          if (returned) {
-            copies.push_back(results_like(node, results.subspan(fresh + w, 1), operand).front());
-          } else {
-            read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { now[v] = value_of(operand(v)); });
-          }
-        }
-        made.set_results(node, copies);
-        carried.node(n, node);
-        carried.saved(n, node, value_of);
-        break;
-      }
-      case Kind::kView: {
-        const Scatter& scatter = *scatter_of(read_.target(n));
-        const TensorGeometry place = *region(n);
-        const Argument source = arguments[1];
-        const ValueId base = arguments[0].ref.value;
-        arguments.erase(arguments.begin() + 1);
-        const NodeId node = emitter.append(emitter.target(scatter.view), arguments);
-        const StorageId storage = made.value(base).storage;
-        const ValueId view = emitter.add_result(node, place, storage);
-        carried.node(n, emitter.append(emitter.target("aten::copy_"),
-                                       {Argument::of_value(view), source, Argument::of_bool(false)}));
-        emitter.add_result(made.last(), place, storage);
-        now[results.front().ref.value] = base;
-        break;
-      }
-      case Kind::kGone:
-        read_.for_each_output(n, [&](ValueId v) { now[v] = arguments[0].ref.value; });
-        break;
-    }
-    carried.done(n);
   }
-  carried.finish(value_of, [&](StorageId s) { return std::as_const(storages)[merged(s)]; });
-  return made;
-}
+  std::vector<Argument> same_results(NodeId node, std::span<const Argument> results) {
+    return results_like(node, results, [](ValueId v) { return v; });
+  }
+
+  void copy(NodeId n, const std::vector<Argument>& arguments) {
+    const NodeId node = emitter_.append(carried_.target(read_.node(n).target), arguments);
+    made_.set_results(node, same_results(node, read_.results(n)));
+    carried_.node(n, node);
+    carried_.saved(n, node, value_of());
+  }
+
+  void call_in_place(NodeId n, const Target& target, const std::vector<Argument>& arguments) {
+    const OperatorFacts& facts = target.facts();
+    const auto results = read_.results(n);
+    const NodeId node = emitter_.append(carried_.target(target), arguments);
+    const size_t fresh = results.size() - facts.written.size();
+    std::vector<Argument> copies = same_results(node, results.subspan(0, fresh));
+    for (size_t w = 0; w < facts.written.size(); ++w) {
+      std::vector<ValueId> operands;
+      read_.for_each_value(read_.arguments(n).subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
+      // relu_ returns its operand, a value of its own here; _foreach_add_ returns nothing, and later readers of the
+      // result read the operand.
+      const bool returned = std::any_of(facts.aliases.begin(), facts.aliases.end(),
+                                        [&](const auto& a) { return a.argument == facts.written[w]; });
+      size_t next = 0;
+      const auto operand = [&](ValueId) { return operands[next++]; };
+      if (returned) {
+        copies.push_back(results_like(node, results.subspan(fresh + w, 1), operand).front());
+      } else {
+        read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { now_[v] = value_of()(operand(v)); });
+      }
+    }
+    made_.set_results(node, copies);
+    carried_.node(n, node);
+    carried_.saved(n, node, value_of());
+  }
+
+  void scatter_to_view(NodeId n, std::vector<Argument>& arguments) {
+    const Scatter& scatter = *scatter_of(read_.target(n));
+    const TensorGeometry place = *decided_.region(n);
+    const Argument source = arguments[1];
+    const ValueId base = arguments[0].ref.value;
+    arguments.erase(arguments.begin() + 1);
+    const NodeId node = emitter_.append(emitter_.target(scatter.view), arguments);
+    const StorageId storage = made_.value(base).storage;
+    const ValueId view = emitter_.add_result(node, place, storage);
+    carried_.node(n, emitter_.append(emitter_.target("aten::copy_"),
+                                     {Argument::of_value(view), source, Argument::of_bool(false)}));
+    emitter_.add_result(made_.last(), place, storage);
+    now_[read_.results(n).front().ref.value] = base;
+  }
+
+  Reinplacer& decided_;
+  const Graph& read_;
+  Graph made_;
+  NodeEmitter emitter_;
+  GraphRebuild carried_;
+  IdMap<ValueId, ValueId> now_;
+  IdMap<StorageId, StorageId> storages_;
+};
+
+Graph Reinplacer::build() { return Build(*this).run(); }
 
 }  // namespace
 
