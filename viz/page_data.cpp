@@ -26,6 +26,54 @@ using nlohmann::json;
 constexpr uint32_t kNoNumber = 0xFFFFFFFFU;
 constexpr size_t kMostPlannedStorages = 200'000;  // beyond so many, the page itself places the blocks that it shows
 
+// The columns of nodes, in the order in which the page has them.
+struct CallColumns {
+  explicit CallColumns(Columns& columns)
+      : target(columns.plain("node.target")),
+        phase(columns.plain("node.phase")),
+        module(columns.delta("node.module")),
+        region(columns.delta("node.region")),
+        forward(columns.plain("node.forward")),
+        source(columns.delta("node.source")),
+        constant(columns.plain("node.constants")),
+        name(columns.plain("node.name")),
+        inputs(columns.plain("node.inputs")),
+        outputs(columns.plain("node.outputs")),
+        saved(columns.plain("node.saved")),
+        category(columns.plain("node.category")),
+        input_value(columns.plain("input.value")),
+        input_place(columns.plain("input.place")),
+        saved_value(columns.plain("saved.value")),
+        saved_role(columns.plain("saved.role")) {}
+
+  Column &target, &phase, &module, &region, &forward, &source, &constant, &name, &inputs, &outputs, &saved, &category;
+  Column &input_value, &input_place;  // of all nodes, one after the other
+  Column &saved_value, &saved_role;
+};
+
+struct CostColumns {
+  explicit CostColumns(Columns& columns)
+      : matmul(columns.plain("node.matmul")),
+        elementwise(columns.plain("node.elementwise")),
+        transcendental(columns.plain("node.transcendental")),
+        read(columns.plain("node.read")),
+        written(columns.plain("node.written")),
+        scratch(columns.plain("node.scratch")),
+        scratch_source(columns.plain("node.scratch_source")),
+        uncovered(columns.plain("node.uncovered")) {}
+
+  Column &matmul, &elementwise, &transcendental, &read, &written, &scratch, &scratch_source, &uncovered;
+};
+
+struct TimeColumns {
+  explicit TimeColumns(Columns& columns)
+      : picoseconds(columns.plain("node.picoseconds")),
+        kernel(columns.plain("node.kernel")),
+        bound(columns.plain("node.bound")) {}
+
+  Column &picoseconds, &kernel, &bound;
+};
+
 class PageData {
  public:
   PageData(const Profile& profile, const PageRole& role)
@@ -90,94 +138,94 @@ class PageData {
   }
 
   void nodes() {
-    Column &target = columns_.plain("node.target"), &phase = columns_.plain("node.phase"),
-           &module = columns_.delta("node.module"), &region = columns_.delta("node.region"),
-           &forward = columns_.plain("node.forward"), &source = columns_.delta("node.source"),
-           &constant = columns_.plain("node.constants"), &name = columns_.plain("node.name"),
-           &inputs = columns_.plain("node.inputs"), &outputs = columns_.plain("node.outputs"),
-           &saved = columns_.plain("node.saved"), &category = columns_.plain("node.category");
-    Column &input_value = columns_.plain("input.value"), &input_place = columns_.plain("input.place");
-    Column &saved_value = columns_.plain("saved.value"), &saved_role = columns_.plain("saved.role");
-    Column &matmul = columns_.plain("node.matmul"), &elementwise = columns_.plain("node.elementwise"),
-           &transcendental = columns_.plain("node.transcendental"), &read = columns_.plain("node.read"),
-           &written = columns_.plain("node.written"), &scratch = columns_.plain("node.scratch"),
-           &scratch_source = columns_.plain("node.scratch_source"), &uncovered = columns_.plain("node.uncovered");
-    const StepTime* time = profile_.time();
-    Column* picoseconds = time != nullptr ? &columns_.plain("node.picoseconds") : nullptr;
-    Column* kernel = time != nullptr ? &columns_.plain("node.kernel") : nullptr;
-    Column* bound = time != nullptr ? &columns_.plain("node.bound") : nullptr;
-    const Traffic& traffic = costs_.traffic();
-    const IdMap<NodeId, uint32_t>& module_of = costs_.modules().of_node;
-    const auto number = [this](ValueId value) { return number_of(value); };
-    uint32_t next_value = 0;
+    CallColumns calls(columns_);
+    CostColumns costs(columns_);
+    std::optional<TimeColumns> times;
+    if (profile_.time() != nullptr) times.emplace(columns_);
     for (uint32_t i = 0; i < costs_.nodes.size(); ++i) {
       const NodeId id = costs_.nodes[i];
-      const Node& node = graph_.node(id);
-      target.add(target_number(node.target));
-      phase.add(node.phase.index);
-      category.add(static_cast<int64_t>(category_of(graph_, id)));
-      module.add(module_of[id]);
-      region.add(node.region.valid() ? node.region.index : 0);
-      const uint32_t of = number_of(node.forward);
-      forward.add(of == kNoNumber || of >= i ? 0 : i - of);
-      source.add(texts_.number(graph_.text_or_empty(node.source)));
-      const std::string placeholder = placeholder_name(graph_, id);
-      name.add(texts_.number(placeholder));
-      constant.add(texts_.number(placeholder.empty() ? constant_text(graph_, id, number) : std::string()));
-
-      const OperatorFacts& facts = graph_.facts(node.target);
-      const auto actual = graph_.arguments(id);
-      int64_t input_count = 0;
-      for (size_t place = 0; place < actual.size(); ++place) {
-        const bool writes = std::find(facts.written.begin(), facts.written.end(), place) != facts.written.end();
-        graph_.for_each_value(actual.subspan(place, 1), [&](ValueId value) {
-          const uint32_t number = number_of(value);
-          if (number == kNoNumber || number >= next_value) return;
-          ++input_count;
-          input_value.add(next_value - 1 - number);
-          input_place.add(static_cast<int64_t>(place) * 2 + (writes ? 1 : 0));
-        });
-      }
-      inputs.add(input_count);
-      int64_t output_count = 0;
-      graph_.for_each_output(id, [&](ValueId value) {
-        if (number_of(value) != next_value) return;
-        ++output_count;
-        ++next_value;
-      });
-      outputs.add(output_count);
-      int64_t saved_count = 0;
-      for (const SavedTensor& tensor : graph_.saved(id)) {
-        const uint32_t number = number_of(tensor.value);
-        if (number == kNoNumber || number >= next_value) continue;
-        ++saved_count;
-        saved_value.add(next_value - 1 - number);
-        saved_role.add(static_cast<int64_t>(tensor.role));
-      }
-      saved.add(saved_count);
-
-      const NodeFlops& flops = profile_.of(id);
-      matmul.add(flops.matmul);
-      elementwise.add(flops.elementwise);
-      transcendental.add(flops.transcendental);
-      uncovered.add(profile_.node_flops().is_uncovered(id) ? 1 : 0);
-      read.add(traffic.of(id).read);
-      written.add(traffic.of(id).written);
-      scratch.add(profile_.scratch(id).bytes);
-      scratch_source.add(static_cast<int64_t>(profile_.scratch(id).source));
-      if (time != nullptr) {
-        picoseconds->add(std::llround(time->of(id).seconds * 1e12));
-        kernel->add(static_cast<int64_t>(time->of(id).kind));
-        bound->add(static_cast<int64_t>(time->of(id).bound));
-      }
-      if (graph_.has_notes(id)) {
-        json list = json::array();
-        graph_.for_each_note(id, [&](std::string_view key, std::string_view text) {
-          list.push_back({std::string(key), std::string(text)});
-        });
-        notes_.push_back({i, std::move(list)});
-      }
+      add_call(calls, i, id);
+      add_operands(calls, id);
+      add_costs(costs, id);
+      if (times) add_time(*times, profile_.time()->of(id));
+      if (graph_.has_notes(id)) add_notes(i, id);
     }
+  }
+
+  void add_call(CallColumns& to, uint32_t i, NodeId id) {
+    const Node& node = graph_.node(id);
+    to.target.add(target_number(node.target));
+    to.phase.add(node.phase.index);
+    to.category.add(static_cast<int64_t>(category_of(graph_, id)));
+    to.module.add(costs_.modules().of_node[id]);
+    to.region.add(node.region.valid() ? node.region.index : 0);
+    const uint32_t of = number_of(node.forward);
+    to.forward.add(of == kNoNumber || of >= i ? 0 : i - of);
+    to.source.add(texts_.number(graph_.text_or_empty(node.source)));
+    const std::string placeholder = placeholder_name(graph_, id);
+    to.name.add(texts_.number(placeholder));
+    const auto number = [this](ValueId value) { return number_of(value); };
+    to.constant.add(texts_.number(placeholder.empty() ? constant_text(graph_, id, number) : std::string()));
+  }
+
+  // A value is said by its distance from the next one to be made.
+  void add_operands(CallColumns& to, NodeId id) {
+    const OperatorFacts& facts = graph_.facts(graph_.node(id).target);
+    const auto actual = graph_.arguments(id);
+    int64_t input_count = 0;
+    for (size_t place = 0; place < actual.size(); ++place) {
+      const bool writes = std::find(facts.written.begin(), facts.written.end(), place) != facts.written.end();
+      graph_.for_each_value(actual.subspan(place, 1), [&](ValueId value) {
+        const uint32_t number = number_of(value);
+        if (number == kNoNumber || number >= next_value_) return;
+        ++input_count;
+        to.input_value.add(next_value_ - 1 - number);
+        to.input_place.add(static_cast<int64_t>(place) * 2 + (writes ? 1 : 0));
+      });
+    }
+    to.inputs.add(input_count);
+    int64_t output_count = 0;
+    graph_.for_each_output(id, [&](ValueId value) {
+      if (number_of(value) != next_value_) return;
+      ++output_count;
+      ++next_value_;
+    });
+    to.outputs.add(output_count);
+    int64_t saved_count = 0;
+    for (const SavedTensor& tensor : graph_.saved(id)) {
+      const uint32_t number = number_of(tensor.value);
+      if (number == kNoNumber || number >= next_value_) continue;
+      ++saved_count;
+      to.saved_value.add(next_value_ - 1 - number);
+      to.saved_role.add(static_cast<int64_t>(tensor.role));
+    }
+    to.saved.add(saved_count);
+  }
+
+  void add_costs(CostColumns& to, NodeId id) {
+    const NodeFlops& flops = profile_.of(id);
+    to.matmul.add(flops.matmul);
+    to.elementwise.add(flops.elementwise);
+    to.transcendental.add(flops.transcendental);
+    to.uncovered.add(profile_.node_flops().is_uncovered(id) ? 1 : 0);
+    to.read.add(costs_.traffic().of(id).read);
+    to.written.add(costs_.traffic().of(id).written);
+    to.scratch.add(profile_.scratch(id).bytes);
+    to.scratch_source.add(static_cast<int64_t>(profile_.scratch(id).source));
+  }
+
+  static void add_time(TimeColumns& to, const NodeTime& time) {
+    to.picoseconds.add(std::llround(time.seconds * 1e12));
+    to.kernel.add(static_cast<int64_t>(time.kind));
+    to.bound.add(static_cast<int64_t>(time.bound));
+  }
+
+  void add_notes(uint32_t i, NodeId id) {
+    json list = json::array();
+    graph_.for_each_note(id, [&](std::string_view key, std::string_view text) {
+      list.push_back({std::string(key), std::string(text)});
+    });
+    notes_.push_back({i, std::move(list)});
   }
 
   // Numbers lists of numbers (sizes and strides) by their text, each once.
@@ -375,6 +423,7 @@ class PageData {
   IdMap<ValueId, uint32_t> value_number_{kNoNumber};
   IdMap<StorageId, uint32_t> storage_number_{kNoNumber};
   std::vector<ValueId> value_order_;
+  uint32_t next_value_ = 0;  // how many values the nodes so far made
   std::vector<StorageId> storage_order_;
 };
 

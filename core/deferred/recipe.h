@@ -86,6 +86,7 @@ class Recipe {
     std::vector<Step> steps;
     std::unordered_map<StorageId, Snapshots::Snapshot> snapshots;
   };
+  class Grouping;
   Reached reach(std::span<const StorageId> wanted, NodeId node, const Snapshots* snapshots);
 
   const Graph& graph_;

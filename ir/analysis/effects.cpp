@@ -3,13 +3,14 @@
 //
 //     %1 = aten::add_(%0, %0) @s0       reads s0@0, writes s0: 0 -> 1
 //     %2 = aten::mul(%0, %0)  @s2       reads s0@1: the older name %0 reads what was written through %1
+#include "shadowgraph/analysis/effects.h"
+
 #include <algorithm>
 #include <string_view>
 
 #include "ir/analysis/written_arguments.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
-#include "shadowgraph/analysis/effects.h"
 
 namespace shadowgraph {
 namespace {
@@ -105,81 +106,34 @@ StorageId Effects::generator_for(c10::Device device) {
   return id;
 }
 
-Effects Effects::of(const Graph& graph) {
-  Effects result;
-  result.storage_count_ = graph.storage_count();
-  result.entries_.resize(graph.node_capacity());
-  result.versions_.assign(graph.storage_count(), 0);
-  result.reads_.reserve(size_t{graph.node_count()} * 2);
-  // For each storage, the last node (as 1 + its ordinal) that was seen to read or write it. A node that names a storage
-  // twice reads it once.
-  std::vector<uint32_t> last_read(graph.storage_count(), 0);
-  std::vector<uint32_t> last_write(graph.storage_count(), 0);
-  std::vector<bool> unknown_seen(graph.target_count());
-  uint32_t ordinal = 0;
+// Visits the nodes in program order.
+class Effects::Walk {
+ public:
+  Walk(const Graph& graph, Effects& result)
+      : graph_(graph),
+        result_(result),
+        last_read_(graph.storage_count(), 0),
+        last_write_(graph.storage_count(), 0),
+        unknown_seen_(graph.target_count()) {}
 
-  for (NodeId n : graph.nodes()) {
-    if (++ordinal > graph.node_capacity()) break;  // a cycle in a broken list
-    const TargetId target = graph.node(n).target;
-    Entry& entry = result.entries_[n.index];
-    entry.reads = static_cast<uint32_t>(result.reads_.size());
-    entry.writes = static_cast<uint32_t>(result.writes_.size());
+  void visit(NodeId n) {
+    ++ordinal_;
+    const TargetId target = graph_.node(n).target;
+    Entry& entry = result_.entries_[n.index];
+    entry.reads = static_cast<uint32_t>(result_.reads_.size());
+    entry.writes = static_cast<uint32_t>(result_.writes_.size());
     // Broken graphs are analysed, too: the verifier asks for effects before it knows that all is well.
-    if (target.index >= graph.target_count()) continue;
-    const OperatorFacts& facts = graph.facts(target);
-    const auto arguments = graph.arguments(n);
-
-    const auto read = [&](const Value& value) {
-      const StorageId s = value.storage;
-      if (s.index >= last_read.size() || last_read[s.index] == ordinal) return;
-      last_read[s.index] = ordinal;
-      result.reads_.push_back({s, result.versions_[s.index]});
-    };
-    const auto write = [&](const Value& value) {
-      const StorageId s = value.storage;
-      if (s.index >= last_write.size() || last_write[s.index] == ordinal) return;
-      last_write[s.index] = ordinal;
-      uint32_t& version = result.versions_[s.index];
-      result.writes_.push_back({s, version, version + 1});
-      ++version;
-    };
-    // Operands are read before anything is written: add_(x, x) reads the version that it overwrites.
-    for_each_tensor(graph, arguments, read);
-    const bool unknown = facts.unknown || has_opaque(graph, arguments);
-    if (unknown) {
-      for_each_tensor(graph, arguments, write);
-      if (!unknown_seen[target.index]) {
-        unknown_seen[target.index] = true;
-        result.unknown_targets_.push_back(target);
-      }
-    } else if (!facts.written.empty() && writes_now(graph, n, facts)) {
-      for (const uint16_t position : facts.written) {
-        if (position >= arguments.size() || !writes_argument(graph, n, position)) continue;
-        for_each_tensor(graph, arguments.subspan(position, 1), write);
-      }
-    }
+    if (target.index >= graph_.target_count()) return;
+    const OperatorFacts& facts = graph_.facts(target);
+    const bool unknown = facts.unknown || has_opaque(graph_, graph_.arguments(n));
+    touch_operands(n, facts, unknown);
     // A draw reads and writes the generator, so draws stay in order like writes to one buffer.
-    if (facts.random) {
-      const StorageId generator = result.generator_for(generator_device(graph, n, facts));
-      uint32_t& version = result.versions_[generator.index];
-      result.reads_.push_back({generator, version});
-      result.writes_.push_back({generator, version, version + 1});
-      ++version;
-    }
+    if (facts.random) use(result_.generator_for(generator_device(graph_, n, facts)));
     // Collectives stay in order with one another, whatever they communicate: every process must run them alike, or they
     // wait for each other for ever.
-    if (facts.collective) {
-      if (!result.collectives_.valid()) {
-        result.collectives_ = StorageId(static_cast<uint32_t>(result.versions_.size()));
-        result.versions_.push_back(0);
-      }
-      uint32_t& version = result.versions_[result.collectives_.index];
-      result.reads_.push_back({result.collectives_, version});
-      result.writes_.push_back({result.collectives_, version, version + 1});
-      ++version;
-    }
-    entry.read_count = static_cast<uint32_t>(result.reads_.size()) - entry.reads;
-    entry.write_count = static_cast<uint32_t>(result.writes_.size()) - entry.writes;
+    if (facts.collective) use(collectives());
+    entry.read_count = static_cast<uint32_t>(result_.reads_.size()) - entry.reads;
+    entry.write_count = static_cast<uint32_t>(result_.writes_.size()) - entry.writes;
     entry.random = facts.random;
     // What is unknown may look at contents, whatever the facts say.
     entry.geometry_only = facts.geometry_only && !unknown;
@@ -188,6 +142,79 @@ Effects Effects::of(const Graph& graph) {
     entry.unknown = unknown;
     entry.pure = entry.write_count == 0 && !facts.host_read && !unknown && target != target_of(Builtin::kOutput) &&
                  target != target_of(Builtin::kGradient);
+  }
+
+ private:
+  // Operands are read before anything is written: add_(x, x) reads the version that it overwrites.
+  void touch_operands(NodeId n, const OperatorFacts& facts, bool unknown) {
+    const auto arguments = graph_.arguments(n);
+    const auto write_all = [this](const Value& value) { write(value); };
+    for_each_tensor(graph_, arguments, [this](const Value& value) { read(value); });
+    if (unknown) {
+      const TargetId target = graph_.node(n).target;
+      for_each_tensor(graph_, arguments, write_all);
+      if (!unknown_seen_[target.index]) {
+        unknown_seen_[target.index] = true;
+        result_.unknown_targets_.push_back(target);
+      }
+    } else if (!facts.written.empty() && writes_now(graph_, n, facts)) {
+      for (const uint16_t position : facts.written) {
+        if (position >= arguments.size() || !writes_argument(graph_, n, position)) continue;
+        for_each_tensor(graph_, arguments.subspan(position, 1), write_all);
+      }
+    }
+  }
+
+  void read(const Value& value) {
+    const StorageId s = value.storage;
+    if (s.index >= last_read_.size() || last_read_[s.index] == ordinal_) return;
+    last_read_[s.index] = ordinal_;
+    result_.reads_.push_back({s, result_.versions_[s.index]});
+  }
+  void write(const Value& value) {
+    const StorageId s = value.storage;
+    if (s.index >= last_write_.size() || last_write_[s.index] == ordinal_) return;
+    last_write_[s.index] = ordinal_;
+    uint32_t& version = result_.versions_[s.index];
+    result_.writes_.push_back({s, version, version + 1});
+    ++version;
+  }
+  // Reads and writes a pseudo storage.
+  void use(StorageId pseudo) {
+    uint32_t& version = result_.versions_[pseudo.index];
+    result_.reads_.push_back({pseudo, version});
+    result_.writes_.push_back({pseudo, version, version + 1});
+    ++version;
+  }
+  StorageId collectives() {
+    if (!result_.collectives_.valid()) {
+      result_.collectives_ = StorageId(static_cast<uint32_t>(result_.versions_.size()));
+      result_.versions_.push_back(0);
+    }
+    return result_.collectives_;
+  }
+
+  const Graph& graph_;
+  Effects& result_;
+  // For each storage, the last node (as 1 + its ordinal) that was seen to read or write it. A node that names a storage
+  // twice reads it once.
+  std::vector<uint32_t> last_read_;
+  std::vector<uint32_t> last_write_;
+  std::vector<bool> unknown_seen_;  // by target
+  uint32_t ordinal_ = 0;
+};
+
+Effects Effects::of(const Graph& graph) {
+  Effects result;
+  result.storage_count_ = graph.storage_count();
+  result.entries_.resize(graph.node_capacity());
+  result.versions_.assign(graph.storage_count(), 0);
+  result.reads_.reserve(size_t{graph.node_count()} * 2);
+  Walk walk(graph, result);
+  uint32_t ordinal = 0;
+  for (NodeId n : graph.nodes()) {
+    if (++ordinal > graph.node_capacity()) break;  // a cycle in a broken list
+    walk.visit(n);
   }
   return result;
 }

@@ -24,79 +24,116 @@ struct History {
   std::vector<NodeId> viewers;  // since then
 };
 
-}  // namespace
+// Finds what each node directly depends on, node by node in program order.
+//
+// One walk keeps for every storage who wrote it last and who read it since. So an edge is made only to the last of
+// each, and there are about as many edges as operands.
+class DirectDependences {
+ public:
+  DirectDependences(const Graph& graph, const Effects& effects)
+      : graph_(graph), effects_(effects), histories_(graph.storage_count() + effects.pseudo_storage_count()) {}
 
-// One walk over the program keeps for every storage who wrote it last and who read it since. So an edge is made only to
-// the last of each, and there are about as many edges as operands.
-Dependences Dependences::of(const Graph& graph, const Effects& effects) {
-  Dependences result;
-  const uint32_t count = graph.node_capacity();
-  result.before_begin_.assign(count + 1, 0);
-  std::vector<History> histories(graph.storage_count() + effects.pseudo_storage_count());
-  NodeId last_on_host;
-  std::vector<std::pair<NodeId, NodeId>> edges;  // user, used; by user in program order
-  std::vector<NodeId> direct;
-  // Most writes leave geometry as it is, and views may pass them. These do not: t_, resize_, set_, an `out=` that is
-  // resized.
-  const auto reshapes_what_it_writes = [&](TargetId target) {
-    const OperatorFacts& facts = graph.facts(target);
-    return facts.changes_objects || facts.is_out_variant;
-  };
-  for (NodeId n : graph.nodes()) {
-    direct.clear();
-    // A node may need the same node several times over; duplicates go before edges are kept.
-    const auto depend = [&](NodeId on) {
-      if (on.valid() && on != n && !graph.is_erased(on)) direct.push_back(on);
-    };
-    // Whatever touches a storage comes after its allocation, even if no value leads there.
-    const auto touch = [&](ValueId v) {
-      const StorageId s = graph.value(v).storage;
-      if (s.valid()) depend(graph.storage(s).born);
-    };
-    graph.for_each_input(n, [&](ValueId v) {
-      depend(graph.value(v).producer);
+  // Each once, in the order of their numbers; good until the next call.
+  const std::vector<NodeId>& of(NodeId n) {
+    direct_.clear();
+    node_ = n;
+    follow_values();
+    const bool reshapes = effects_.unknown(n) || reshapes_what_it_writes(graph_.node(n).target);
+    follow_contents(reshapes);
+    // Reads and writes are noted after the edges are made, so that add_(x, x) does not depend on itself.
+    note_contents(reshapes);
+    // What the host saw, it saw in that order: a branch may depend on it.
+    if (effects_.host_read(n) || effects_.unknown(n)) {
+      depend(last_on_host_);
+      last_on_host_ = n;
+    }
+    std::sort(direct_.begin(), direct_.end());
+    direct_.erase(std::unique(direct_.begin(), direct_.end()), direct_.end());
+    return direct_;
+  }
+
+ private:
+  // A node may need the same node several times over; duplicates go before edges are kept.
+  void depend(NodeId on) {
+    if (on.valid() && on != node_ && !graph_.is_erased(on)) direct_.push_back(on);
+  }
+
+  // Whatever touches a storage comes after its allocation, even if no value leads there.
+  void touch(ValueId v) {
+    const StorageId s = graph_.value(v).storage;
+    if (s.valid()) depend(graph_.storage(s).born);
+  }
+
+  void follow_values() {
+    graph_.for_each_input(node_, [this](ValueId v) {
+      depend(graph_.value(v).producer);
       touch(v);
     });
-    graph.for_each_output(n, touch);
-    depend(graph.node(n).forward);
-    const bool views = effects.geometry_only(n);
-    for (const StorageVersion& read : effects.reads(n)) {
-      const History& history = histories[read.storage.index];
+    graph_.for_each_output(node_, [this](ValueId v) { touch(v); });
+    depend(graph_.node(node_).forward);
+  }
+
+  // Most writes leave geometry as it is, and views may pass them. These do not: t_, resize_, set_, an `out=` that is
+  // resized.
+  bool reshapes_what_it_writes(TargetId target) const {
+    const OperatorFacts& facts = graph_.facts(target);
+    return facts.changes_objects || facts.is_out_variant;
+  }
+
+  // A write comes after the last write and after all reads of what it overwrites.
+  void follow_contents(bool reshapes) {
+    const bool views = effects_.geometry_only(node_);
+    for (const StorageVersion& read : effects_.reads(node_)) {
+      const History& history = histories_[read.storage.index];
       depend(views ? history.reshaper : history.writer);
     }
-    const bool reshapes = effects.unknown(n) || reshapes_what_it_writes(graph.node(n).target);
-    // A write comes after the last write and after all reads of what it overwrites.
-    for (const StorageWrite& write : effects.writes(n)) {
-      History& history = histories[write.storage.index];
+    for (const StorageWrite& write : effects_.writes(node_)) {
+      const History& history = histories_[write.storage.index];
       depend(history.writer);
       for (NodeId reader : history.readers) depend(reader);
       if (!reshapes) continue;
       for (NodeId viewer : history.viewers) depend(viewer);
     }
-    // Reads and writes are noted after the edges are made, so that add_(x, x) does not depend on itself.
-    for (const StorageVersion& read : effects.reads(n)) {
-      History& history = histories[read.storage.index];
-      (views ? history.viewers : history.readers).push_back(n);
+  }
+
+  void note_contents(bool reshapes) {
+    const bool views = effects_.geometry_only(node_);
+    for (const StorageVersion& read : effects_.reads(node_)) {
+      History& history = histories_[read.storage.index];
+      (views ? history.viewers : history.readers).push_back(node_);
     }
-    for (const StorageWrite& write : effects.writes(n)) {
-      History& history = histories[write.storage.index];
-      history.writer = n;
+    for (const StorageWrite& write : effects_.writes(node_)) {
+      History& history = histories_[write.storage.index];
+      history.writer = node_;
       history.readers.clear();
       if (!reshapes) continue;
-      history.reshaper = n;
+      history.reshaper = node_;
       history.viewers.clear();
     }
-    // What the host saw, it saw in that order: a branch may depend on it.
-    if (effects.host_read(n) || effects.unknown(n)) {
-      depend(last_on_host);
-      last_on_host = n;
-    }
-    std::sort(direct.begin(), direct.end());
-    direct.erase(std::unique(direct.begin(), direct.end()), direct.end());
-    for (NodeId on : direct) edges.emplace_back(n, on);
-    result.before_begin_[n.index + 1] = static_cast<uint32_t>(direct.size());
   }
-  // Edges are kept in two compressed tables, by user and by used, so that both directions cost no search.
+
+  const Graph& graph_;
+  const Effects& effects_;
+  std::vector<History> histories_;  // by storage, pseudo storages last
+  NodeId last_on_host_;
+  NodeId node_;  // asked for
+  std::vector<NodeId> direct_;
+};
+
+}  // namespace
+
+// Keeps edges in two compressed tables, by user and by used, so that both directions cost no search.
+Dependences Dependences::of(const Graph& graph, const Effects& effects) {
+  Dependences result;
+  const uint32_t count = graph.node_capacity();
+  result.before_begin_.assign(count + 1, 0);
+  std::vector<std::pair<NodeId, NodeId>> edges;  // user, used; by user in program order
+  DirectDependences direct(graph, effects);
+  for (NodeId n : graph.nodes()) {
+    const std::vector<NodeId>& needed = direct.of(n);
+    for (NodeId on : needed) edges.emplace_back(n, on);
+    result.before_begin_[n.index + 1] = static_cast<uint32_t>(needed.size());
+  }
   result.after_begin_.assign(count + 1, 0);
   for (const auto& [user, used] : edges) ++result.after_begin_[used.index + 1];
   for (uint32_t i = 0; i < count; ++i) {

@@ -1,5 +1,7 @@
 // Turns nodes into one call of a user's function, and a call back into nodes. What must hold for that is checked
 // against the function's schema.
+#include "shadowgraph/edit/group_call.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +15,6 @@
 #include "shadowgraph/analysis/dependences.h"
 #include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/edit/copy.h"
-#include "shadowgraph/edit/group_call.h"
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/text.h"
 
@@ -85,9 +86,8 @@ struct Planned {
   throw GraphEditError("cannot replace nodes by a call of " + schema + ": " + what);
 }
 
-// All that can be said before the graph is touched.
-Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
-  Planned planned;
+// Returns the nodes of a group in program order, each a call.
+std::vector<NodeId> calls_of(const Graph& graph, const GroupCall& group) {
   if (group.nodes.empty()) refuse(group.schema, "there are none");
   for (NodeId n : group.nodes) {
     if (n.index >= graph.node_capacity() || graph.is_erased(n)) refuse(group.schema, "one of them does not exist");
@@ -95,100 +95,137 @@ Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
       refuse(group.schema, "this one is no call:\n  " + to_text(graph, n));
     }
   }
-  planned.nodes = in_program_order(graph, group.nodes);
-  if (std::adjacent_find(planned.nodes.begin(), planned.nodes.end()) != planned.nodes.end()) {
-    refuse(group.schema, "one is named twice");
+  std::vector<NodeId> nodes = in_program_order(graph, group.nodes);
+  if (std::adjacent_find(nodes.begin(), nodes.end()) != nodes.end()) refuse(group.schema, "one is named twice");
+  return nodes;
+}
+
+// Works a plan out, and refuses on the way what the schema does not allow.
+class GroupPlanner {
+ public:
+  GroupPlanner(Graph& graph, const Effects& effects, const GroupCall& group)
+      : graph_(graph),
+        effects_(effects),
+        group_(group),
+        planned_{.nodes = calls_of(graph, group)},
+        inside_(planned_.nodes.begin(), planned_.nodes.end()),
+        boundary_(boundary_of(graph, planned_.nodes)),
+        target_(TargetKind::kFunction, group.schema) {}
+
+  Planned run() {
+    planned_.target = graph_.intern_target(target_);
+    take_arguments();
+    take_outputs();
+    // What the nodes do must be in the schema. Passes believe schemas, so a write that is not in it would be moved over.
+    if (!target_.facts().unknown) {
+      check_deeds();
+      check_aliases();
+    }
+    return std::move(planned_);
   }
-  const std::unordered_set<NodeId> inside(planned.nodes.begin(), planned.nodes.end());
-  const Boundary boundary = boundary_of(graph, planned.nodes);
-  const Target target(TargetKind::kFunction, group.schema);
-  const Signature& formals = target.signature();
-  const OperatorFacts& facts = target.facts();
-  planned.target = graph.intern_target(target);
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const { shadowgraph::refuse(group_.schema, what); }
 
   // Without arguments by the caller, the schema's come in the order in which the nodes first use them, then defaults.
-  planned.arguments = group.arguments;
-  if (planned.arguments.empty()) {
-    if (boundary.inputs.size() > formals.arguments.size()) {
-      refuse(group.schema, fmt::format("they read {} values", boundary.inputs.size()));
+  void take_arguments() {
+    const Signature& formals = target_.signature();
+    planned_.arguments = group_.arguments;
+    if (planned_.arguments.empty()) {
+      if (boundary_.inputs.size() > formals.arguments.size()) {
+        refuse(fmt::format("they read {} values", boundary_.inputs.size()));
+      }
+      for (ValueId v : boundary_.inputs) planned_.arguments.push_back(Argument::of_value(v));
+      for (size_t i = planned_.arguments.size(); i < formals.arguments.size(); ++i) {
+        const auto& default_value = formals.arguments[i].default_value;
+        if (!default_value) refuse("argument '" + formals.arguments[i].name + "' has no value");
+        planned_.arguments.push_back(default_value->make(graph_));
+      }
     }
-    for (ValueId v : boundary.inputs) planned.arguments.push_back(Argument::of_value(v));
-    for (size_t i = planned.arguments.size(); i < formals.arguments.size(); ++i) {
-      const auto& default_value = formals.arguments[i].default_value;
-      if (!default_value) refuse(group.schema, "argument '" + formals.arguments[i].name + "' has no value");
-      planned.arguments.push_back(default_value->make(graph));
+    if (formals.variadic_arguments ? planned_.arguments.size() < formals.arguments.size()
+                                   : planned_.arguments.size() != formals.arguments.size()) {
+      refuse(fmt::format("{} arguments are given", planned_.arguments.size()));
     }
-  }
-  if (formals.variadic_arguments ? planned.arguments.size() < formals.arguments.size()
-                                 : planned.arguments.size() != formals.arguments.size()) {
-    refuse(group.schema, fmt::format("{} arguments are given", planned.arguments.size()));
-  }
-  std::unordered_set<ValueId> given;
-  std::unordered_set<StorageId> given_storages;
-  graph.for_each_value(planned.arguments, [&](ValueId v) {
-    given.insert(v);
-    if (graph.value(v).storage.valid()) given_storages.insert(graph.value(v).storage);
-  });
-  // The call must see everything that the nodes see.
-  for (ValueId v : boundary.inputs) {
-    if (!given.contains(v)) refuse(group.schema, "they read a value that is no argument: " + type_text(graph, v));
-  }
-  for (ValueId v : given) {
-    if (inside.contains(graph.value(v).producer)) refuse(group.schema, "one of them makes an argument");
+    std::unordered_set<ValueId> given;
+    graph_.for_each_value(planned_.arguments, [&](ValueId v) {
+      given.insert(v);
+      if (graph_.value(v).storage.valid()) given_storages_.insert(graph_.value(v).storage);
+    });
+    // The call must see everything that the nodes see.
+    for (ValueId v : boundary_.inputs) {
+      if (!given.contains(v)) refuse("they read a value that is no argument: " + type_text(graph_, v));
+    }
+    for (ValueId v : given) {
+      if (inside_.contains(graph_.value(v).producer)) refuse("one of them makes an argument");
+    }
   }
 
-  planned.outputs = group.outputs.empty() ? boundary.outputs : group.outputs;
-  const std::unordered_set<ValueId> returned(planned.outputs.begin(), planned.outputs.end());
-  if (planned.outputs.size() != formals.returns.size()) {
-    refuse(group.schema, fmt::format("they give {} values", planned.outputs.size()));
-  }
-  for (ValueId v : boundary.outputs) {
-    if (!returned.contains(v)) refuse(group.schema, "a value that others use is not returned: " + type_text(graph, v));
-  }
   // A value that somebody outside uses must come out of the call, else it is lost.
-  for (ValueId v : planned.outputs) {
-    if (!inside.contains(graph.value(v).producer)) refuse(group.schema, "it returns a value that none of them makes");
+  void take_outputs() {
+    planned_.outputs = group_.outputs.empty() ? boundary_.outputs : group_.outputs;
+    const std::unordered_set<ValueId> returned(planned_.outputs.begin(), planned_.outputs.end());
+    if (planned_.outputs.size() != target_.signature().returns.size()) {
+      refuse(fmt::format("they give {} values", planned_.outputs.size()));
+    }
+    for (ValueId v : boundary_.outputs) {
+      if (!returned.contains(v)) refuse("a value that others use is not returned: " + type_text(graph_, v));
+    }
+    for (ValueId v : planned_.outputs) {
+      if (!inside_.contains(graph_.value(v).producer)) refuse("it returns a value that none of them makes");
+    }
   }
 
-  // What the nodes do must be in the schema. Passes believe schemas, so a write that is not in it would be moved over.
-  const Deeds deeds = deeds_of(graph, effects, planned.nodes, boundary);
-  if (facts.unknown) return planned;
-  if (deeds.anything) refuse(group.schema, "one of them reads the host or is unknown; the schema needs '...'");
-  if (deeds.random && !facts.random)
-    refuse(group.schema, "one of them draws random numbers; the schema needs a 'Generator?'");
-  if (deeds.collective && !facts.collective)
-    refuse(group.schema, "one of them is a collective; the schema needs a 'str group_name'");
-  const auto storages_of = [&](uint16_t position) {
-    std::vector<StorageId> storages;
-    graph.for_each_value(std::span(planned.arguments).subspan(position, 1),
-                         [&](ValueId v) { storages.push_back(graph.value(v).storage); });
-    return storages;
-  };
-  std::unordered_set<StorageId> may_write;
-  for (const uint16_t i : facts.written) {
-    for (StorageId s : storages_of(i)) may_write.insert(s);
-  }
-  for (StorageId s : deeds.written) {
-    if (!may_write.contains(s)) refuse(group.schema, "they write an argument that the schema does not mark with (a!)");
-  }
-  std::vector<char> marked(planned.outputs.size());
-  for (const OperatorFacts::Alias& alias : facts.aliases) {
-    const StorageId s = graph.value(planned.outputs[alias.result]).storage;
-    const auto storages = storages_of(alias.argument);
-    const bool shares = s.valid() && contains(storages, s);
-    if (shares) marked[alias.result] = 1;
-    if (alias.always && !shares && !storages.empty()) {
-      refuse(group.schema, fmt::format("result {} does not share the storage of its argument", alias.result));
+  void check_deeds() const {
+    const OperatorFacts& facts = target_.facts();
+    const Deeds deeds = deeds_of(graph_, effects_, planned_.nodes, boundary_);
+    if (deeds.anything) refuse("one of them reads the host or is unknown; the schema needs '...'");
+    if (deeds.random && !facts.random) refuse("one of them draws random numbers; the schema needs a 'Generator?'");
+    if (deeds.collective && !facts.collective)
+      refuse("one of them is a collective; the schema needs a 'str group_name'");
+    std::unordered_set<StorageId> may_write;
+    for (const uint16_t i : facts.written) {
+      for (StorageId s : storages_of(i)) may_write.insert(s);
+    }
+    for (StorageId s : deeds.written) {
+      if (!may_write.contains(s)) refuse("they write an argument that the schema does not mark with (a!)");
     }
   }
+
   // An alias that the schema does not mention is as bad as a write that it does not mention.
-  for (size_t r = 0; r < planned.outputs.size(); ++r) {
-    if (marked[r] == 0 && given_storages.contains(graph.value(planned.outputs[r]).storage)) {
-      refuse(group.schema, fmt::format("result {} shares a storage with an argument, unmarked", r));
+  void check_aliases() const {
+    std::vector<char> marked(planned_.outputs.size());
+    for (const OperatorFacts::Alias& alias : target_.facts().aliases) {
+      const StorageId s = graph_.value(planned_.outputs[alias.result]).storage;
+      const auto storages = storages_of(alias.argument);
+      const bool shares = s.valid() && contains(storages, s);
+      if (shares) marked[alias.result] = 1;
+      if (alias.always && !shares && !storages.empty()) {
+        refuse(fmt::format("result {} does not share the storage of its argument", alias.result));
+      }
+    }
+    for (size_t r = 0; r < planned_.outputs.size(); ++r) {
+      if (marked[r] == 0 && given_storages_.contains(graph_.value(planned_.outputs[r]).storage)) {
+        refuse(fmt::format("result {} shares a storage with an argument, unmarked", r));
+      }
     }
   }
-  return planned;
-}
+
+  std::vector<StorageId> storages_of(uint16_t position) const {
+    std::vector<StorageId> storages;
+    graph_.for_each_value(std::span(planned_.arguments).subspan(position, 1),
+                          [&](ValueId v) { storages.push_back(graph_.value(v).storage); });
+    return storages;
+  }
+
+  Graph& graph_;
+  const Effects& effects_;
+  const GroupCall& group_;
+  Planned planned_;
+  const std::unordered_set<NodeId> inside_;
+  const Boundary boundary_;
+  const Target target_;
+  std::unordered_set<StorageId> given_storages_;  // of the arguments
+};
 
 // Puts the call in the place of the first node. Its results live where the old ones did, so that aliases, lives and
 // views are right at once.
@@ -342,7 +379,7 @@ std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> gr
   std::vector<Planned> all;
   IdMap<NodeId, int32_t> group_of(-1);
   for (const GroupCall& group : groups) {
-    all.push_back(plan(graph, effects, group));
+    all.push_back(GroupPlanner(graph, effects, group).run());
     for (NodeId n : all.back().nodes) {
       if (group_of[n] >= 0) refuse(group.schema, "one of them is in another group:\n  " + to_text(graph, n));
       group_of[n] = static_cast<int32_t>(all.size() - 1);

@@ -20,8 +20,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kGuardKinds[] = {"rank", "size", "sizes", "host_value"};
-
 // nlohmann::json throws for strings that are no UTF-8, and sources or names may be any bytes.
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
@@ -283,7 +281,7 @@ json Exporter::run() {
   for (uint32_t i = 0; i < graph_.region_count(); ++i) result["regions"].push_back(region(RegionId(i)));
   for (const ConstantId id : numbering_.constants()) result["constants"].push_back(constant(id));
   for (const Guard& guard : graph_.guards) {
-    result["dependencies"].push_back({{"kind", kGuardKinds[static_cast<size_t>(guard.kind)]},
+    result["dependencies"].push_back({{"kind", guard_word(guard.kind)},
                                       {"value", number(guard.value)},
                                       {"dimension", guard.dimension},
                                       {"observed", string_json(guard.observed)}});

@@ -50,7 +50,13 @@ class Importer {
   void put_result_types(const json& results, int depth);
   void put_type(const json& type);
   void put_node(const json& node);
+  void put_header();
+  void put_metadata();
+  void put_target(const json& target);
+  void put_storage(const json& storage, size_t number);
+  void put_constant(const json& constant, size_t number);
   void put_region(const json& region, size_t number);
+  void put_dependency(const json& dependency);
   void put_saved(const json& saved);
   void end_line() {
     text_ += '\n';
@@ -408,14 +414,17 @@ void Importer::each(const char* table, F&& f) {
   }
 }
 
-Graph Importer::run() {
+void Importer::put_header() {
   put("shadowgraph ");
   put_int(field(source_, "shadowgraph"));
   put(" libtorch ");
   put(word(field(source_, "libtorch"), "a libtorch version"));
   path_ = "/shadowgraph";
   end_line();
+}
 
+// Metadata is an object, or an array of pairs where JSON cannot have the keys.
+void Importer::put_metadata() {
   path_ = "/metadata";
   const auto meta = [&](const json& key, const json& value) {
     put("meta ");
@@ -433,49 +442,61 @@ Graph Importer::run() {
       meta(pair[0], pair[1]);
     }
   }
-  each("operators", [&](const json& target, size_t) {
-    put(word(field(target, "kind"), "operator or function"));
-    put(" ");
-    const json& schema = field(target, "schema");
-    // A line break in a schema would begin another line, of any kind.
-    if (!schema.is_string() || schema.get_ref<const std::string&>().find_first_of("\n\r") != std::string::npos) {
-      fail("no schema on one line");
-    }
-    put(schema.get_ref<const std::string&>());
-  });
-  each("storages", [&](const json& storage, size_t i) {
-    put(fmt::format("s{} = ", i));
-    put_int(field(storage, "bytes"));
-    put(fmt::format(" {} {} born ", word(field(storage, "device"), "a device"),
-                    word(field(storage, "kind"), "a kind")));
-    if (const json* born = optional_field(storage, "born")) {
-      put("n");
-      put_int(*born);
-    } else {
-      put("before");
-    }
-  });
+}
+
+void Importer::put_target(const json& target) {
+  put(word(field(target, "kind"), "operator or function"));
+  put(" ");
+  const json& schema = field(target, "schema");
+  // A line break in a schema would begin another line, of any kind.
+  if (!schema.is_string() || schema.get_ref<const std::string&>().find_first_of("\n\r") != std::string::npos) {
+    fail("no schema on one line");
+  }
+  put(schema.get_ref<const std::string&>());
+}
+
+void Importer::put_storage(const json& storage, size_t number) {
+  put(fmt::format("s{} = ", number));
+  put_int(field(storage, "bytes"));
+  put(fmt::format(" {} {} born ", word(field(storage, "device"), "a device"), word(field(storage, "kind"), "a kind")));
+  if (const json* born = optional_field(storage, "born")) {
+    put("n");
+    put_int(*born);
+  } else {
+    put("before");
+  }
+}
+
+void Importer::put_constant(const json& constant, size_t number) {
+  put(fmt::format("c{} = ", number));
+  if (constant.is_null()) return put("unreadable");
+  put(word(field(constant, "dtype"), "a dtype"));
+  put_ints(field(constant, "sizes"), '[', ']');
+  put_ints(field(constant, "strides"), '{', '}');
+  put(" ");
+  put_quoted(field(constant, "base64"));
+}
+
+void Importer::put_dependency(const json& dependency) {
+  put(fmt::format("depends {}(", word(field(dependency, "kind"), "a kind")));
+  put_value(field(dependency, "value"));
+  if (const json& dimension = field(dependency, "dimension"); dimension != -1) {
+    put(", ");
+    put_int(dimension);
+  }
+  put(") = ");
+  put_quoted(field(dependency, "observed"));
+}
+
+Graph Importer::run() {
+  put_header();
+  put_metadata();
+  each("operators", [&](const json& target, size_t) { put_target(target); });
+  each("storages", [&](const json& storage, size_t i) { put_storage(storage, i); });
   // Constants come before what refers to them: arguments of regions may.
-  each("constants", [&](const json& constant, size_t i) {
-    put(fmt::format("c{} = ", i));
-    if (constant.is_null()) return put("unreadable");
-    put(word(field(constant, "dtype"), "a dtype"));
-    put_ints(field(constant, "sizes"), '[', ']');
-    put_ints(field(constant, "strides"), '{', '}');
-    put(" ");
-    put_quoted(field(constant, "base64"));
-  });
+  each("constants", [&](const json& constant, size_t i) { put_constant(constant, i); });
   each("regions", [&](const json& region, size_t i) { put_region(region, i); });
-  each("dependencies", [&](const json& dependency, size_t) {
-    put(fmt::format("depends {}(", word(field(dependency, "kind"), "a kind")));
-    put_value(field(dependency, "value"));
-    if (const json& dimension = field(dependency, "dimension"); dimension != -1) {
-      put(", ");
-      put_int(dimension);
-    }
-    put(") = ");
-    put_quoted(field(dependency, "observed"));
-  });
+  each("dependencies", [&](const json& dependency, size_t) { put_dependency(dependency); });
   each("nodes", [&](const json& node, size_t i) {
     put(fmt::format("n{}: ", i));
     put_node(node);

@@ -36,6 +36,9 @@ constexpr std::string_view kDevices[] = {"cpu",  "cuda", "mkldnn", "opengl", "op
                                          "meta", "hpu",  "ve",     "lazy",   "ipu",    "mtia",  "privateuseone"};
 static_assert(std::size(kDevices) == static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES));
 
+// By the integer of the Guard::Kind.
+constexpr std::string_view kGuardKinds[] = {"rank", "size", "sizes", "host_value"};
+
 // The tables are short, and f32 is answered before (parse_dtype).
 template <class E, size_t N>
 std::optional<E> find_word(const std::string_view (&words)[N], std::string_view word) {
@@ -121,6 +124,12 @@ std::optional<RegionKind> parse_region_kind(std::string_view word) {
     if (to_string(static_cast<RegionKind>(i)) == word) return static_cast<RegionKind>(i);
   }
   return std::nullopt;
+}
+
+std::string_view guard_word(Guard::Kind kind) { return kGuardKinds[static_cast<size_t>(kind)]; }
+
+std::optional<Guard::Kind> parse_guard_kind(std::string_view word) {
+  return find_word<Guard::Kind>(kGuardKinds, word);
 }
 
 // to_chars neither allocates nor asks the locale.

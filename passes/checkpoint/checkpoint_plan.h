@@ -66,6 +66,7 @@ class CheckpointPlan {
   void collect_demands();
   void index_writes();
   void decide(int32_t level);
+  class SegmentTree;
   class Decision;
 
   bool is_within(int32_t inner, int32_t outer) const;

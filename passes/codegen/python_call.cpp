@@ -18,8 +18,6 @@
 #include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
-namespace {}  // namespace
-
 std::string PythonCalls::device(c10::Device device) const {
   // A device chosen for the code takes the place of all that were recorded.
   if (options_.device) device = *options_.device;

@@ -119,104 +119,109 @@ void Expander::undo(CallRecording& recording) {
   inserted_.clear();
 }
 
+// Flattens lists on both sides, so that results pair up one by one. False if a list has another length.
+bool Expander::pair_up(const Argument& result, const c10::IValue& value, std::vector<ResultPair>& pairs) const {
+  if (result.kind == ArgumentKind::kNone) return true;
+  if (result.kind == ArgumentKind::kList) {
+    const auto elements = graph_.list(result);
+    const auto values = value.toListRef();
+    if (elements.size() != values.size()) return false;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      if (!pair_up(elements[i], values[i], pairs)) return false;
+    }
+    return true;
+  }
+  pairs.push_back({result.ref.value, value.isTensor() ? value.toTensor() : at::Tensor(), ValueId()});
+  return true;
+}
+
+// Makes what the function gives for result `i` what was recorded: dtype and strides, and storages that are its own.
+at::Tensor Expander::as_recorded(NodeId node, std::span<const ResultPair> pairs, size_t i, bool aliases,
+                                 CallRecording& recording) {
+  const ValueId recorded = pairs[i].recorded;
+  at::Tensor tensor = pairs[i].made;
+  // Dtype and strides are part of what was recorded: users were chosen for them.
+  if (tensor.scalar_type() != graph_.value(recorded).dtype) tensor = tensor.to(graph_.value(recorded).dtype);
+  if (!same(graph_.sizes(recorded), tensor.sizes())) {
+    throw Error("the function to expand " + graph_.target(node).name() + " gives sizes " + c10::str(tensor.sizes()) +
+                " for result " + std::to_string(i) + " of " + to_text(graph_, node));
+  }
+  if (aliases) return tensor;
+  const auto strides = graph_.strides(recorded);
+  if (!same(strides, tensor.strides())) {
+    const at::Tensor laid_out =
+        at::empty_strided(tensor.sizes(), c10::IntArrayRef(strides.data(), strides.size()), tensor.options());
+    return laid_out.copy_(tensor);
+  }
+  const ValueId value = recording.value_of(tensor);
+  // Two results that are one tensor here were two in the record, and may be written apart.
+  const bool is_another_result =
+      std::ranges::any_of(pairs.first(i), [&](const ResultPair& pair) { return pair.adopted == value; });
+  if (!recording.is_fresh(graph_.value(value).storage) || is_another_result) return tensor.clone();
+  return tensor;
+}
+
+// Lets `to` stand where `from` did: its uses, its storage's kind and death, and what autograd keeps.
+void Expander::take_over(NodeId node, ValueId from, ValueId to) {
+  graph_.set_requires_grad(to, graph_.value(from).requires_grad);
+  const StorageId before = graph_.value(from).storage;
+  const StorageId after = graph_.value(to).storage;
+  // set_deaths must leave these alone: they die where the old storage died.
+  adopted_.insert(after);
+  if (before != after && graph_.storage(before).born == node) {
+    graph_.set_storage_kind(after, graph_.storage(before).kind);
+    const NodeId freed = graph_.storage(before).freed_after;
+    if (freed.valid()) {
+      std::vector<StorageId> frees(graph_.frees(freed).begin(), graph_.frees(freed).end());
+      std::ranges::replace(frees, before, after);
+      graph_.set_frees(freed, frees);
+    }
+  }
+  // Saved as the result of this node it is moved below; saved as an argument elsewhere, with the use.
+  std::vector<SavedTensor> saved(graph_.saved(node).begin(), graph_.saved(node).end());
+  for (SavedTensor& entry : saved) {
+    if (entry.value == from) entry.value = to;
+    entry.role = SavedRole::kInternal;
+  }
+  graph_.set_saved(node, saved);
+  graph_.replace_all_uses_with(from, to);
+}
+
 // Puts what the function returned in the place of the node's results, after making it what was recorded.
 bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, CallRecording& recording, std::string& why) {
-  std::vector<ValueId> recorded;
-  std::vector<at::Tensor> made;
-  const auto pair = [&](auto&& self, const Argument& result, const c10::IValue& value) -> bool {
-    if (result.kind == ArgumentKind::kNone) return true;
-    if (result.kind == ArgumentKind::kList) {
-      const auto elements = graph_.list(result);
-      const auto values = value.toListRef();
-      if (elements.size() != values.size()) return false;
-      for (size_t i = 0; i < elements.size(); ++i) {
-        if (!self(self, elements[i], values[i])) return false;
-      }
-      return true;
-    }
-    // Lists are flattened on both sides, so that results pair up one by one.
-    recorded.push_back(result.ref.value);
-    made.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
-    return true;
-  };
   const auto results = graph_.results(node);
   if (!results.empty() && results.size() != stack.size()) {
     why = "it gives another number of results";
     return false;
   }
+  std::vector<ResultPair> pairs;
   for (size_t i = 0; i < results.size(); ++i) {
-    if (!pair(pair, results[i], stack[i])) {
+    if (!pair_up(results[i], stack[i], pairs)) {
       why = "it gives a list of another length";
       return false;
     }
   }
-
   // A result on an operand's storage is a view or an in-place result, which must stay one.
   std::vector<StorageId> operand_storages;
   graph_.for_each_input(node, [&](ValueId value) { operand_storages.push_back(graph_.value(value).storage); });
-  std::vector<ValueId> adopted(recorded.size());
-  for (size_t i = 0; i < recorded.size(); ++i) {
-    const Value& old = graph_.value(recorded[i]);
-    const bool is_saved =
-        std::ranges::any_of(graph_.saved(node), [&](const SavedTensor& saved) { return saved.value == recorded[i]; });
-    if (!made[i].defined()) {
-      if (graph_.has_uses(recorded[i]) || is_saved) {
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    ResultPair& pair = pairs[i];
+    if (!pair.made.defined()) {
+      const bool is_saved = std::ranges::any_of(graph_.saved(node),
+                                                [&](const SavedTensor& saved) { return saved.value == pair.recorded; });
+      if (graph_.has_uses(pair.recorded) || is_saved) {
         why = "result " + std::to_string(i) + " is used, and no function of the operands gives it";
         return false;
       }
       continue;
     }
-    at::Tensor tensor = made[i];
-    const bool aliases = std::ranges::find(operand_storages, old.storage) != operand_storages.end();
-    // Dtype and strides are part of what was recorded: users were chosen for them.
-    if (tensor.scalar_type() != old.dtype) tensor = tensor.to(old.dtype);
-    if (!same(graph_.sizes(recorded[i]), tensor.sizes())) {
-      throw Error("the function to expand " + graph_.target(node).name() + " gives sizes " + c10::str(tensor.sizes()) +
-                  " for result " + std::to_string(i) + " of " + to_text(graph_, node));
-    }
-    if (!aliases) {
-      const bool same_strides = same(graph_.strides(recorded[i]), tensor.strides());
-      if (!same_strides) {
-        const auto strides = graph_.strides(recorded[i]);
-        const at::Tensor laid_out =
-            at::empty_strided(tensor.sizes(), c10::IntArrayRef(strides.data(), strides.size()), tensor.options());
-        tensor = laid_out.copy_(tensor);
-      } else if (!recording.is_fresh(graph_.value(recording.value_of(tensor)).storage) ||
-                 // Two results that are one tensor here were two in the record, and may be written apart.
-                 std::find(adopted.begin(), adopted.begin() + static_cast<std::ptrdiff_t>(i),
-                           recording.value_of(tensor)) != adopted.begin() + static_cast<std::ptrdiff_t>(i)) {
-        tensor = tensor.clone();
-      }
-    }
-    adopted[i] = recording.value_of(tensor);
-    made[i] = tensor;
+    const bool aliases =
+        std::ranges::find(operand_storages, graph_.value(pair.recorded).storage) != operand_storages.end();
+    pair.made = as_recorded(node, pairs, i, aliases, recording);
+    pair.adopted = recording.value_of(pair.made);
   }
-  for (size_t i = 0; i < recorded.size(); ++i) {
-    if (!adopted[i].valid()) continue;
-    const ValueId from = recorded[i];
-    const ValueId to = adopted[i];
-    graph_.set_requires_grad(to, graph_.value(from).requires_grad);
-    const StorageId before = graph_.value(from).storage;
-    const StorageId after = graph_.value(to).storage;
-    // set_deaths must leave these alone: they die where the old storage died.
-    adopted_.insert(after);
-    if (before != after && graph_.storage(before).born == node) {
-      graph_.set_storage_kind(after, graph_.storage(before).kind);
-      const NodeId freed = graph_.storage(before).freed_after;
-      if (freed.valid()) {
-        std::vector<StorageId> frees(graph_.frees(freed).begin(), graph_.frees(freed).end());
-        std::ranges::replace(frees, before, after);
-        graph_.set_frees(freed, frees);
-      }
-    }
-    // Saved as the result of this node it is moved below; saved as an argument elsewhere, with the use.
-    std::vector<SavedTensor> saved(graph_.saved(node).begin(), graph_.saved(node).end());
-    for (SavedTensor& entry : saved) {
-      if (entry.value == from) entry.value = to;
-      entry.role = SavedRole::kInternal;
-    }
-    graph_.set_saved(node, saved);
-    graph_.replace_all_uses_with(from, to);
+  for (const ResultPair& pair : pairs) {
+    if (pair.adopted.valid()) take_over(node, pair.recorded, pair.adopted);
   }
   return true;
 }

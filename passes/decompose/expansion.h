@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <source_location>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -96,6 +97,15 @@ class Expander {
   void relink();
 
  private:
+  struct ResultPair {
+    ValueId recorded;
+    at::Tensor made;  // by the function; undefined if it gives none
+    ValueId adopted;  // what stands for it in the graph
+  };
+  bool pair_up(const Argument& result, const c10::IValue& value, std::vector<ResultPair>& pairs) const;
+  at::Tensor as_recorded(NodeId node, std::span<const ResultPair> pairs, size_t i, bool aliases,
+                         CallRecording& recording);
+  void take_over(NodeId node, ValueId from, ValueId to);
   bool adopt_results(NodeId node, const torch::jit::Stack& stack, CallRecording& recording, std::string& why);
   void move_saved(NodeId node);
   void set_deaths(const CallRecording& recording);

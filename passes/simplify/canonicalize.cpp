@@ -256,7 +256,7 @@ class Canonicalizer {
     } else {  // permute
       if (arguments[1].kind != ArgumentKind::kIntList) return {};
       const auto dims = graph_.ints(arguments[1]);
-      if (!std::ranges::equal(dims, order, {}, {}, {}) && dims.size() != order.size()) return {};
+      if (dims.size() != order.size()) return {};
       order.assign(dims.begin(), dims.end());
       if (std::ranges::any_of(order, [&](int64_t d) { return d < 0 || d >= rank; })) return {};
     }

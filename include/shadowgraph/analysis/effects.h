@@ -95,6 +95,7 @@ class Effects {
     uint32_t unknown : 1 = 0;
     uint32_t pure : 1 = 0;
   };
+  class Walk;
   StorageId generator_for(c10::Device device);
 
   std::vector<Entry> entries_;  // by node index

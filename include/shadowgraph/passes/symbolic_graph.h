@@ -117,6 +117,7 @@ class SymbolicGraph {
     std::vector<std::string> pieces;    // around the numbers
     std::vector<uint32_t> polynomials;  //
   };
+  class Fit;
   SymbolicGraph() = default;
   std::vector<int64_t> values_at(const NamedSizes& sizes) const;
   Polynomial number(uint32_t index, int64_t constant) const;
