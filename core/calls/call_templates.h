@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/graph/signature.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/graph/signature.h"
 
 namespace shadowgraph {
 

@@ -1,3 +1,5 @@
+#include "shadowgraph/functions.h"
+
 #include <map>
 #include <mutex>
 
@@ -5,7 +7,6 @@
 #include "core/calls/random_state.h"
 #include "core/fake/process_groups.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/functions.h"
 
 namespace shadowgraph {
 namespace {

@@ -42,7 +42,7 @@ class NodeCalls {
 
  private:
   const Graph& graph_;
-  CallTemplates arguments_;  // of one node at a time
+  CallTemplates arguments_;                                    // of one node at a time
   std::vector<std::optional<c10::OperatorHandle>> operators_;  // by TargetId
 };
 

@@ -297,10 +297,11 @@ class Compiler {
       step.op = &*handle;
       return;
     }
-    note_problem(has_another_schema(target) ? "this process has the operator with another schema than " + target.schema_text() +
-                             "; capture the graph again with this libtorch"
-                       : "the operator is not registered in this process; load the library that defines " +
-                             target.name());
+    note_problem(has_another_schema(target)
+                     ? "this process has the operator with another schema than " + target.schema_text() +
+                           "; capture the graph again with this libtorch"
+                     : "the operator is not registered in this process; load the library that defines " +
+                           target.name());
   }
 
   void find_function_of(Step& step, const Target& target, TargetId id) {

@@ -168,7 +168,8 @@ void Verifier::regions() {
     }
     // A composite's arguments are checked by their number alone; their values may be gone.
     if (region.arguments.size != 0 &&
-        (!region.target.valid() || region.arguments.size != graph_.target(region.target).signature().arguments.size())) {
+        (!region.target.valid() ||
+         region.arguments.size != graph_.target(region.target).signature().arguments.size())) {
       report(Rule::kRegions, {}, "r{} has {} arguments, which is not what its operator takes", i,
              region.arguments.size);
     }

@@ -1,7 +1,7 @@
-#include "ir/records.h"
 #include "shadowgraph/edit/insertion_point.h"
 
 #include "ir/graph_editor.h"
+#include "ir/records.h"
 
 namespace shadowgraph {
 
@@ -35,7 +35,8 @@ NodeId InsertionPoint::insert(TargetId target, std::span<const Argument> argumen
   const int rank = Graph::Editor::rank_of(target);
   // A place among the placeholders means the one after them for anything else.
   if (rank != Graph::Editor::kPlaceholderRank) {
-    while (position_.valid() && Graph::Editor::rank_of(graph_.node(position_).target) == Graph::Editor::kPlaceholderRank) {
+    while (position_.valid() &&
+           Graph::Editor::rank_of(graph_.node(position_).target) == Graph::Editor::kPlaceholderRank) {
       position_ = graph_.node(position_).next;
     }
   }

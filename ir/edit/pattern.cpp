@@ -4,6 +4,8 @@
 //     %y = aten::addmm(self=%b, mat1=%x,          search goes to makers of operands, then to users of values that are
 //                      mat2=%wt)                  known, and back when something does not fit
 //     return %y
+#include "shadowgraph/edit/pattern.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +17,6 @@
 #include "ir/text/argument_reader.h"
 #include "ir/text/cursor.h"
 #include "shadowgraph/analysis/dependences.h"
-#include "shadowgraph/edit/pattern.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/text.h"
 

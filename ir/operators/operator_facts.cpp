@@ -13,9 +13,8 @@ namespace shadowgraph {
 namespace {
 
 bool share_a_set(const Formal& a, const Formal& b) {
-  return std::ranges::any_of(a.alias_sets, [&](const std::string& set) {
-    return std::ranges::find(b.alias_sets, set) != b.alias_sets.end();
-  });
+  return std::ranges::any_of(
+      a.alias_sets, [&](const std::string& set) { return std::ranges::find(b.alias_sets, set) != b.alias_sets.end(); });
 }
 
 int position_of(const Signature& signature, std::string_view name) {
@@ -153,8 +152,7 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
   // A user's function says by its arguments what it is; see shadowgraph/graph/target.h.
   if (target.kind() == TargetKind::kFunction) {
     for (const Formal& formal : signature.arguments) {
-      facts.collective =
-          facts.collective || (formal.name == "group_name" && formal.type.type == TypeClass::kString);
+      facts.collective = facts.collective || (formal.name == "group_name" && formal.type.type == TypeClass::kString);
     }
   }
   facts.unknown = signature.variadic_arguments || signature.variadic_returns ||

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "shadowgraph/graph/signature.h"
 #include "ir/text/cursor.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/graph/signature.h"
 
 namespace shadowgraph {
 

@@ -4,6 +4,8 @@
 // the sum of two rows of shorter ones, slot by slot. One of them is moved by what stays in memory meanwhile. That is a
 // loop without branches over neighbouring numbers, where all the time goes. It leaves out the slots at both ends: those
 // that are too few, and those with which everything can be kept. For short ranges these are most.
+#include "shadowgraph/passes/chain_solver.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include <limits>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/passes/chain_solver.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,4 +1,6 @@
 // The curve of peak against what is computed again: plans tried on the graph, and those that no other beats.
+#include "shadowgraph/passes/checkpoint_curve.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/passes/checkpoint_curve.h"
 
 namespace shadowgraph {
 namespace {

@@ -129,7 +129,7 @@ class BlockBuilder {
         } else {
           block.items.push_back({.step = step, .block = finish(std::move(inner))});
         }
-      // Too small for a function, but something inside must be one all the same.
+        // Too small for a function, but something inside must be one all the same.
       } else if (has_function(step, stop, depth + 1)) {
         fill(block, step, stop, depth + 1);
       } else {

@@ -28,12 +28,12 @@ struct SHADOWGRAPH_API CodegenOptions;
 struct SHADOWGRAPH_API GeneratedCode;
 
 struct CodeVariable {
-  ValueId value;                                   // the first that it holds
-  uint32_t defined = 0;                            // step; kGiven: before the first
-  uint32_t last_use = 0;                           // step; the number of steps: needed at the end
-  ValueKind kind = ValueKind::kTensor;             //
+  ValueId value;                        // the first that it holds
+  uint32_t defined = 0;                 // step; kGiven: before the first
+  uint32_t last_use = 0;                // step; the number of steps: needed at the end
+  ValueKind kind = ValueKind::kTensor;  //
   TypeClass type = TypeClass::kTensor;  // as C++ has it: kNumber for `item`
-  uint32_t given = 0;                              // index into CodePlan::given, if defined is kGiven
+  uint32_t given = 0;                   // index into CodePlan::given, if defined is kGiven
 };
 
 struct CodeStep {

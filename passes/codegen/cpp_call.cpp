@@ -150,9 +150,8 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
       needs_.libraries.insert(target.name().substr(0, target.name().find("::")));
     }
     needs_.helpers.insert("call_operator");
-    return boxed_call(
-        fmt::format("call_operator({}, {}, ", cpp::quoted(formals.name), cpp::quoted(formals.overload)), target,
-        step);
+    return boxed_call(fmt::format("call_operator({}, {}, ", cpp::quoted(formals.name), cpp::quoted(formals.overload)),
+                      target, step);
   }
   needs_.headers.insert("ATen/ops/" + op->header_name() + ".h");
   const std::vector<Argument> arguments = arguments_with_device(node, formals);

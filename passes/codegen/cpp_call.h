@@ -5,9 +5,9 @@
 #include <set>
 #include <string>
 
-#include "shadowgraph/graph/signature.h"
 #include "passes/codegen/code_plan.h"
 #include "shadowgraph/export.h"
+#include "shadowgraph/graph/signature.h"
 
 namespace shadowgraph {
 

@@ -249,8 +249,8 @@ ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) 
   if (row.dtype == dtype) return result;
   row.sizes = {bytes / unit * (unit / wanted)};
   row.dtype = dtype;
-  return call(target("aten::view.dtype"),
-              {Argument::of_value(result), Argument::of_int(static_cast<int64_t>(dtype))}, row, storage);
+  return call(target("aten::view.dtype"), {Argument::of_value(result), Argument::of_int(static_cast<int64_t>(dtype))},
+              row, storage);
 }
 
 ValueId NodeEmitter::expand(ValueId source, std::span<const int64_t> sizes) {

@@ -1,3 +1,5 @@
+#include "shadowgraph/passes/polynomial.h"
+
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -8,7 +10,6 @@
 #include <utility>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/passes/polynomial.h"
 
 namespace shadowgraph {
 namespace {

@@ -96,9 +96,7 @@ void Application::check_strided(NodeId node, std::span<const ValueId> operands, 
 
 NodeId Application::look_up(NodeId node, const ShardingRules::Lookup& lookup, std::vector<Taken> taken) {
   const std::string& name = read_.target(node).name();
-  const auto named = [&](const char* argument) {
-    return *read_.target(node).signature().position_of(argument);
-  };
+  const auto named = [&](const char* argument) { return *read_.target(node).signature().position_of(argument); };
   const auto number = [&](const char* argument) { return read_.arguments(node)[named(argument)].i; };
   ValueId& indices = taken.at(lookup.operand).made;
   if (name.starts_with("aten::nll_loss")) {

@@ -69,8 +69,7 @@ ValueId LocalProgram::new_value(NodeId node, const at::Tensor& fake, ValueId lik
 // Nodes of a redistribution
 
 ValueId LocalProgram::call_for_one(const char* name, std::initializer_list<Argument> arguments) {
-  return only_result(
-      append(emitter.target(name), std::span<const Argument>(arguments.begin(), arguments.size())));
+  return only_result(append(emitter.target(name), std::span<const Argument>(arguments.begin(), arguments.size())));
 }
 
 ValueId LocalProgram::only_result(NodeId node) {
@@ -91,20 +90,17 @@ ValueId LocalProgram::permute(ValueId source, std::span<const int64_t> order) {
 }
 
 ValueId LocalProgram::select(ValueId source, int64_t dim, int64_t index) {
-  return call_for_one("aten::select.int",
-                      {Argument::of_value(source), Argument::of_int(dim), Argument::of_int(index)});
+  return call_for_one("aten::select.int", {Argument::of_value(source), Argument::of_int(dim), Argument::of_int(index)});
 }
 
 ValueId LocalProgram::slice(ValueId source, int64_t dim, int64_t begin, int64_t end) {
-  return call_for_one("aten::slice.Tensor",
-                      {Argument::of_value(source), Argument::of_int(dim), Argument::of_int(begin),
-                       Argument::of_int(end), Argument::of_int(1)});
+  return call_for_one("aten::slice.Tensor", {Argument::of_value(source), Argument::of_int(dim), Argument::of_int(begin),
+                                             Argument::of_int(end), Argument::of_int(1)});
 }
 
 ValueId LocalProgram::contiguous_clone(ValueId source) {
-  return call_for_one(
-      "aten::clone",
-      {Argument::of_value(source), Argument::of_int(static_cast<int64_t>(c10::MemoryFormat::Contiguous))});
+  return call_for_one("aten::clone", {Argument::of_value(source),
+                                      Argument::of_int(static_cast<int64_t>(c10::MemoryFormat::Contiguous))});
 }
 
 ValueId LocalProgram::contiguous(ValueId source) {

@@ -1,22 +1,25 @@
 
-#include "core/fake/process_groups.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/sharding/simulate.h"
-#include "shadowgraph/text.h"
+
 #include <ATen/Context.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
-#include <fmt/format.h>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include "core/fake/process_groups.h"
+#include "shadowgraph/replay.h"
+#include "shadowgraph/sharding/parts.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -197,9 +200,9 @@ class RankInterpreter final : public Interpreter {
     const auto group = groups_.find(group_name);
     if (group == groups_.end()) throw Error("the graph does not say what the process group '" + group_name + "' is");
     const auto reduction = target.signature().position_of("reduce_op");
-    const at::Tensor result = meeting_.meet(
-        group->second.ranks, static_cast<size_t>(group->second.rank), target.name(),
-        reduction ? stack[*reduction].toStringRef() : std::string(), stack[0].toTensor());
+    const at::Tensor result =
+        meeting_.meet(group->second.ranks, static_cast<size_t>(group->second.rank), target.name(),
+                      reduction ? stack[*reduction].toStringRef() : std::string(), stack[0].toTensor());
     stack.clear();
     stack.emplace_back(result);
   }

@@ -21,8 +21,7 @@ bool TensorFactors::has(FactorId factor) const {
 // ---------------------------------------------------------------------------------------------------------------------
 // Reading a call
 
-NodeCall::NodeCall(const Graph& graph, NodeId node)
-    : graph_(graph), node_(node) {}
+NodeCall::NodeCall(const Graph& graph, NodeId node) : graph_(graph), node_(node) {}
 
 int NodeCall::position(std::string_view name) const {
   const auto position = signature().position_of(name);

@@ -1,8 +1,9 @@
 // Versions, reads and writes.
+#include "shadowgraph/analysis/effects.h"
+
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/analysis/effects.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {

@@ -390,9 +390,7 @@ class PoisonedMemory {
 constexpr int kPoison = 0x5A;
 constexpr int kOtherPoison = 0x3C;
 
-c10::OperatorHandle operator_of(const std::string& name) {
-  return find_operator(name).value();
-}
+c10::OperatorHandle operator_of(const std::string& name) { return find_operator(name).value(); }
 Target target_of_name(const std::string& name) { return Target(TargetKind::kOperator, operator_of(name).schema()); }
 
 std::vector<at::Tensor> tensors_in(const IValue& value) {

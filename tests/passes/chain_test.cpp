@@ -1,7 +1,5 @@
 // The chain's dynamic programme against an enumeration of all schedules, and its schedules against a simulation that
 // knows nothing of it.
-#include "shadowgraph/passes/chain_solver.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <random>
 
 #include "shadowgraph/error.h"
+#include "shadowgraph/passes/chain_solver.h"
 
 namespace shadowgraph {
 namespace {

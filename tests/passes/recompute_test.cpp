@@ -1,6 +1,4 @@
 // The policy optimal: what it promises about budgets, how training steps become chains, and what nodes cost.
-#include "shadowgraph/passes/checkpoint_curve.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -11,6 +9,7 @@
 #include "shadowgraph/capture.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/profile/flops.h"
 #include "shadowgraph/verify.h"

@@ -1,17 +1,19 @@
 // One rank's graph: what it says, what is refused, and that it holds what its timeline says.
 
+#include "shadowgraph/sharding/apply.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
 #include "core/fake/process_groups.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/profile/timeline.h"
-#include "shadowgraph/sharding/apply.h"
 #include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/verify.h"
 #include "tests/counting_allocator.h"
 #include "tests/ir/samples.h"
 #include "tests/sharding/captured_step.h"
 #include "tests/sharding/random_plan.h"
-#include <ATen/Functions.h>
-#include <gtest/gtest.h>
 
 namespace shadowgraph {
 namespace {

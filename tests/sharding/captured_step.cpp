@@ -183,8 +183,7 @@ double worst_difference(const WholeRun& whole, const SimulatedRun& simulated) {
   return worst;
 }
 
-std::string first_wrong_node(const CapturedStep& step, const ShardingPlan& plan,
-                                    const ApplyOptions& options) {
+std::string first_wrong_node(const CapturedStep& step, const ShardingPlan& plan, const ApplyOptions& options) {
   CapturedStep all{clone(step.graph), step.inputs};
   ShardingPlan shown = plan;
   std::vector<Argument> values;

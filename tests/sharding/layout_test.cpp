@@ -1,9 +1,10 @@
 // Layouts: parts of real tensors, put together again.
 #include "shadowgraph/sharding/layout.h"
-#include "shadowgraph/sharding/parts.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
+
+#include "shadowgraph/sharding/parts.h"
 
 namespace shadowgraph {
 namespace {

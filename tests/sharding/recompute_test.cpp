@@ -1,6 +1,4 @@
 // Sharding and computing again, in turns: what fits by both, never worse than by one, and the same numbers.
-#include "shadowgraph/sharding/shard_and_recompute.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -11,6 +9,7 @@
 #include "shadowgraph/capture.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/fake.h"
+#include "shadowgraph/sharding/shard_and_recompute.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"

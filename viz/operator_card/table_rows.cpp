@@ -8,11 +8,11 @@
 #include <array>
 #include <iterator>
 
+#include "core/calls/functional_call.h"
 #include "core/dispatch/fast_paths.h"
 #include "core/dispatch/operator_info.h"
 #include "core/dispatch/way_to_run.h"
 #include "core/process/process_state.h"
-#include "core/calls/functional_call.h"
 #include "core/rules/registry.h"
 #include "ir/operators/operator_forms.h"
 #include "ir/operators/operator_name.h"
