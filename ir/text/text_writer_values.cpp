@@ -1,6 +1,6 @@
 // Prints what nodes take and give: arguments, and results with their types.
-#include "ir/text/text_writer.h"
 #include "ir/text/tensor_bytes.h"
+#include "ir/text/text_writer.h"
 #include "ir/text/words.h"
 
 namespace shadowgraph {

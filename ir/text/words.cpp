@@ -128,9 +128,7 @@ std::optional<RegionKind> parse_region_kind(std::string_view word) {
 
 std::string_view guard_word(Guard::Kind kind) { return kGuardKinds[static_cast<size_t>(kind)]; }
 
-std::optional<Guard::Kind> parse_guard_kind(std::string_view word) {
-  return find_word<Guard::Kind>(kGuardKinds, word);
-}
+std::optional<Guard::Kind> parse_guard_kind(std::string_view word) { return find_word<Guard::Kind>(kGuardKinds, word); }
 
 // to_chars neither allocates nor asks the locale.
 void append_int(std::string& out, int64_t value) {

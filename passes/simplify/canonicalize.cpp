@@ -289,7 +289,8 @@ class Canonicalizer {
       if (first.empty() || second.empty()) return false;
       std::vector<int64_t> both;
       for (const int64_t d : second) both.push_back(first[static_cast<size_t>(d)]);
-      graph_.set_call(n, graph_.intern_operator("aten::permute"), std::array{Argument::of_value(base), graph_.int_list(both)});
+      graph_.set_call(n, graph_.intern_operator("aten::permute"),
+                      std::array{Argument::of_value(base), graph_.int_list(both)});
     }
     return true;
   }
@@ -373,8 +374,7 @@ class Canonicalizer {
     bool changed = false;
     const auto& formals = graph_.target(n).signature().arguments;
     for (size_t i = 0; i < formals.size(); ++i) {
-      if (formals[i].name.empty() || std::ranges::find(row.arguments, formals[i].name) == row.arguments.end())
-        continue;
+      if (formals[i].name.empty() || std::ranges::find(row.arguments, formals[i].name) == row.arguments.end()) continue;
       const Argument& argument = graph_.arguments(n)[i];
       if (argument.kind == ArgumentKind::kInt && argument.i < 0 && argument.i >= -rank) {
         graph_.set_argument(n, i, Argument::of_int(argument.i + rank));
