@@ -1,6 +1,5 @@
 // Edits of single facts of nodes, values and storages, and what edits ask of the graph. Each first finds out whether it
-// may, so that a throw leaves the graph as it was. Edits of uses, order and lives do so, too (graph_uses.cpp,
-// graph_moves.cpp, graph_lives.cpp).
+// may, so that a throw leaves the graph as it was. Edits of uses, order and lives, in files beside this one, do the same.
 #include <algorithm>
 
 #include "ir/graph_editor.h"
