@@ -99,8 +99,8 @@ AssignmentSolution solution_of(const ShardingProblem& problem, const ShardingPla
   return solution;
 }
 
-// Finds a plan whose applied graph is within the memory. The problem's limit is lowered by what a plan was above it, a
-// few times: what the solver takes for the peak may be less than what the graph holds.
+// Finds a plan whose applied graph is within the memory. What the solver takes for the peak may be less than what that
+// graph holds. The problem's limit is then lowered by the difference, a few times.
 void solve_within_memory(const Graph& graph, const ShardingProblem& problem, const ShardingOptions& sharding,
                          const ShardOptions& options, ShardingAnswer& answer) {
   AssignmentProblem assignment = problem.assignment();

@@ -15,8 +15,8 @@ namespace SHADOWGRAPH_API shadowgraph {
 // The part of `full` that `rank` has: a new contiguous tensor. Partial axes: coordinate 0 has all of it and the others
 // zeros (kSum), or all have it (kAverage, kMax, kMin). Throws Error if the layout does not divide it.
 at::Tensor local_part(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank);
-// The whole tensor from the parts of all ranks, in order of ranks. Throws Error if the parts do not fit the layout, or
-// if devices that must have the same do not have it (compared bit for bit, NaN included).
+// The whole tensor from the parts of all ranks, in order of ranks. Throws Error if the parts do not fit the layout. Throws
+// it, too, if devices that must have the same do not have it, compared bit for bit, NaN included.
 at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
                     std::span<const int64_t> sizes);
 

@@ -111,8 +111,11 @@ class FactorAnalysis {
 
  private:
   friend class ShardingRules;
+  class Finder;
   uint32_t find(uint32_t element) const;
   bool may_be_partial(ValueId value, PartialOp op) const;
+  // Says whether any of the operands that the strategy takes as partial can be.
+  bool can_be_given(const AxisStrategy& strategy, std::span<const ValueId> operands) const;
 
   std::vector<uint32_t> first_of_value_;      // elements of dimensions, by value
   std::vector<uint32_t> first_of_node_;       // elements of the factors of its rule, by node
