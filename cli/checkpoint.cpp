@@ -162,7 +162,7 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
 
 Work declare_checkpoint(CLI::App& command) {
   const auto request = std::make_shared<CheckpointRequest>();
-  request->capture.mode = "train";
+  request->capture.mode = CaptureMode::kTrain;
   add_options(command, *request);
   return [request] { return checkpoint(*request); };
 }

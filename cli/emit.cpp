@@ -40,7 +40,7 @@ int emit_code(const CLI::App& command, const EmitRequest& request) {
   options.name = request.name.empty() ? std::filesystem::path(request.capture.source).stem().string() : request.name;
   options.autograd = request.autograd;
   // A capture is on that device already.
-  if (!loaded.capture_seconds && command.count("--device") > 0) options.device = parse_device(request.capture.device);
+  if (!loaded.capture_seconds && command.count("--device") > 0) options.device = request.capture.device;
   for (const std::string& text : request.functions) {
     const size_t equals = text.find('=');
     const size_t at = text.find('@', equals);
@@ -93,7 +93,7 @@ int emit_weights(const EmitRequest& request) {
   const Progress progress("materialising " + model_name);
   at::manual_seed(static_cast<uint64_t>(request.seed));
   models::ModelOptions options;
-  options.dtype = request.capture.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  options.dtype = request.capture.dtype;
   const models::BuiltModel model = deferred_init([&] { return models::build(model_name, options); });
 
   std::vector<std::pair<std::string, at::Tensor>> chosen;

@@ -41,7 +41,7 @@ struct Probe {
 };
 
 bool looks_for_context(const FitRequest& request) {
-  return request.capture.mode == "decode" && request.capture.context == 0;
+  return request.capture.mode == CaptureMode::kDecode && request.capture.context == 0;
 }
 
 const char* name_of_size(const FitRequest& request) {
@@ -60,7 +60,7 @@ class Fitting {
     if (looks_for_context(request) && request.by != "live") {
       options_.memory.capacity = *request.memory + (request.by == "reserved" ? options_.memory.assumptions.context : 0);
     }
-    if (request.capture.device != "cpu") {
+    if (!request.capture.device.is_cpu()) {
       spec_ = DeviceSpec::named("h100");
       options_.spec = &*spec_;
     }
@@ -178,7 +178,7 @@ void check_search(const FitRequest& request) {
   if (looks_for_context(request) && request.longest_from) {
     throw Error("--mode decode looks for the longest context; it takes no --seq");
   }
-  if (request.by == "reserved" && request.capture.device == "cpu") {
+  if (request.by == "reserved" && request.capture.device.is_cpu()) {
     throw Error("--by reserved: a CPU has no caching allocator; --by live, or --device cuda");
   }
 }
@@ -234,7 +234,7 @@ int sweep(const CLI::App& command, const FitRequest& request) {
   const bool asked = command.count("--by") > 0;
   if (asked && !request.memory) throw Error("--by says which bytes --memory is of: give --memory, too");
   // A CPU has live bytes alone.
-  const std::string by = !asked && request.capture.device == "cpu" ? "live" : request.by;
+  const std::string by = !asked && request.capture.device.is_cpu() ? "live" : request.by;
   sweep_batches(request.capture, {*request.batches, request.memory, by, request.allocator, request.json});
   return 0;
 }
@@ -303,7 +303,7 @@ void add_options(CLI::App& command, FitRequest& request) {
 
 Work declare_fit(CLI::App& command) {
   const auto request = std::make_shared<FitRequest>();
-  request->capture.mode = "train";
+  request->capture.mode = CaptureMode::kTrain;
   add_options(command, *request);
   return [request, &command] { return request->batches ? sweep(command, *request) : search(*request); };
 }

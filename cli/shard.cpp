@@ -226,7 +226,7 @@ void add_options(CLI::App& command, ShardRequest& request) {
 
 Work declare_shard(CLI::App& command) {
   const auto request = std::make_shared<ShardRequest>();
-  request->capture.mode = "train";
+  request->capture.mode = CaptureMode::kTrain;
   add_options(command, *request);
   return [request, &command] { return shard_or_solve(command, *request); };
 }
