@@ -22,10 +22,12 @@
 namespace shadowgraph::cli {
 namespace {
 
+enum class Language : uint8_t { kCpp, kPython };
+
 struct EmitRequest {
   CaptureRequest capture;
-  std::string output;                  // folder for code, file for weights
-  std::string language = "cpp";        // cpp | python
+  std::string output;  // folder for code, file for weights
+  Language language = Language::kCpp;
   std::string name;                    // empty: that of the file
   std::vector<std::string> only;       // "%12", "gradient.*", globs over weights; empty: all
   std::vector<std::string> functions;  // "my::op=callee@header"
@@ -49,7 +51,7 @@ int emit_code(const CLI::App& command, const EmitRequest& request) {
   }
   choose_values(loaded.graph, request.only, options);
   const GeneratedCode code =
-      request.language == "cpp" ? emit_cpp(loaded.graph, options) : emit_python(loaded.graph, options);
+      request.language == Language::kCpp ? emit_cpp(loaded.graph, options) : emit_python(loaded.graph, options);
   write_code(code, request.output);
   std::vector<std::string> files;
   for (const auto& [name, text] : code.files) files.push_back(name);
@@ -138,7 +140,7 @@ void add_options(CLI::App& command, EmitRequest& request) {
   add_capture_options(command, request.capture);
   command.get_option("--device")->description("As of a capture; of a saved graph, every device of it as this one");
   begin_group(command, "The code");
-  add_choice(command, "--lang", request.language, {"cpp", "python"},
+  add_choice(command, "--lang", request.language, {{"cpp", Language::kCpp}, {"python", Language::kPython}},
              "cpp: against libtorch alone; python: over torch.ops");
   command.add_option("--name", request.name, "Of the files and the namespace (default: the source's)");
   add_list(command, "--function", request.functions,
