@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "shadowgraph/sharding/split_losses.h"
 #include "sharding/plan/recompute_rounds.h"
 
 namespace shadowgraph {
@@ -65,7 +66,8 @@ PlannedStep plan_step(Graph graph, const StepRequest& request) {
   check_request(request);
   split_mean_losses(graph);
   if (request.cut_vocabulary) split_log_softmaxes(graph);
-  PlannedStep planned{.graph = std::move(graph)};
+  PlannedStep planned;
+  planned.graph = std::move(graph);
   planned.device = device_of_step(request, planned.graph);
   planned.links = links_of_step(request, planned.device);
   const ShardingOptions sharding{.mesh = request.mesh,

@@ -9,6 +9,7 @@
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/time.h"
+#include "shadowgraph/sharding/hand_plans.h"
 #include "shadowgraph/units.h"
 #include "sharding/plan/named_nodes.h"
 #include "sharding/plan/picoseconds.h"

@@ -4,6 +4,8 @@
 //
 // A split that is found at one end of a tie is then told to the other end, until nothing changes. A dimension has at
 // most log2(size) splits, each told once along each tie.
+#include "shadowgraph/sharding/factor_analysis.h"
+
 #include <algorithm>
 #include <numeric>
 

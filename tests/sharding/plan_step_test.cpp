@@ -11,6 +11,7 @@
 #include "shadowgraph/capture.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/fake.h"
+#include "shadowgraph/sharding/split_losses.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

@@ -4,6 +4,7 @@
 #include <torch/optim/sgd.h>
 
 #include "models/llama.h"
+#include "shadowgraph/sharding/split_losses.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
 #include "tests/sharding/random_plan.h"
