@@ -21,12 +21,14 @@
 namespace shadowgraph::cli {
 namespace {
 
+enum class RecomputeCost : uint8_t { kFlops, kTime };  // time: on the device of `spec`
+
 struct CheckpointRequest {
   CaptureRequest capture;
-  std::string modules;                    // stages are these; empty: they are found
-  std::optional<int64_t> bytes;           // the cheapest plan within these
-  bool pareto = false;                    // the whole curve
-  std::string cost = "flops";             // or time, on the device of `spec`
+  std::string modules;           // stages are these; empty: they are found
+  std::optional<int64_t> bytes;  // the cheapest plan within these
+  bool pareto = false;           // the whole curve
+  RecomputeCost cost = RecomputeCost::kFlops;
   std::string spec;                       // name of a device or file with its figures; empty: by the graph's device
   std::optional<int64_t> link_bandwidth;  // B/s to the host and back, each; empty: nothing waits there
   std::string output;                     // graph file: the step with the plan within `bytes`
@@ -36,7 +38,7 @@ struct CheckpointRequest {
   bool json = false;
 
   bool plans() const { return pareto || bytes || !picture.empty(); }
-  bool by_time() const { return cost == "time"; }
+  bool by_time() const { return cost == RecomputeCost::kTime; }
 };
 
 // The device whose memory is in question: that of the largest storages.
@@ -145,7 +147,7 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
   add_bytes(command, "--bytes", request.bytes, "The least to compute again so that live bytes stay within: 40GB");
   command.add_option("--modules", request.modules,
                      "Computed again whole or in part: 'transformer.h.*', auto (default: they are found)");
-  add_choice(command, "--cost", request.cost, {"flops", "time"},
+  add_choice(command, "--cost", request.cost, {{"flops", RecomputeCost::kFlops}, {"time", RecomputeCost::kTime}},
              "What is to be least: flops, or time on the device of --spec");
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output, "With --bytes: graph file of the step with that plan");
@@ -164,7 +166,7 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
 
 Work declare_checkpoint(CLI::App& command) {
   const auto request = std::make_shared<CheckpointRequest>();
-  request->capture.mode = "train";
+  request->capture.mode = CaptureMode::kTrain;
   add_options(command, *request);
   return [request] { return checkpoint(*request); };
 }

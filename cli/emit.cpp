@@ -22,10 +22,12 @@
 namespace shadowgraph::cli {
 namespace {
 
+enum class Language : uint8_t { kCpp, kPython };
+
 struct EmitRequest {
   CaptureRequest capture;
-  std::string output;                  // folder for code, file for weights
-  std::string language = "cpp";        // cpp | python
+  std::string output;  // folder for code, file for weights
+  Language language = Language::kCpp;
   std::string name;                    // empty: that of the file
   std::vector<std::string> only;       // "%12", "gradient.*", globs over weights; empty: all
   std::vector<std::string> functions;  // "my::op=callee@header"
@@ -40,7 +42,7 @@ int emit_code(const CLI::App& command, const EmitRequest& request) {
   options.name = request.name.empty() ? std::filesystem::path(request.capture.source).stem().string() : request.name;
   options.autograd = request.autograd;
   // A capture is on that device already.
-  if (!loaded.capture_seconds && command.count("--device") > 0) options.device = parse_device(request.capture.device);
+  if (!loaded.capture_seconds && command.count("--device") > 0) options.device = request.capture.device;
   for (const std::string& text : request.functions) {
     const size_t equals = text.find('=');
     const size_t at = text.find('@', equals);
@@ -49,7 +51,7 @@ int emit_code(const CLI::App& command, const EmitRequest& request) {
   }
   choose_values(loaded.graph, request.only, options);
   const GeneratedCode code =
-      request.language == "cpp" ? emit_cpp(loaded.graph, options) : emit_python(loaded.graph, options);
+      request.language == Language::kCpp ? emit_cpp(loaded.graph, options) : emit_python(loaded.graph, options);
   write_code(code, request.output);
   std::vector<std::string> files;
   for (const auto& [name, text] : code.files) files.push_back(name);
@@ -93,7 +95,7 @@ int emit_weights(const EmitRequest& request) {
   const Progress progress("materialising " + model_name);
   at::manual_seed(static_cast<uint64_t>(request.seed));
   models::ModelOptions options;
-  options.dtype = request.capture.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  options.dtype = request.capture.dtype;
   const models::BuiltModel model = deferred_init([&] { return models::build(model_name, options); });
 
   std::vector<std::pair<std::string, at::Tensor>> chosen;
@@ -138,7 +140,7 @@ void add_options(CLI::App& command, EmitRequest& request) {
   add_capture_options(command, request.capture);
   command.get_option("--device")->description("As of a capture; of a saved graph, every device of it as this one");
   begin_group(command, "The code");
-  add_choice(command, "--lang", request.language, {"cpp", "python"},
+  add_choice(command, "--lang", request.language, {{"cpp", Language::kCpp}, {"python", Language::kPython}},
              "cpp: against libtorch alone; python: over torch.ops");
   command.add_option("--name", request.name, "Of the files and the namespace (default: the source's)");
   add_list(command, "--function", request.functions,

@@ -22,8 +22,8 @@ namespace {
 
 struct FitRequest {
   CaptureRequest capture;
-  std::optional<int64_t> memory;         // bytes
-  std::string by = "device";             // which bytes: live, reserved or device
+  std::optional<int64_t> memory;  // bytes
+  BoundedBytes by = BoundedBytes::kDevice;
   std::string allocator;                 // as PYTORCH_ALLOC_CONF takes it
   std::optional<SizeRange> batches;      // --batch 1..512: a table over these instead of a search
   std::optional<int64_t> longest_from;   // --seq 1k..: the sequence is looked for, from here on, at the batch given
@@ -42,7 +42,7 @@ struct Probe {
 };
 
 bool looks_for_context(const FitRequest& request) {
-  return request.capture.mode == "decode" && request.capture.context == 0;
+  return request.capture.mode == CaptureMode::kDecode && request.capture.context == 0;
 }
 
 const char* name_of_size(const FitRequest& request) {
@@ -58,10 +58,11 @@ class Fitting {
     options_.top_at_peak = 0;
     // A grown cache leaves free blocks that are a little too small for the next tokens. Where they are in the way, the
     // allocator gives them back and tries again, as it does on a device of this memory.
-    if (looks_for_context(request) && request.by != "live") {
-      options_.memory.capacity = *request.memory + (request.by == "reserved" ? options_.memory.assumptions.context : 0);
+    if (looks_for_context(request) && request.by != BoundedBytes::kLive) {
+      options_.memory.capacity =
+          *request.memory + (request.by == BoundedBytes::kReserved ? options_.memory.assumptions.context : 0);
     }
-    if (request.capture.device != "cpu") {
+    if (!request.capture.device.is_cpu()) {
       spec_ = DeviceSpec::named("h100");
       options_.spec = &*spec_;
     }
@@ -128,9 +129,10 @@ class Fitting {
   }
 
   int64_t held(const Profile& costs) const {
-    if (request_.by == "live") return costs.peak.bytes;
+    if (request_.by == BoundedBytes::kLive) return costs.peak.bytes;
     if (!costs.device_memory) return costs.peak_with_scratch.bytes;
-    return request_.by == "reserved" ? costs.device_memory->reserved_peak : costs.device_memory->footprint();
+    return request_.by == BoundedBytes::kReserved ? costs.device_memory->reserved_peak
+                                                  : costs.device_memory->footprint();
   }
 
   const FitRequest& request_;
@@ -179,7 +181,7 @@ void check_search(const FitRequest& request) {
   if (looks_for_context(request) && request.longest_from) {
     throw Error("--mode decode looks for the longest context; it takes no --seq");
   }
-  if (request.by == "reserved" && request.capture.device == "cpu") {
+  if (request.by == BoundedBytes::kReserved && request.capture.device.is_cpu()) {
     throw Error("--by reserved: a CPU has no caching allocator; --by live, or --device cuda");
   }
 }
@@ -197,7 +199,8 @@ int search(const FitRequest& request) {
   auto list = nlohmann::json::array();
   if (!request.json) {
     fmt::print("{:<16} {:>8} {:>12} {:>12} {:>14} {:>14}  {}\n", "CHECKPOINTS", what,
-               request.by == "device" ? "on device" : request.by, "live peak", "FLOPs a step", "time a step", "");
+               request.by == BoundedBytes::kDevice ? "on device" : to_string(request.by), "live peak", "FLOPs a step",
+               "time a step", "");
   }
   bool any = false;
   for (const std::string& policy : policies) {
@@ -219,7 +222,7 @@ int search(const FitRequest& request) {
   if (request.json) {
     nlohmann::json answer = list.front();  // without checkpoints, or with those asked for
     answer["memory_bytes"] = *request.memory;
-    answer["by"] = request.by;
+    answer["by"] = to_string(request.by);
     answer["with_checkpoints"] = nlohmann::json::array();
     for (size_t i = 1; i < list.size(); ++i) answer["with_checkpoints"].push_back(list[i]);
     print_text(json_text(answer));
@@ -235,7 +238,7 @@ int sweep(const CLI::App& command, const FitRequest& request) {
   const bool asked = command.count("--by") > 0;
   if (asked && !request.memory) throw Error("--by says which bytes --memory is of: give --memory, too");
   // A CPU has live bytes alone.
-  const std::string by = !asked && request.capture.device == "cpu" ? "live" : request.by;
+  const BoundedBytes by = !asked && request.capture.device.is_cpu() ? BoundedBytes::kLive : request.by;
   sweep_batches(request.capture, {*request.batches, request.memory, by, request.allocator, request.json});
   return 0;
 }
@@ -287,7 +290,8 @@ void add_options(CLI::App& command, FitRequest& request) {
   add_ranges(command, request);
   add_capture_options_but_sizes(command, request.capture);
   add_bytes(command, "--memory", request.memory, "Memory of the device: 80GB, 24GiB");
-  add_choice(command, "--by", request.by, {"live", "reserved", "device"},
+  using enum BoundedBytes;
+  add_choice(command, "--by", request.by, {{"live", kLive}, {"reserved", kReserved}, {"device", kDevice}},
              "What --memory bounds: live, tensors; reserved, the allocator; device, and context");
   add_allocator_option(command, request.allocator);
   begin_group(command, kOutput);
@@ -304,7 +308,7 @@ void add_options(CLI::App& command, FitRequest& request) {
 
 Work declare_fit(CLI::App& command) {
   const auto request = std::make_shared<FitRequest>();
-  request->capture.mode = "train";
+  request->capture.mode = CaptureMode::kTrain;
   add_options(command, *request);
   return [request, &command] { return request->batches ? sweep(command, *request) : search(*request); };
 }

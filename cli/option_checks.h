@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace shadowgraph::cli {
@@ -29,6 +30,24 @@ std::string device_name(const std::string& text);
 // Options of one kind; what they hold already is shown as the default, if the option would take it.
 void add_choice(CLI::App& command, const std::string& name, std::string& value, std::vector<std::string> words,
                 const std::string& description);
+// The same for words that mean values: an enumerator, a dtype. A value that no word means is not shown.
+template <class Value>
+requires(!std::is_same_v<Value, std::string>) void add_choice(
+    CLI::App& command, const std::string& name, Value& value,
+    std::vector<std::pair<std::string, std::type_identity_t<Value>>> choices, const std::string& description) {
+  std::vector<std::string> words;
+  std::string held;
+  for (const auto& [word, meaning] : choices) {
+    words.push_back(word);
+    if (meaning == value) held = word;
+  }
+  const auto set = [&value, choices = std::move(choices)](const std::string& text) {
+    for (const auto& [word, meaning] : choices) {
+      if (word == text) value = meaning;
+    }
+  };
+  command.add_option_function<std::string>(name, set, description)->check(one_of(std::move(words)))->default_str(held);
+}
 template <class Number>
 void add_number(CLI::App& command, const std::string& name, Number& number, int64_t least,
                 const std::string& description) {

@@ -175,7 +175,7 @@ int answer_what_if(const CLI::App& command, ProfileRequest& request) {
   if (command.count("--mode") > 0 && !request.capture.trains()) {
     throw CLI::ValidationError("--mode", "--what-if is of a training step: leave --mode out");
   }
-  request.capture.mode = "train";
+  request.capture.mode = CaptureMode::kTrain;
   WhatIf change;
   for (const std::string& text : request.what_if) apply(text, change);
   const LoadedGraph loaded = load(request.capture);

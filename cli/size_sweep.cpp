@@ -37,8 +37,9 @@ class Stopwatch {
 };
 
 // Empty if there is no such figure.
-std::optional<int64_t> bytes_of(const SizeCost& cost, const std::string& by) {
-  return by == "reserved" ? cost.reserved_bytes : by == "device" ? cost.footprint_bytes : cost.peak_bytes;
+std::optional<int64_t> bytes_of(const SizeCost& cost, BoundedBytes by) {
+  if (by == BoundedBytes::kReserved) return cost.reserved_bytes;
+  return by == BoundedBytes::kDevice ? cost.footprint_bytes : cost.peak_bytes;
 }
 
 class BatchProfile {
@@ -149,13 +150,25 @@ nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& reques
   }
   if (sweep.memory) {
     json["memory_limit"] = *sweep.memory;
-    json["by"] = sweep.by;
+    json["by"] = to_string(sweep.by);
     json["largest_batch"] = largest == nullptr ? nlohmann::json() : nlohmann::json(largest->batch);
   }
   return json;
 }
 
 }  // namespace
+
+std::string_view to_string(BoundedBytes bytes) {
+  switch (bytes) {
+    case BoundedBytes::kLive:
+      return "live";
+    case BoundedBytes::kReserved:
+      return "reserved";
+    case BoundedBytes::kDevice:
+      return "device";
+  }
+  return "";
+}
 
 std::optional<SizeRange> parse_size_range(const std::string& text) {
   SizeRange range;
@@ -189,7 +202,10 @@ void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
   for (const Row& row : profile.rows) {
     if (!sweep.memory) continue;
     const auto bytes = bytes_of(row.cost, sweep.by);
-    if (!bytes) throw Error("--by " + sweep.by + ": a CPU has no caching allocator; --by live, or --device cuda");
+    if (!bytes) {
+      throw Error(
+          fmt::format("--by {}: a CPU has no caching allocator; --by live, or --device cuda", to_string(sweep.by)));
+    }
     if (*bytes <= *sweep.memory) largest = &row;
   }
   if (sweep.json) {
@@ -215,7 +231,7 @@ void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
     fmt::print("\nNot all batches are one program, so some were captured one by one:\n{}\n", profile.why_captured);
   }
   if (sweep.memory) {
-    const std::string what = sweep.by == "live" ? "live" : sweep.by == "reserved" ? "reserved" : "on the device";
+    const std::string what(sweep.by == BoundedBytes::kDevice ? "on the device" : to_string(sweep.by));
     const std::string limit = human_bytes(*sweep.memory);
     fmt::print("{}\n", largest == nullptr
                            ? "no batch of the range fits into " + limit + " (bytes " + what + ")"

@@ -96,8 +96,8 @@ NamedDataSizes data_sizes(const CaptureRequest& request) {
 
 FakeTensorOptions mode_options(const CaptureRequest& request) {
   FakeTensorOptions options{
-      .device = c10::Device(request.device), .data_sizes = data_sizes(request), .host_reads = host_reads(request)};
-  if (request.attention == "math") {
+      .device = request.device, .data_sizes = data_sizes(request), .host_reads = host_reads(request)};
+  if (request.attention == AttentionKind::kMath) {
     DeviceProfile& profile = options.profile.emplace();
     profile.flash_attention = false;
     profile.efficient_attention = false;
@@ -107,16 +107,12 @@ FakeTensorOptions mode_options(const CaptureRequest& request) {
   return options;
 }
 
-c10::ScalarType dtype_of(const CaptureRequest& request) {
-  return request.dtype == "bf16" ? c10::ScalarType::BFloat16 : c10::ScalarType::Float;
-}
-
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const CaptureRequest& request, Tensors parameters) {
   std::unordered_set<const c10::TensorImpl*> seen;
   std::erase_if(parameters, [&](const at::Tensor& parameter) {
     return !parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second;
   });
-  if (request.optimizer == "adamw") {
+  if (request.optimizer == OptimizerKind::kAdamW) {
     return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
   }
   return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1e-2));
@@ -135,9 +131,7 @@ void check_training_options(const CaptureRequest& request) {
 Capture run(ProgramToCapture program, const CaptureRequest& request, const Tensors& parameters) {
   check_training_options(request);
   program.training = request.training;
-  if (!request.autocast.empty()) {
-    program.autocast = request.autocast == "bf16" ? c10::ScalarType::BFloat16 : c10::ScalarType::Half;
-  }
+  program.autocast = request.autocast;
   if (!request.trains()) {
     const at::NoGradGuard no_grad;
     return capture_forward(program);
@@ -153,11 +147,11 @@ void describe(Graph& graph, const CaptureRequest& request, const std::string& na
   Metadata& metadata = graph.metadata;
   metadata.model = name;
   metadata.mode = request.trains() ? ProgramMode::kTrain : ProgramMode::kInfer;
-  const c10::Device device(request.device);
+  const c10::Device device = request.device;
   metadata.device = device.is_cuda() && !device.has_index() ? c10::Device(device.type(), 0) : device;
-  metadata.dtype = dtype_of(request);
+  metadata.dtype = request.dtype;
   if (request.trains()) {
-    metadata.optimizer = request.optimizer;
+    metadata.optimizer = to_string(request.optimizer);
     if (request.run_steps == 0) metadata.step = request.steady_state ? TrainingStep::kSteady : TrainingStep::kFirst;
     const TrainingOptions& training = request.training;
     if (training.accumulate > 1) metadata.other["accumulate"] = std::to_string(training.accumulate);
@@ -166,49 +160,52 @@ void describe(Graph& graph, const CaptureRequest& request, const std::string& na
     if (training.ema) metadata.other["ema"] = fmt::format("{}", *training.ema);
     if (training.zero_grads) metadata.other["zero_grads"] = "true";
   }
-  if (!request.autocast.empty()) metadata.other["autocast"] = request.autocast;
+  if (request.autocast) metadata.other["autocast"] = *request.autocast == c10::kBFloat16 ? "bf16" : "f16";
   if (request.batch > 0) metadata.batch = request.batch;
   if (request.seq > 0) metadata.seq = request.seq;
 }
 
 // Prefill and decode: what their options must and must not be.
 void check_generation(const CaptureRequest& request, SourceKind kind) {
-  const bool decode = request.mode == "decode";
+  const bool decode = request.mode == CaptureMode::kDecode;
   if (request.context > 0 && !decode)
     throw Error("--context is the length of the cache before a token: give --mode decode");
-  if (!request.cache.empty() && !request.generates()) {
+  if (request.cache && !request.generates()) {
     throw Error("--cache is of inference with keys and values: give --mode prefill or --mode decode");
   }
   if (!request.generates()) return;
   if (kind != SourceKind::kModel) {
-    throw Error("--mode " + request.mode +
-                " is of built-in language models; a file runs as it was written: give it "
-                "the cache among its inputs");
+    throw Error(fmt::format(
+        "--mode {} is of built-in language models; a file runs as it was written: give it the cache among its inputs",
+        to_string(request.mode)));
   }
   if (decode && request.context == 0) throw Error("--mode decode needs the tokens in the cache: --context 4096");
   if (decode && request.seq != 0) throw Error("--mode decode takes one token; the tokens before it are --context");
-  if (!request.autocast.empty()) throw Error("--autocast is not taken with --mode " + request.mode + ": give --dtype");
+  if (request.autocast) {
+    throw Error(fmt::format("--autocast is not taken with --mode {}: give --dtype", to_string(request.mode)));
+  }
 }
 
 LoadedGraph capture_model(const CaptureRequest& request) {
   if (!request.inputs.empty())
     throw Error("--input is for TorchScript and torch.export files; " + request.source + " has its own");
   const FakeTensorMode mode(mode_options(request));
-  const bool decodes = request.mode == "decode";
+  const bool decodes = request.mode == CaptureMode::kDecode;
   models::BuiltModel model = [&] {
     const Progress progress("building " + request.source);
     return models::build(request.source,
                          {.batch = request.batch,
                           .seq = decodes && model_named(request.source)->default_seq != 0 ? 1 : request.seq,
-                          .dtype = dtype_of(request),
+                          .dtype = request.dtype,
                           .training = request.trains()});
   }();
   const Progress progress("capturing " + request.source);
   if (request.generates()) check_training_options(request);
-  Capture capture = request.generates() ? models::capture_generation(model, {.prefill = request.mode == "prefill",
-                                                                             .context = request.context,
-                                                                             .static_cache = request.cache == "static"})
-                                        : run(models::program_of(model), request, model.module->parameters());
+  Capture capture = request.generates()
+                        ? models::capture_generation(model, {.prefill = request.mode == CaptureMode::kPrefill,
+                                                             .context = request.context,
+                                                             .static_cache = request.cache == CacheKind::kStatic})
+                        : run(models::program_of(model), request, model.module->parameters());
   describe(capture.graph, request, request.source);
   return {std::move(capture.graph), capture.seconds, request.source};
 }
@@ -242,7 +239,7 @@ LoadedGraph capture_file(const CaptureRequest& request, const char* what) {
     return Program::load(request.source);
   }();
   FakeTensorMode mode(options);
-  program.make_fake(mode, request.dtype == "bf16" ? std::optional(c10::ScalarType::BFloat16) : std::nullopt);
+  program.make_fake(mode, request.dtype == c10::kBFloat16 ? std::optional(request.dtype) : std::nullopt);
   const Progress progress("capturing " + request.source);
   const std::string name = std::filesystem::path(request.source).stem().string();
   Capture capture = capture_program(program, specs, request);
@@ -260,6 +257,22 @@ LoadedGraph capture_script(const CaptureRequest& request) {
 }
 
 }  // namespace
+
+std::string_view to_string(CaptureMode mode) {
+  switch (mode) {
+    case CaptureMode::kInfer:
+      return "infer";
+    case CaptureMode::kTrain:
+      return "train";
+    case CaptureMode::kPrefill:
+      return "prefill";
+    case CaptureMode::kDecode:
+      return "decode";
+  }
+  return "";
+}
+
+std::string_view to_string(OptimizerKind optimizer) { return optimizer == OptimizerKind::kSgd ? "sgd" : "adamw"; }
 
 SourceKind kind_of_source(const std::string& source) {
   std::error_code ignored;

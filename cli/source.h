@@ -1,8 +1,13 @@
 // Where a graph comes from: a built-in model, a TorchScript file, an archive of torch.export, or a saved graph.
 #pragma once
 
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shadowgraph/capture.h"
@@ -10,18 +15,26 @@
 
 namespace shadowgraph::cli {
 
+// Prefill and decode are inference with a cache of keys and values.
+enum class CaptureMode : uint8_t { kInfer, kTrain, kPrefill, kDecode };
+enum class OptimizerKind : uint8_t { kSgd, kAdamW };
+enum class AttentionKind : uint8_t { kAuto, kMath };  // which kernel scaled_dot_product_attention takes
+enum class CacheKind : uint8_t { kGrown, kStatic };   // grown by concatenation, or written to in place
+std::string_view to_string(CaptureMode mode);         // as options spell them
+std::string_view to_string(OptimizerKind optimizer);
+
 struct CaptureRequest {
-  std::string source;              // model name or file
-  std::string mode = "infer";      // infer | train; prefill | decode: inference with a cache of keys and values
-  std::string optimizer = "sgd";   // sgd | adamw
-  std::string device = "cuda";     // cpu | cuda | cuda:i
-  std::string dtype = "f32";       // f32 | bf16
-  std::string autocast;            // bf16 | f16; empty: none
-  std::string attention = "auto";  // auto | math: which kernel scaled_dot_product_attention takes
-  int64_t batch = 0;               // 0: the model's default
+  std::string source;  // model name or file
+  CaptureMode mode = CaptureMode::kInfer;
+  OptimizerKind optimizer = OptimizerKind::kSgd;
+  c10::Device device = c10::kCUDA;               // CPU, or CUDA with an index or without
+  c10::ScalarType dtype = c10::kFloat;           // or kBFloat16
+  std::optional<c10::ScalarType> autocast = {};  // kBFloat16 or kHalf
+  AttentionKind attention = AttentionKind::kAuto;
+  int64_t batch = 0;  // 0: the model's default
   int64_t seq = 0;
   int64_t context = 0;                  // decode: tokens in the cache
-  std::string cache;                    // grown | static; empty: grown
+  std::optional<CacheKind> cache = {};  // nothing: grown, and not asked for
   bool steady_state = false;            // record the second step, with optimizer state present
   std::vector<std::string> inputs;      // TorchScript, torch.export: one spec an input
   std::vector<std::string> host_reads;  // finite, mask-full, NAME=VALUE: what the program reads and data decides
@@ -30,8 +43,8 @@ struct CaptureRequest {
   int run_steps = 0;       // that many steps of a training run as one graph; 0: one step
   std::string checkpoint;  // modules whose activations backward computes again; patterns as of the pass
 
-  bool trains() const { return mode == "train"; }
-  bool generates() const { return mode == "prefill" || mode == "decode"; }
+  bool trains() const { return mode == CaptureMode::kTrain; }
+  bool generates() const { return mode == CaptureMode::kPrefill || mode == CaptureMode::kDecode; }
 };
 
 struct LoadedGraph {

@@ -10,11 +10,12 @@ namespace {
 
 void add_model_options(CLI::App& command, CaptureRequest& request) {
   begin_group(command, kModel);
-  add_choice(command, "--dtype", request.dtype, {"f32", "bf16"},
+  add_choice(command, "--dtype", request.dtype, {{"f32", c10::kFloat}, {"bf16", c10::kBFloat16}},
              "Floating-point type of parameters and inputs: f32, bf16");
   add_list(command, "--input", request.inputs,
            "An input of a TorchScript file, 'f32[8,3,224,224]'; repeat. A .pt2 file: for other sizes");
-  add_choice(command, "--attention", request.attention, {"auto", "math"},
+  add_choice(command, "--attention", request.attention,
+             {{"auto", AttentionKind::kAuto}, {"math", AttentionKind::kMath}},
              "auto: the device's kernel; math: never a fused one");
   add_list(command, "--host-reads", request.host_reads,
            "What the program reads from data: item0=2.5, bool=false, finite, mask-full; repeat", ',');
@@ -23,7 +24,9 @@ void add_model_options(CLI::App& command, CaptureRequest& request) {
 }
 
 void add_training_options(CLI::App& command, CaptureRequest& request) {
-  add_choice(command, "--optimizer", request.optimizer, {"sgd", "adamw"}, "Optimizer of a training step: sgd, adamw");
+  add_choice(command, "--optimizer", request.optimizer,
+             {{"sgd", OptimizerKind::kSgd}, {"adamw", OptimizerKind::kAdamW}},
+             "Optimizer of a training step: sgd, adamw");
   command.add_flag("--steady-state", request.steady_state, "The second training step, with optimizer state there");
   add_number(command, "--accumulate", request.training.accumulate, 1, "Micro-batches before the optimizer's step");
   command
@@ -46,12 +49,15 @@ void add_training_options(CLI::App& command, CaptureRequest& request) {
 
 void add_step_options(CLI::App& command, CaptureRequest& request) {
   begin_group(command, kStep);
-  add_choice(command, "--mode", request.mode, {"infer", "train", "prefill", "decode"},
+  using enum CaptureMode;
+  add_choice(command, "--mode", request.mode,
+             {{"infer", kInfer}, {"train", kTrain}, {"prefill", kPrefill}, {"decode", kDecode}},
              "infer, train; of gpt2, llama3: prefill, decode (a token after --context)");
   add_number(command, "--context", request.context, 1, "decode: tokens in the cache of keys and values");
-  add_choice(command, "--cache", request.cache, {"grown", "static"},
+  add_choice(command, "--cache", request.cache, {{"grown", CacheKind::kGrown}, {"static", CacheKind::kStatic}},
              "prefill, decode: grown by concatenation (default), or static");
-  add_choice(command, "--autocast", request.autocast, {"bf16", "f16"}, "torch.autocast of forward and loss: bf16, f16");
+  add_choice(command, "--autocast", request.autocast, {{"bf16", c10::kBFloat16}, {"f16", c10::kHalf}},
+             "torch.autocast of forward and loss: bf16, f16");
   add_training_options(command, request);
 }
 
@@ -77,9 +83,12 @@ void add_capture_options_but_sizes(CLI::App& command, CaptureRequest& request) {
   add_model_options(command, request);
   add_step_options(command, request);
   begin_group(command, kDevice);
-  command.add_option("--device", request.device, "Device to pretend, which need not exist: cpu, cuda, cuda:i")
+  command
+      .add_option_function<std::string>(
+          "--device", [&request](const std::string& name) { request.device = c10::Device(name); },
+          "Device to pretend, which need not exist: cpu, cuda, cuda:i")
       ->check(device_name)
-      ->capture_default_str();
+      ->default_str(request.device.str());
 }
 
 void add_capture_options(CLI::App& command, CaptureRequest& request) {

@@ -46,7 +46,7 @@
 #include "shadowgraph/replay.h"
 #include "shadowgraph/shape_rules.h"
 #include "shadowgraph/sharding/parts.h"
-#include "shadowgraph/sharding/shard.h"
+#include "shadowgraph/sharding/plan_step.h"
 #include "shadowgraph/sharding/simulate.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"

@@ -7,7 +7,7 @@
 
 #include "ir/analysis/module_tree.h"
 #include "shadowgraph/analysis/effects.h"
-#include "shadowgraph/sharding/plan.h"
+#include "shadowgraph/sharding/hand_plans.h"
 
 namespace shadowgraph {
 

@@ -15,6 +15,7 @@
 #include <cmath>
 
 #include "ir/analysis/module_tree.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/profile/step_time.h"
 #include "sharding/plan/named_nodes.h"
 #include "sharding/plan/problem_builder.h"

@@ -10,7 +10,9 @@
 
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/sharding/factor_analysis.h"
 #include "shadowgraph/sharding/plan.h"
+#include "shadowgraph/sharding/problem.h"
 #include "sharding/plan/node_classes.h"
 #include "sharding/plan/node_strategies.h"
 

@@ -13,6 +13,7 @@
 #include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/units.h"
 #include "sharding/plan/node_strategies.h"
+#include "sharding/plan/recompute_rounds.h"
 
 namespace shadowgraph {
 
@@ -254,38 +255,12 @@ RecomputedSharding shard_and_recompute(const Graph& graph, const ShardingOptions
 }
 
 std::string to_text(const RecomputedSharding& found, int rows) {
-  std::string text = "what was tried within " + human_bytes(found.answer.memory) + " a device, * is taken:\n";
-  text += fmt::format("  {:1} {:22} {:>10} {:>12} {:>12} {:>8} {:>10}\n", "", "ROUND", "A STEP", "COMMUNICATES", "PEAK",
-                      "SEGMENTS", "FLOP AGAIN");
-  for (const RecomputeRound& round : found.rounds) {
-    const bool none = round.seconds == 0;
-    text += fmt::format("  {:1} {:22} {:>10} {:>12} {:>12} {:>8} {:>10}{}\n", round.best ? "*" : "", round.what,
-                        none ? "-" : human_seconds(round.seconds), none ? "-" : human_seconds(round.communication),
-                        none ? "-" : human_bytes(round.peak), round.segments, human_count(round.flops),
-                        none         ? "  no plan"
-                        : round.fits ? ""
-                                     : "  does not fit");
-  }
-  return text + "\n" + to_text(found.answer, rows);
+  return text_of_rounds(found.rounds, found.answer.memory) + "\n" + to_text(found.answer, rows);
 }
 
 nlohmann::json to_json(const RecomputedSharding& found) {
   nlohmann::json json = to_json(found.answer);
-  json["recompute"]["rounds"] = nlohmann::json::array();
-  for (const RecomputeRound& round : found.rounds) {
-    nlohmann::json entry{{"what", round.what},
-                         {"fits", round.fits},
-                         {"seconds", round.seconds},
-                         {"communication_seconds", round.communication},
-                         {"peak", round.peak},
-                         {"segments", round.segments},
-                         {"recomputed_flops", round.flops},
-                         {"taken", round.best}};
-    if (!round.why_not.empty()) entry["why_not"] = round.why_not;
-    json["recompute"]["rounds"].push_back(std::move(entry));
-  }
-  json["recompute"]["segments"] = nlohmann::json::array();
-  for (const CheckpointSegment& segment : found.segments) json["recompute"]["segments"].push_back(segment.name);
+  json["recompute"] = json_of_rounds(found.rounds, found.segments);
   return json;
 }
 

@@ -13,7 +13,7 @@
 
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/sharding/rules.h"
+#include "shadowgraph/sharding/split_losses.h"
 
 namespace shadowgraph {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "shadowgraph/passes/decompose.h"
-#include "shadowgraph/sharding/rules.h"
+#include "shadowgraph/sharding/split_losses.h"
 
 namespace shadowgraph {
 

@@ -318,17 +318,16 @@ void write_assignment(const AssignmentProblem& problem, std::ostream& out) {
   out << "}\n";
 }
 
-void write_assignment(const AssignmentProblem& problem, std::string_view format, std::ostream& out) {
-  if (format == "json") {
-    write_assignment(problem, out);
-  } else if (format == "iopddl") {
-    write_iopddl(problem, out);
-  } else if (format == "lp") {
-    write_lp(problem, out);
-  } else if (format == "mps") {
-    write_mps(problem, out);
-  } else {
-    throw Error(fmt::format("problems are written as json, iopddl, lp or mps, not as {}", format));
+void write_assignment(const AssignmentProblem& problem, AssignmentFormat format, std::ostream& out) {
+  switch (format) {
+    case AssignmentFormat::kJson:
+      return write_assignment(problem, out);
+    case AssignmentFormat::kIopddl:
+      return write_iopddl(problem, out);
+    case AssignmentFormat::kLp:
+      return write_lp(problem, out);
+    case AssignmentFormat::kMps:
+      return write_mps(problem, out);
   }
 }
 

@@ -17,6 +17,14 @@ double finite(double cost) {
 }  // namespace
 
 CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) {
+  const std::vector<uint32_t> place = add_variables(model);
+  const std::vector<uint32_t> edge_of = add_edges(model, place);
+  link_edges();
+  add_rows(model, usage);
+  add_items(model, usage, edge_of);
+}
+
+std::vector<uint32_t> CompactModel::add_variables(const PairwiseModel& model) {
   std::vector<uint32_t> place(model.size(), kNoVariable);
   first.push_back(0);
   for (uint32_t v = 0; v < model.size(); ++v) {
@@ -30,7 +38,10 @@ CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) 
     for (const double amount : model.unary(v)) cost.push_back(finite(amount));
     first.push_back(static_cast<uint32_t>(cost.size()));
   }
-  // Usages of edges belong to an edge here, or to the one end that has a choice.
+  return place;
+}
+
+std::vector<uint32_t> CompactModel::add_edges(const PairwiseModel& model, std::span<const uint32_t> place) {
   std::vector<uint32_t> edge_of(model.edges().size(), kNoVariable);
   for (uint32_t e = 0; e < model.edges().size(); ++e) {
     const PairwiseModel::Edge& edge = model.edges()[e];
@@ -50,6 +61,10 @@ CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) 
       edges.push_back(made);
     }
   }
+  return edge_of;
+}
+
+void CompactModel::link_edges() {
   incident_first.assign(size() + 1, 0);
   for (const Edge& edge : edges) {
     ++incident_first[edge.a + 1];
@@ -62,7 +77,9 @@ CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) 
     incident[next[edges[e].a]++] = {.edge = e, .other = edges[e].b};
     incident[next[edges[e].b]++] = {.edge = e, .other = edges[e].a};
   }
+}
 
+void CompactModel::add_rows(const PairwiseModel& model, const UsageModel& usage) {
   const size_t points = usage.points();
   std::vector<double> fixed(points + 1, 0);
   std::vector<double> most(points + 1, 0);
@@ -90,6 +107,9 @@ CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) 
     point_of_row.push_back(point);
   }
   row_of_point.push_back(static_cast<uint32_t>(rows()));
+}
+
+void CompactModel::add_items(const PairwiseModel& model, const UsageModel& usage, std::span<const uint32_t> edge_of) {
   const auto add = [&](std::vector<Item>& to, const auto& item) {
     const double low = *std::min_element(item.bytes.begin(), item.bytes.end());
     const Item made{.begin = row_of_point[item.begin], .end = row_of_point[item.end], .bytes = bytes.size()};

@@ -70,6 +70,19 @@ struct CompactModel {
   // Translates states of the pairwise model into states of this one.
   std::vector<uint32_t> compact(std::span<const uint32_t> model_states) const;
   std::vector<uint32_t> expanded(std::span<const uint32_t> states, size_t model_size) const;
+
+ private:
+  // The steps of the constructor, each on what the ones before have filled in.
+  //
+  // Adds the variables that have a choice. Returns which one each of the model's is.
+  std::vector<uint32_t> add_variables(const PairwiseModel& model);
+  // Adds the edges between two of these. One end's choice takes over an edge whose other end has none. Returns which
+  // edge each of the model's is.
+  std::vector<uint32_t> add_edges(const PairwiseModel& model, std::span<const uint32_t> place);
+  void link_edges();
+  void add_rows(const PairwiseModel& model, const UsageModel& usage);
+  // Adds the usages that differ by state. Those of an edge belong to it, or to the one end that has a choice.
+  void add_items(const PairwiseModel& model, const UsageModel& usage, std::span<const uint32_t> edge_of);
 };
 
 }  // namespace shadowgraph

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/sharding/hand_plans.h"
 #include "shadowgraph/sharding/shard.h"
+#include "shadowgraph/sharding/split_losses.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
 

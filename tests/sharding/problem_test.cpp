@@ -1,4 +1,6 @@
 // A captured step as an assignment problem: which nodes share a variable, what edges forbid, what choices cost.
+#include "shadowgraph/sharding/problem.h"
+
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +13,6 @@
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/sharding/apply.h"
-#include "shadowgraph/sharding/plan.h"
 #include "shadowgraph/sharding/solver.h"
 #include "shadowgraph/text.h"
 #include "sharding/plan/node_classes.h"

@@ -11,6 +11,7 @@
 
 #include "core/calls/call_templates.h"
 #include "shadowgraph/graph/libtorch.h"
+#include "shadowgraph/sharding/factor_analysis.h"
 #include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/text.h"
 

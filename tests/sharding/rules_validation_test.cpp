@@ -12,6 +12,7 @@
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/replay.h"
+#include "shadowgraph/sharding/split_losses.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"

@@ -12,6 +12,7 @@
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/sharding/split_losses.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 

@@ -6,6 +6,7 @@
 #include "models/llama.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
+#include "shadowgraph/sharding/split_losses.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
 #include "tests/sharding/random_plan.h"

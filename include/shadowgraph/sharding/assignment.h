@@ -1,5 +1,5 @@
 // The combinatorial problem behind automatic sharding: one strategy for each node, so that costs are least and memory
-// is enough. It knows nothing of graphs, tensors or libtorch; shadowgraph/sharding/plan.h makes one of a captured step,
+// is enough. It knows nothing of graphs, tensors or libtorch; shadowgraph/sharding/problem.h makes one of a captured step,
 // the IOPDDL contest has others (https://github.com/google/iopddl).
 //
 //     minimise    sum over nodes  times * costs[s]  +  sum over edges  times * costs[s of a][s of b]

@@ -11,6 +11,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <cstdint>
 #include <iosfwd>
 #include <span>
 #include <string_view>
@@ -32,8 +33,9 @@ void write_assignment(const AssignmentProblem& problem, std::ostream& out);
 void write_lp(const AssignmentProblem& problem, std::ostream& out);
 // The same in free MPS.
 void write_mps(const AssignmentProblem& problem, std::ostream& out);
-// By name of the format: json, iopddl, lp, mps. Throws Error for others.
-void write_assignment(const AssignmentProblem& problem, std::string_view format, std::ostream& out);
+
+enum class AssignmentFormat : uint8_t { kJson, kIopddl, kLp, kMps };
+void write_assignment(const AssignmentProblem& problem, AssignmentFormat format, std::ostream& out);
 
 // {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [...], "cost": "...", "lower_bound": "..."}; sums
 // are texts, since they may have more than 64 bits.

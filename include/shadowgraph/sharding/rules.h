@@ -49,7 +49,7 @@ struct NodeStrategies {
   bool independent = false;
 };
 
-class FactorAnalysis;
+class FactorAnalysis;  // shadowgraph/sharding/factor_analysis.h
 
 // Thread-safe but for add(). Copies are cheap; they share what was worked out.
 class ShardingRules {
@@ -104,43 +104,8 @@ class ShardingRules {
   std::shared_ptr<Table> table_;
 };
 
-// Says what the dimensions of a graph's values are made of, as far as its views tell, and which values can be partial
-// at all. By the rules' factors, [batch * sequence, hidden] between two views of [batch, sequence, hidden] is (batch
-// sequence) hidden wherever it flows. Linear in the graph, whose nodes must not change meanwhile.
-//
-//     FactorAnalysis analysis = FactorAnalysis::run(graph, rules);
-//     analysis.splits(value, 0);                                   // {8}: of 8 * 512
-class FactorAnalysis {
- public:
-  static FactorAnalysis run(const Graph& graph, const ShardingRules& rules);
-
-  // Where a dimension may be cut besides at 1: each a multiple of the one before, none 1 or all of it.
-  std::span<const int64_t> splits(ValueId value, int64_t dim) const;
-
- private:
-  friend class ShardingRules;
-  uint32_t find(uint32_t element) const;
-  bool may_be_partial(ValueId value, PartialOp op) const;
-
-  std::vector<uint32_t> first_of_value_;      // elements of dimensions, by value
-  std::vector<uint32_t> first_of_node_;       // elements of the factors of its rule, by node
-  std::vector<uint32_t> parent_;              // of elements that are one
-  std::vector<std::vector<int64_t>> splits_;  // of roots
-  std::vector<uint8_t> partial_;              // by value, a bit for each PartialOp
-};
-
 // For all ShardingRules made from now on. Throws ParseError. May be called before main. Thread-safe.
 void register_sharding_rule(std::string_view text);
-
-// Rewrites averages of losses as sums that are divided: aten::nll_loss_forward with reduction "mean" becomes one with
-// "sum" and a division by its total weight. The loss is then a partial sum where the batch is cut, whatever targets are
-// ignored and however classes weigh. The division waits for the total weight. Returns how many there were.
-int64_t split_mean_losses(Graph& graph);
-
-// Rewrites aten::_log_softmax and its backward as maxima, exponentials and sums, which may be partial. A loss over a
-// vocabulary that is cut then exchanges a maximum and two sums a row. The operator by itself wants all logits of a row
-// on each device. On one device the rewrite moves more memory. Returns how many there were.
-int64_t split_log_softmaxes(Graph& graph);
 
 // How the nodes of a graph get their strategies.
 struct RuleCoverage {

@@ -18,6 +18,7 @@
 #include "shadowgraph/graph.h"
 #include "shadowgraph/sharding/apply.h"
 #include "shadowgraph/sharding/plan.h"
+#include "shadowgraph/sharding/problem.h"
 #include "shadowgraph/sharding/solver.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
@@ -101,7 +102,7 @@ struct ShardOptions {
 };
 
 // Solves for a plan. Throws NoPlanError, and what ShardingProblem::of throws. Split a loss that is a mean first
-// (split_mean_losses, shadowgraph/sharding/rules.h), or the batch is gathered for it.
+// (shadowgraph/sharding/split_losses.h), or the batch is gathered for it. plan_step() does so itself.
 //
 // With a limit, a plan is not taken if its applied graph holds more than the limit. The problem's limit is then lowered
 // by what was missing, a few times.
