@@ -27,7 +27,7 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/sharding/shard.h"
 #include "shadowgraph/sharding/shard_and_recompute.h"
 

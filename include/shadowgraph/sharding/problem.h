@@ -22,7 +22,7 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/sharding/assignment.h"
 #include "shadowgraph/sharding/layout.h"
 #include "shadowgraph/sharding/plan.h"
