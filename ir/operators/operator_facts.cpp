@@ -182,6 +182,7 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
 // before that they are worked out again when a library has registered operators since.
 const OperatorFacts& Target::work_out_facts() const {
   KnownTarget& known = KnownTarget::of(*this);
+  signature();  // facts_of asks for it, and working it out takes the same lock
   const std::lock_guard lock(known.mutex);
   if (known.final_facts) return *known.final_facts;
   const uint64_t generation = operator_generation();

@@ -130,7 +130,7 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 
 TargetKernelClass kernel_class(const Target& called) {
   using K = KernelClass;
-  TargetKernelClass result;
+  TargetKernelClass result{};  // here, so that its place is this file
   if (called.kind() == TargetKind::kBuiltin) {
     result.kind = K::kFree;
     return result;
