@@ -1,13 +1,14 @@
 // Megatron's tensor parallelism cuts parameters by the names that models give them. A layer that spreads is cut by its
 // columns (outputs), one that gathers by its rows (inputs). Weights are [out, in]; GPT-2's Conv1D has [in, out], so its
 // columns are dimension 1.
+#include "shadowgraph/sharding/hand_plans.h"
+
 #include <algorithm>
 #include <array>
 #include <map>
 
 #include "ir/analysis/module_tree.h"
 #include "shadowgraph/analysis/effects.h"
-#include "shadowgraph/sharding/hand_plans.h"
 
 namespace shadowgraph {
 

@@ -4,6 +4,9 @@
 #include <torch/optim/sgd.h>
 
 #include "models/llama.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/fake.h"
 #include "shadowgraph/sharding/split_losses.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
