@@ -57,7 +57,7 @@ class Fitting {
     options_.memory.allocator = AllocatorSettings::parse(request.allocator);
     options_.top_at_peak = 0;
     // A grown cache leaves free blocks that are a little too small for the next tokens. Where they are in the way, the
-    // allocator gives them back and tries again, as it does on a device of this memory.
+    // allocator gives them back and tries again, as on a device of this memory.
     if (looks_for_context(request) && request.by != BoundedBytes::kLive) {
       options_.memory.capacity =
           *request.memory + (request.by == BoundedBytes::kReserved ? options_.memory.assumptions.context : 0);

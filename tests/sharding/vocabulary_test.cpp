@@ -5,6 +5,7 @@
 
 #include "models/llama.h"
 #include "shadowgraph/capture.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/sharding/split_losses.h"
 #include "shadowgraph/verify.h"
