@@ -1,5 +1,6 @@
 // Runs parts of a record on real tensors: Recipe says what, RandomStreams with which numbers, Interpreter how.
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
 

@@ -1,5 +1,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/function_schema.h>
 #include <ATen/ops/alias.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>

@@ -7,6 +7,7 @@
 #include "ir/text/tensor_bytes.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>

@@ -9,6 +9,7 @@
 #include "passes/decompose/expansion.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <unordered_set>
 

@@ -2,6 +2,7 @@
 #include "shadowgraph/sharding/simulate.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>

@@ -19,13 +19,13 @@ namespace {
 
 using shadowgraph::testing::TestGraph;
 
-struct Step {
+struct ProfiledStep {
   Graph graph;
   NodeId product;
 };
 
 // One product of a 2 x 4 input and a 4 x 8 parameter in module "fc", then its sum over four processes.
-Step small_step() {
+ProfiledStep small_step() {
   TestGraph t;
   const auto x = t.input("x", {2, 4});
   const auto weight = t.parameter("fc.weight", {4, 8});
@@ -53,7 +53,7 @@ std::string message_of(const auto& ask) {
 constexpr const char* kGone = "the graph of this profile is gone; keep it alive, or ask before";
 
 TEST(ProfileLife, ViewsOfADestroyedGraphThrow) {
-  std::optional<Step> step = small_step();
+  std::optional<ProfiledStep> step = small_step();
   const Profile costs = profile(step->graph);
   const NodeId product = step->product;
   const int64_t peak = costs.timeline().peak().bytes;
@@ -73,7 +73,7 @@ TEST(ProfileLife, ViewsOfADestroyedGraphThrow) {
 }
 
 TEST(ProfileLife, WhatWasAskedBeforeIsStillThere) {
-  std::optional<Step> step = small_step();
+  std::optional<ProfiledStep> step = small_step();
   const Profile costs = profile(step->graph);
   const int64_t bytes = costs.plan().bytes;
   const size_t found = findings(costs).size();
@@ -83,7 +83,7 @@ TEST(ProfileLife, WhatWasAskedBeforeIsStillThere) {
 }
 
 TEST(ProfileLife, FollowsAGraphThatIsMoved) {
-  Step step = small_step();
+  ProfiledStep step = small_step();
   const Profile costs = profile(step.graph);
   const std::string text = to_text(costs);
   const std::string table = to_text(costs.summary());
@@ -94,7 +94,7 @@ TEST(ProfileLife, FollowsAGraphThatIsMoved) {
 }
 
 TEST(ProfileLife, AGraphThatIsAssignedToIsAnother) {
-  Step step = small_step(), other = small_step();
+  ProfiledStep step = small_step(), other = small_step();
   const Profile costs = profile(step.graph);
   const Profile others = profile(other.graph);
   step.graph = std::move(other.graph);
@@ -103,7 +103,7 @@ TEST(ProfileLife, AGraphThatIsAssignedToIsAnother) {
 }
 
 TEST(ProfileLife, ACopyIsAnotherGraph) {
-  std::optional<Step> step = small_step();
+  std::optional<ProfiledStep> step = small_step();
   const Graph copy = clone(step->graph);
   const Profile costs = profile(step->graph);
   step.reset();
@@ -112,7 +112,7 @@ TEST(ProfileLife, ACopyIsAnotherGraph) {
 }
 
 TEST(ProfileLife, CommunicationAndTablesThrow) {
-  std::optional<Step> step = small_step();
+  std::optional<ProfiledStep> step = small_step();
   const Profile costs = profile(step->graph);
   const Communication sent = Communication::of(step->graph, {.mesh = {{.name = "world", .size = 4}}});
   const NodeTable table = GraphProfiler().add(FlopProfiler()).run(costs);
