@@ -22,7 +22,7 @@ import shadowgraph as sg
 
 aten = torch.ops.aten
 DEVICES = ("cpu", "cuda")
-TABLE = pathlib.Path(__file__).parents[2] / "docs" / "fake-tensor-behaviours.md"
+TABLE = pathlib.Path(__file__).parent / "fake_tensor_behaviours.md"
 
 
 def described(tensor):

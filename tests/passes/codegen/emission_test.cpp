@@ -127,6 +127,7 @@ TEST(Emission, GradientsAreOnAgainBeforeABlockThatHadThem) {
   const std::string code = all_files(emit_cpp(parse(text), {.autograd = true, .min_function_nodes = 1}));
   EXPECT_THAT(code, HasSubstr("  c10::GradMode::set_enabled(false);\n"
                               "  at::Tensor relu = at::relu(x);\n"
+                              "  drop(x);\n"
                               "  c10::GradMode::set_enabled(with_gradients);\n"));
 }
 
