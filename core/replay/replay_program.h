@@ -6,6 +6,8 @@
 // later. So the step lists them under `preserved`, and they become aliases of their own before the operator runs.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include <memory>
 #include <optional>
 #include <span>
